@@ -57,17 +57,21 @@ class ExecutorDirectories:
         except EngineFailed:
             logger.exception("kernelexec.adoption_failed")
             return []
-        self._roots += [estate.root for estate in orphans]
-        sessions = [(estate.root.path, left) for estate in orphans for left in estate.sessions]
+        self._roots += [orphaned_directory.root for orphaned_directory in orphans]
+        sessions = [
+            (orphaned_directory.root.path, orphaned_session)
+            for orphaned_directory in orphans
+            for orphaned_session in orphaned_directory.sessions
+        ]
         return sorted(
             sessions, key=lambda entry: (entry[1].name, entry[1].journal != journal_path(self._config.workspace, entry[1].name))
         )
 
-    async def discard_session(self, left: OrphanedSessionFile) -> None:
+    async def discard_session(self, orphaned_session: OrphanedSessionFile) -> None:
         """Discard a session that could not be adopted; its directory is removed with this executor's."""
         from kernelexec.provisioning.container.lifecycle import discard  # noqa: PLC0415 - as above
 
-        await anyio.to_thread.run_sync(discard, left)
+        await anyio.to_thread.run_sync(discard, orphaned_session)
 
     async def sweep(self) -> None:
         """Remove the directories and containers of dead owners; a failure is only logged."""

@@ -61,7 +61,7 @@ class WarmSlot:
 
 
 class KernelPool:
-    """Keeps warm kernels for future sessions, as ``config.pool`` says, while the executor's task scope is open."""
+    """Warm kernels for future sessions, as ``config.pool`` says, while the executor's task scope is open."""
 
     def __init__(self, config: Config, forks: ForkServers | None, scope: TaskScope, root: Path) -> None:
         self._config = config

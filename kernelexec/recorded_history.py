@@ -56,7 +56,7 @@ class History:
 
     @classmethod
     def from_metadata(cls, value: Mapping[str, Any]) -> Self | None:
-        """Read a value of ``carried``; None for any other value."""
+        """Read the return value of `to_metadata`; None for any other value."""
         from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
 
         try:

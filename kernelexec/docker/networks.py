@@ -86,8 +86,8 @@ def _make(engine: Engine) -> None:
             (chosen,) = engine.api.inspect_network(trial)["IPAM"]["Config"]
         finally:
             engine.api.remove_network(trial)
-    nobody = {_NOWHERE: str(ip_network(chosen["Subnet"])[-2])}
-    pool = IPAMPool(subnet=chosen["Subnet"], gateway=chosen["Gateway"], aux_addresses=nobody)
+    unused_addresses = {_NOWHERE: str(ip_network(chosen["Subnet"])[-2])}
+    pool = IPAMPool(subnet=chosen["Subnet"], gateway=chosen["Gateway"], aux_addresses=unused_addresses)
     ipam = IPAMConfig(pool_configs=[pool])
     with map_docker_errors("make a network"):
         engine.api.create_network(

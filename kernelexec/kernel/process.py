@@ -93,7 +93,7 @@ class ReusableKernelHost:
 
 
 class ReuseSlot:
-    """Holds a reusable container for the next kernel until the session closes."""
+    """The reusable container that is kept for the next kernel until the session closes."""
 
     def __init__(self) -> None:
         self._host: ReusableKernelHost | None = None

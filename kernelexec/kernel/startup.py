@@ -41,7 +41,7 @@ async def _renew_lease(client: KernelClient, died: asyncio.Event) -> None:
 
 
 class KernelStarter:
-    """Brings a process to the point where it serves and is connected; whatever fails on the way, the process is ended."""
+    """The start of a kernel's process, until it serves and is connected; if any part fails, the process is ended."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The tie between a launcher process and its owner: readiness, secrets, questions, and the end when the owner ends."""
+"""The connection between a launcher process and its owner: readiness, secrets, questions, and the end when the owner ends."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class CodeRules:
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError) as exc:
-            return Refusal("unread", shorten_command(source), f"It is not understood as Python: {exc}", "Mend it.")
+            return Refusal("unread", shorten_command(source), f"It is not understood as Python: {exc}", "Correct the syntax.")
         defined_names = {
             node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         }

@@ -15,7 +15,7 @@ from kernelexec.policy.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A judge of the cells of an executor's sessions."""
+    """The rules for cells of an executor's sessions."""
 
     commands: CommandRules
     code: CodeRules

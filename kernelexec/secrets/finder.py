@@ -144,7 +144,7 @@ class Span:
 
 
 class SecretFinder:
-    """Finds encodings of secrets, the leftmost first, and the longest of those that begin at one place.
+    """A finder of encoded secrets: the leftmost first, and the longest of those that begin at one place.
 
     One regular expression finds their first characters; the rest is compared. They may be long, so no more is compiled.
     """

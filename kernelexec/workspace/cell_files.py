@@ -25,28 +25,41 @@ IGNORED = frozenset(
 )
 #: The bound of entries; in a larger workspace only the first ones are compared.
 ENTRIES_MAX = 5000
-
-
 #: The temporary name of a file that is being replaced, which contains its final name.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
+#: The directory of saved displays in a workspace.
+OUTPUTS = "outputs"
+_EXTENSIONS = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/svg+xml": "svg",
+    "application/pdf": "pdf",
+    "text/html": "html",
+    "application/vnd.plotly.v1+json": "plotly.json",
+    "application/vnd.vega.v5+json": "vega.json",
+    "application/geo+json": "geojson",
+}
+_TEXT = frozenset({"image/svg+xml", "text/html"})
 
 
 class FileChanges:
-    """Compares the files of a directory with those of the last call.
+    """The changes of a directory's files since the last call.
 
     Args:
         root: the directory.
-        ignore: paths in it that are not told of, nor the files that they are replaced by.
+        ignore: paths in it that are not reported, nor the files that they are replaced by.
     """
 
     def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset()) -> None:
         self._root = str(root)
         self._ignore = ignore
-        self._known = self.look()
+        self._known = self.scan()
 
     def changes(self) -> tuple[str, ...]:
         """Return the files that are new or changed since the last call, sorted, relative to the workspace."""
-        now = self.look()
+        now = self.scan()
         known, self._known = self._known, now
         return tuple(sorted(clean_text(path) for path, seen in now.items() if known.get(path) != seen))
 
@@ -54,7 +67,7 @@ class FileChanges:
         unfinished = _UNFINISHED.fullmatch(path)
         return path in self._ignore or (unfinished is not None and unfinished[1] in self._ignore)
 
-    def look(self) -> dict[str, tuple[int, ...]]:
+    def scan(self) -> dict[str, tuple[int, ...]]:
         """Return of each file its rights, the times of its inode and of its content, and its size."""
         files: dict[str, tuple[int, ...]] = {}
         pending: list[tuple[str, os.stat_result | None]] = [("", None)]
@@ -87,25 +100,8 @@ def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os
             yield listing
 
 
-#: The directory of saved displays in a workspace.
-OUTPUTS = "outputs"
-_EXTENSIONS = {
-    "image/png": "png",
-    "image/jpeg": "jpg",
-    "image/gif": "gif",
-    "image/webp": "webp",
-    "image/svg+xml": "svg",
-    "application/pdf": "pdf",
-    "text/html": "html",
-    "application/vnd.plotly.v1+json": "plotly.json",
-    "application/vnd.vega.v5+json": "vega.json",
-    "application/geo+json": "geojson",
-}
-_TEXT = frozenset({"image/svg+xml", "text/html"})
-
-
 class DisplayFiles:
-    """Saves the best representation of each display of one cell, up to a number of bytes.
+    """The saved files of one cell's displays, each in its best representation, up to a number of bytes.
 
     The directory is opened without following links: a kernel that puts a link in its place gets no file written elsewhere.
     """
@@ -116,7 +112,7 @@ class DisplayFiles:
 
     def save(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """Write the files of cell number ``cell``; return their paths in the workspace, in the order of the outputs."""
-        contents = [item for output in outputs if (item := _content(output)) is not None] if self._left else []
+        contents = [item for output in outputs if (item := _choose_content(output)) is not None] if self._left else []
         if not contents:
             return ()
         saved: list[str] = []
@@ -139,7 +135,7 @@ def _write(directory: int, stem: str, extension: str, content: bytes) -> str:
     raise FileExistsError(stem)
 
 
-def _content(output: Output) -> tuple[str, bytes] | None:
+def _choose_content(output: Output) -> tuple[str, bytes] | None:
     if not isinstance(output, DisplayData | ExecuteResult):
         return None
     for mime, extension in _EXTENSIONS.items():

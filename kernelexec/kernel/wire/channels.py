@@ -170,7 +170,7 @@ class Channel(asyncio.Protocol):
 
 
 class Connector:
-    """Opens the channels of a kernel: at once where it ``is_serving``, else again and again until it serves.
+    """The opening of a kernel's channels: once where it ``is_serving``, else repeated until it serves.
 
     ``accepts`` decides by process id which peer of a unix socket is the kernel; the peer of an unencrypted port must descend
     from ``pid``.

@@ -84,7 +84,7 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 
 class Decoder:
-    """Turns the peer's bytes into events; it holds at most one message within the limit."""
+    """A decoder of the peer's bytes into events; it holds at most one message within the limit."""
 
     mechanism = b"NULL"
     _plain = True

@@ -79,7 +79,7 @@ def _connect(path: str) -> socket.socket | None:
 
 
 class _ContainerInit:
-    """Starts one kernel at a time and waits for its end."""
+    """The parent of a container's kernels: it starts one at a time and waits for its end."""
 
     def __init__(self, channel: socket.socket | None) -> None:
         self._channel = channel

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
 
 
 class _Server:
-    """Forks kernels and waits for their ends. Between requests it imports the modules that users may want."""
+    """The parent of forked kernels, which waits for their ends. Between requests it imports the modules that users may want."""
 
     def __init__(self, channel: socket.socket, modules: Iterable[str], mark: int | None) -> None:
         self._channel = channel

@@ -188,7 +188,7 @@ def _is_literal_document(redirect: Node) -> bool:
 
 
 class _Reader:
-    """Reads the commands of one script, and the values that it assigns to variables."""
+    """The reader of one script: its commands, and the values that it assigns to variables."""
 
     def __init__(self, source: bytes, arguments: Sequence[str]) -> None:
         self._source = source

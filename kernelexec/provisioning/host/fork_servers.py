@@ -217,7 +217,7 @@ def _discard_fork(pending: asyncio.Future[ForkedProcess]) -> None:
 
 
 class ForkServers:
-    """Starts fork servers when kernels are needed, and ends them."""
+    """The fork servers of an executor, which start when kernels are needed."""
 
     def __init__(self, config: Config) -> None:
         self.failure: str | None = None

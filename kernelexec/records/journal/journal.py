@@ -126,7 +126,7 @@ class Journal:
                 fd = os.open(path, _FLAGS, 0o600)
                 if _lock(fd, path):
                     self._fd, self.path = track_fd(fd), path
-                    self._mend(fd)
+                    self._repair(fd)
                     life, has_cells = _newest(fd)
                     self.owner_was_killed = has_cells and life not in _ENDS
                     return
@@ -134,7 +134,7 @@ class Journal:
         except OSError as exc:
             self._fail(exc)
 
-    def _mend(self, fd: int) -> None:
+    def _repair(self, fd: int) -> None:
         """Cut off an incomplete last line, whose writer was killed."""
         size = os.fstat(fd).st_size
         while size and (tail := os.pread(fd, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))):

@@ -144,7 +144,7 @@ class Target:
 
 
 class Access:
-    """Opens files for one session. The first root is its workspace; of nested roots the deeper one counts.
+    """The access of one session to files. The first root is its workspace; of nested roots the deeper one counts.
 
     Names are used as they are: no other case, no other form of a character, no ``~`` and no variables.
 
