@@ -53,7 +53,7 @@ class Malformed(Exception):
 
 
 class MessageSession:
-    """Packs, signs, verifies, unpacks and masks the messages of one connection, under a session id of its own."""
+    """The messages of one connection: packed, signed, verified, unpacked and masked, under a session id of its own."""
 
     def __init__(self, key: bytes) -> None:
         self.session_id = uuid.uuid4().hex
