@@ -187,7 +187,7 @@ class _CodeRun:
         function = self._functions.get(name) if isinstance(name, str) else None
         if function is None:
             raise TypeError(f"{name!r} is not a function of this run")
-        args, kwargs = _parse_value(message.get("given"))
+        args, kwargs = _parse_value(message.get("arguments"))
         value = function(*args, **kwargs)
         return await value if inspect.isawaitable(value) else value
 
@@ -261,7 +261,7 @@ def __kernelexec(token, folder, inputs, names):
     import asyncio, dataclasses, datetime, json, pathlib, uuid
     from IPython.display import display
 
-    place = pathlib.Path(folder)
+    directory = pathlib.Path(folder)
 
     def plain(value):
         kind, module = type(value).__name__, type(value).__module__.partition(".")[0]
@@ -286,8 +286,8 @@ def __kernelexec(token, folder, inputs, names):
         try:
             return json.dumps(value, default=plain)
         except (TypeError, ValueError, RecursionError) as exc:
-            why = str(exc)
-        raise TypeError(f"{what}: {why}")
+            reason = str(exc)
+        raise TypeError(f"{what}: {reason}")
 
     def rows(table):
         index = table.index
@@ -305,25 +305,25 @@ def __kernelexec(token, folder, inputs, names):
     def function(name):
         async def called(*args, **kwargs):
             __tracebackhide__ = True
-            given = packed([args, kwargs], f"The arguments of {name}")
-            if len(given) > @LIMIT@:
-                raise ValueError(f"{name}: its arguments are {len(given)} characters of JSON; must be at most @LIMIT@.")
-            answer, pause = place / f"{uuid.uuid4().hex}.json", 0.002
-            if place.is_dir():
-                asked = {"token": token, "id": answer.stem, "name": name, "given": given}
-                display({"@CALL@": asked, "text/plain": f"called {name}: {given:.200}"}, raw=True)
+            arguments = packed([args, kwargs], f"The arguments of {name}")
+            if len(arguments) > @LIMIT@:
+                raise ValueError(f"{name}: its arguments are {len(arguments)} characters of JSON; must be at most @LIMIT@.")
+            answer, pause = directory / f"{uuid.uuid4().hex}.json", 0.002
+            if directory.is_dir():
+                request = {"token": token, "id": answer.stem, "name": name, "arguments": arguments}
+                display({"@CALL@": request, "text/plain": f"called {name}: {arguments:.200}"}, raw=True)
             try:
                 while not answer.exists():
-                    if not place.is_dir():
+                    if not directory.is_dir():
                         raise RuntimeError(f"{name}: its run is over, or its result could not be written.")
                     await asyncio.sleep(pause)
                     pause = min(0.05, pause * 1.5)
-                told = json.loads(answer.read_text("utf-8"))
+                reply = json.loads(answer.read_text("utf-8"))
             finally:
                 answer.unlink(missing_ok=True)
-            if "error" in told:
-                raise RuntimeError(told["error"])
-            return told["value"]
+            if "error" in reply:
+                raise RuntimeError(reply["error"])
+            return reply["value"]
 
         called.__name__ = called.__qualname__ = name
         return called
