@@ -1,4 +1,4 @@
-"""Agents' code blocks: found in messages, and run or saved in a session with the caller's functions, up to the first failure.
+"""Agents' code blocks in a session: run or saved, in order, up to the first failure, with one text for a model.
 
 The steps are a generator of calls to a session, shared by blocking and asynchronous sessions: ``run_steps`` makes the calls
 with a ``Session``, ``run_steps_async`` with an ``AsyncSession``.
@@ -6,240 +6,21 @@ with a ``Session``, ``run_steps_async`` with an ``AsyncSession``.
 
 from __future__ import annotations
 
-import ast
-import copy
-import functools
 import hashlib
-import inspect
-import keyword
 import os
 import re
 import shlex
-import textwrap
-from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernelexec.adapters.functions import Functions
+from kernelexec.adapters.markdown import LINE_END, MarkdownBlock
 from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.session import AsyncSession
-
-#: A fence at the beginning of a line or a list item, followed by an info string only.
-_FENCE = re.compile(r"(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)")
-#: Line ends. Other characters at which ``splitlines`` splits may be in string literals of the code.
-LINE_END = re.compile(r"\r\n?|\n")
-#: The extra indentation with which a fence belongs to the code of the block.
-_DEEPER = 4
-_TEXT_PARTS = ("text", "input_text")
-_COMMANDS = ("python ", "python3 ", "pip")
-
-
-@dataclass(frozen=True, slots=True)
-class MarkdownBlock:
-    """A code block without its fences, and its language in lower case, or an empty text if unknown."""
-
-    code: str
-    language: str
-
-
-def read_content(content: object) -> str:
-    """Return the text of a message: text, None, or the lines of a list's parts ``text`` and ``input_text``.
-
-    Raises:
-        TypeError: the content has another type.
-    """
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, Iterable):
-        raise TypeError(f"content is {type(content).__name__}: must be text, None, or a list of parts.")
-    text_parts = [part for part in content if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS]
-    return "\n".join(str(part.get("text", "")) for part in text_parts)
-
-
-def find_blocks(content: object) -> list[MarkdownBlock]:
-    """Return the code blocks of a message in order, with the language that a block names or that its code shows.
-
-    A fence begins its line. It is closed by a fence of the same kind that is at least as long, so a block may contain shorter
-    fences, and fences that are indented by four more columns, which close it only if no other fence does. An unclosed block may
-    be incomplete, so it and its contents are ignored. The fence's indentation is removed from the code. A block without a
-    language is ``sh`` if it begins with ``python``, ``python3`` or ``pip``, else ``python`` if it is valid Python.
-
-    Raises:
-        TypeError: see ``content_text``.
-    """
-    lines = LINE_END.split(read_content(content))
-    code_blocks: list[MarkdownBlock] = []
-    number = 0
-    while number < len(lines):
-        opening = _FENCE.fullmatch(lines[number])
-        number += 1
-        if opening is None:
-            continue
-        if not (end := _closing_line(lines, number, opening)):
-            break
-        indent = opening["indent"] if opening["indent"].isspace() else " " * len(opening["indent"])
-        code = "\n".join(line.removeprefix(indent) for line in lines[number:end])
-        code_blocks.append(MarkdownBlock(code, _parse_language(opening["info"]) or infer_language(code)))
-        number = end + 1
-    return [block for block in code_blocks if block.code.strip()]
-
-
-def infer_language(code: str) -> str:
-    """Infer the language of code; empty if unknown."""
-    if code.lstrip().startswith(_COMMANDS):
-        return "sh"
-    try:
-        ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    return "python"
-
-
-def _closing_line(lines: list[str], start: int, opening: re.Match[str]) -> int:
-    """Return the number of the line that closes the block at ``start``; 0 if it is not closed.
-
-    The first fence without deeper indentation and without a language closes it. Models sometimes indent the closing fence: a
-    single deeper fence before the next block or the message's end closes the block; two belong to the code, as in a docstring.
-    """
-    deeper: list[int] = []
-    for number in range(start, len(lines)):
-        fence = _FENCE.fullmatch(lines[number])
-        if fence is None or not fence["fence"].startswith(opening["fence"]):
-            continue
-        bare = not fence["info"].strip() and not fence["indent"].strip()
-        if _fence_column(fence) >= _fence_column(opening) + _DEEPER:
-            deeper.append(number if bare else 0)
-        elif bare:
-            return number
-        elif len(deeper) == 1 and deeper[0]:
-            break
-    return deeper[0] if len(deeper) == 1 else 0
-
-
-def _fence_column(fence: re.Match[str]) -> int:
-    """Return the column in which a fence begins."""
-    return len(fence["indent"].expandtabs(_DEEPER))
-
-
-def _parse_language(info: str) -> str:
-    """Return the language of an info string as ``python``, ``{.python .numbered}`` or ``py title="x"``."""
-    words = info.strip().strip("{}").replace(",", " ").split()
-    return words[0].lstrip(".").lower() if words else ""
-
-
-#: The prompt about the functions, a template for their module and stubs.
-PROMPT = "You have access to these user defined functions. They are importable from the module `{module}`.\n\n{functions}"
-
-
-@dataclass(frozen=True, slots=True)
-class Functions:
-    """A module of functions: its name, its source, stubs for a prompt, and the packages that it needs."""
-
-    module: str
-    source: str
-    stubs: str
-    packages: tuple[str, ...]
-
-    @classmethod
-    def from_callables(cls, functions: Iterable[Any], *, module: str = "functions") -> Functions:
-        """Create a module from functions, results of a framework's ``with_requirements``, or source texts.
-
-        Sources are read, never run. Decorators are removed, because they belong to this program.
-
-        Raises:
-            ValueError: the module's name is not an identifier, or is a keyword; a text is not exactly one function; a function
-                has no readable source, or is a partial or a bound method; or two functions have the same name.
-        """
-        if not module.isidentifier() or keyword.iskeyword(module):
-            problem = "it is a keyword" if module.isidentifier() else "it is not an identifier"
-            raise ValueError(f"functions_module={module!r}: must be an importable module name; {problem}.")
-        listed = list(functions)
-        read = [_parse_function(each) for each in listed]
-        for name, count in Counter(node.name for node, _ in read).items():
-            if count > 1:
-                raise ValueError(f"functions: names must be unique, but {count} functions are named {name}.")
-        imports = dict.fromkeys(
-            _import_statement(each) for function in listed for each in getattr(function, "global_imports", ())
-        )
-        packages = dict.fromkeys(str(each) for function in listed for each in getattr(function, "python_packages", ()))
-        blocks = ["\n".join(imports)] if imports else []
-        source = "\n\n\n".join([*blocks, *(text for _, text in read)])
-        return cls(module, source + "\n" if source else "", "\n\n".join(_stub(node) for node, _ in read), tuple(packages))
-
-    def format_prompt(self, template: str = PROMPT) -> str:
-        """Fill ``{module}`` and ``{functions}``, or ``$module`` and ``$functions``, into a prompt about the functions."""
-        for name, text in (("module", self.module), ("functions", self.stubs)):
-            template = template.replace("{" + name + "}", text).replace("$" + name, text)
-        return template
-
-
-class FunctionPrompt:
-    """The methods with which AG2 and AutoGen read an executor's functions."""
-
-    _functions: Functions
-
-    @property
-    def functions_module(self) -> str:
-        """Return the name of the module from which cells import the functions."""
-        return self._functions.module
-
-    def format_functions_for_prompt(self, prompt_template: str = PROMPT) -> str:
-        """Return the prompt about the functions: their module and stubs."""
-        return self._functions.format_prompt(prompt_template)
-
-
-def _parse_function(function: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]:  # noqa: ANN401 - a callable, or a framework's wrapping of one
-    """Return a function as a syntax tree and as its source without decorators."""
-    inner = function if isinstance(function, functools.partial) else getattr(function, "func", function)
-    text = inner if isinstance(inner, str) else _read_source(inner)
-    text = textwrap.dedent(text).strip()
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError) as exc:
-        raise ValueError(f"functions: {text[:60]!r} does not compile: {exc}.") from exc
-    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    if len(functions) != 1:
-        raise ValueError(f"functions: {text[:60]!r} holds {len(functions)} functions: must be exactly one.")
-    node = functions[0]
-    if isinstance(inner, str):
-        return node, text
-    return node, "\n".join(text.split("\n")[node.lineno - 1 : node.end_lineno])  # only these are line ends in source
-
-
-def _read_source(function: Callable[..., Any]) -> str:
-    if isinstance(function, functools.partial) or inspect.ismethod(function):
-        problem = "a bound method" if inspect.ismethod(function) else "a partial"
-        raise ValueError(
-            f"functions: {function!r:.100} must be a plain function, not {problem}: write a function that calls it."
-        )
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError) as exc:
-        raise ValueError(f"functions: {function!r:.100} must have readable source: pass its source as text.") from exc
-
-
-def _import_statement(item: Any) -> str:  # noqa: ANN401 - a name, or a framework's description of an import
-    """Return the statement for a framework's import: ``name``, ``name`` with ``alias``, or ``module`` with ``imports``."""
-    if isinstance(item, str):
-        return f"import {item}"
-    if hasattr(item, "imports"):
-        names = ", ".join(each if isinstance(each, str) else f"{each.name} as {each.alias}" for each in item.imports)
-        return f"from {item.module} import {names}"
-    return f"import {item.name} as {item.alias}"
-
-
-def _stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the signature and docstring of a function."""
-    stub = copy.copy(node)
-    stub.decorator_list = []
-    text = ast.get_docstring(node)
-    doc: list[ast.stmt] = [ast.Expr(ast.Constant(text))] if text else []
-    stub.body = [*doc, ast.Expr(ast.Constant(...))]
-    return ast.unparse(ast.fix_missing_locations(stub))
-
 
 T = TypeVar("T")
 #: A generator of calls to a session; each call's result is sent back.

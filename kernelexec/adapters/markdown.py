@@ -1,0 +1,110 @@
+"""Code blocks of Markdown messages, in fences."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+#: A fence at the beginning of a line or a list item, followed by an info string only.
+_FENCE = re.compile(r"(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)")
+#: Line ends. Other characters at which ``splitlines`` splits may be in string literals of the code.
+LINE_END = re.compile(r"\r\n?|\n")
+#: The extra indentation with which a fence belongs to the code of the block.
+_DEEPER = 4
+_TEXT_PARTS = ("text", "input_text")
+_COMMANDS = ("python ", "python3 ", "pip")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkdownBlock:
+    """A code block without its fences, and its language in lower case, or an empty text if unknown."""
+
+    code: str
+    language: str
+
+
+def read_content(content: object) -> str:
+    """Return the text of a message: text, None, or the lines of a list's parts ``text`` and ``input_text``.
+
+    Raises:
+        TypeError: the content has another type.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Iterable):
+        raise TypeError(f"content is {type(content).__name__}: must be text, None, or a list of parts.")
+    text_parts = [part for part in content if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS]
+    return "\n".join(str(part.get("text", "")) for part in text_parts)
+
+
+def find_blocks(content: object) -> list[MarkdownBlock]:
+    """Return the code blocks of a message in order, with the language that a block names or that its code shows.
+
+    A fence begins its line. It is closed by a fence of the same kind that is at least as long, so a block may contain shorter
+    fences, and fences that are indented by four more columns, which close it only if no other fence does. An unclosed block may
+    be incomplete, so it and its contents are ignored. The fence's indentation is removed from the code. A block without a
+    language is ``sh`` if it begins with ``python``, ``python3`` or ``pip``, else ``python`` if it is valid Python.
+
+    Raises:
+        TypeError: see ``read_content``.
+    """
+    lines = LINE_END.split(read_content(content))
+    code_blocks: list[MarkdownBlock] = []
+    number = 0
+    while number < len(lines):
+        opening = _FENCE.fullmatch(lines[number])
+        number += 1
+        if opening is None:
+            continue
+        if not (end := _closing_line(lines, number, opening)):
+            break
+        indent = opening["indent"] if opening["indent"].isspace() else " " * len(opening["indent"])
+        code = "\n".join(line.removeprefix(indent) for line in lines[number:end])
+        code_blocks.append(MarkdownBlock(code, _parse_language(opening["info"]) or infer_language(code)))
+        number = end + 1
+    return [block for block in code_blocks if block.code.strip()]
+
+
+def infer_language(code: str) -> str:
+    """Infer the language of code; empty if unknown."""
+    if code.lstrip().startswith(_COMMANDS):
+        return "sh"
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return "python"
+
+
+def _closing_line(lines: list[str], start: int, opening: re.Match[str]) -> int:
+    """Return the number of the line that closes the block at ``start``; 0 if it is not closed.
+
+    The first fence without deeper indentation and without a language closes it. Models sometimes indent the closing fence: a
+    single deeper fence before the next block or the message's end closes the block; two belong to the code, as in a docstring.
+    """
+    deeper: list[int] = []
+    for number in range(start, len(lines)):
+        fence = _FENCE.fullmatch(lines[number])
+        if fence is None or not fence["fence"].startswith(opening["fence"]):
+            continue
+        bare = not fence["info"].strip() and not fence["indent"].strip()
+        if _fence_column(fence) >= _fence_column(opening) + _DEEPER:
+            deeper.append(number if bare else 0)
+        elif bare:
+            return number
+        elif len(deeper) == 1 and deeper[0]:
+            break
+    return deeper[0] if len(deeper) == 1 else 0
+
+
+def _fence_column(fence: re.Match[str]) -> int:
+    """Return the column in which a fence begins."""
+    return len(fence["indent"].expandtabs(_DEEPER))
+
+
+def _parse_language(info: str) -> str:
+    """Return the language of an info string as ``python``, ``{.python .numbered}`` or ``py title="x"``."""
+    words = info.strip().strip("{}").replace(",", " ").split()
+    return words[0].lstrip(".").lower() if words else ""
