@@ -1,20 +1,19 @@
-"""Loading of settings: arguments, configuration and environment as one checked ``Config``; and later changes of limits."""
+"""Loading of settings: arguments, configuration and environment variables as one checked ``Config``."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from kernelexec.config.container import Container, is_image_name
+from kernelexec.config.container import is_image_name
+from kernelexec.config.container_detection import in_container
 from kernelexec.config.messages import explain, short_repr
-from kernelexec.config.settings import Budgets, Config, Isolation, Profile
+from kernelexec.config.settings import Config, Isolation, Profile
 from kernelexec.config.types import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidConfig, InvalidTimeout, did_you_mean
 
@@ -72,7 +71,6 @@ def load(
     if options.get("enabled") is False:
         environ = {}  # nothing runs, so variables do not matter
     environ = os.environ if environ is None else environ
-    inside = in_container() if inside is None else inside
     options["isolation"] = _choose_isolation(isolation, request, options.get("isolation"), environ, inside=inside)
     return _validate(options if options.get("profile") is None else _apply_profile(options))
 
@@ -188,7 +186,7 @@ def _merge(first: object, second: object) -> object:
 
 
 def _choose_isolation(
-    isolation: object, request: ContainerRequest, configured: object, environ: Mapping[str, str], *, inside: bool
+    isolation: object, request: ContainerRequest, configured: object, environ: Mapping[str, str], *, inside: bool | None
 ) -> Isolation:
     """Choose the isolation: the argument's, else the configuration's, else the environment's, else containers."""
     if isolation is not None:
@@ -202,15 +200,20 @@ def _choose_isolation(
         return "local"
     if _read_switch(environ, _FORCE):
         return "container"
-    return "container-host" if inside else "container"
+    return "container-host" if _is_inside(inside) else "container"
 
 
-def _check_isolation(isolation: object, *, inside: bool) -> Isolation:
+def _is_inside(inside: bool | None) -> bool:  # noqa: FBT001 - the only argument
+    """Return whether this process runs in a container; the machine's files are read only if the answer matters."""
+    return in_container() if inside is None else inside
+
+
+def _check_isolation(isolation: object, *, inside: bool | None) -> Isolation:
     checked = next((each for each in _ISOLATIONS if each == isolation), None)
     if checked is None:
         hint = did_you_mean(str(isolation), _ISOLATIONS)
         raise InvalidConfig(f"isolation={short_repr(isolation)} is unknown{hint}: must be one of {', '.join(_ISOLATIONS)}.")
-    if checked == "container-host" and not inside:
+    if checked == "container-host" and not _is_inside(inside):
         raise InvalidConfig(
             "isolation='container-host': this process does not run in a container. Use 'local' to run code on this machine."
         )
@@ -248,85 +251,3 @@ def isolation_variable(environ: Mapping[str, str] | None = None) -> str | None:
     """Return the environment variable that sets the isolation, as NAME=VALUE; None if none is set."""
     values = ((name, (os.environ if environ is None else environ).get(name, "").strip()) for name in _SWITCHES)
     return next((f"{name}={value}" for name, value in values if value.lower() not in {"", "none"}), None)
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """New limits. None means no change, or the profile's value if there is a profile."""
-
-    profile: str | None = None
-    memory_bytes: int | None = None
-    cpus: float | None = None
-    timeout: float | None = None
-
-    def resolve_profile(self, config: Config) -> LimitChange:
-        """Return the change with the profile's values.
-
-        Raises:
-            InvalidConfig: the profile does not exist.
-        """
-        if self.profile is None:
-            return self
-        limits = find_profile(config, self.profile).model_dump()
-        return replace(self, **{name: value for name, value in limits.items() if getattr(self, name) is None})
-
-    def apply_to(self, config: Config) -> Config:
-        """Return the configuration with these limits. The amount of swap in addition to memory does not change.
-
-        Raises:
-            InvalidConfig, InvalidTimeout: a limit is invalid for any container.
-        """
-        before = config.container
-        budgets, options = config.budgets.model_dump(exclude_unset=True), before.model_dump(exclude_unset=True)
-        if self.timeout is not None:
-            budgets["timeout"] = check_seconds(self.timeout, "timeout")
-        if self.memory_bytes is not None:
-            options["memory_bytes"] = self.memory_bytes
-            if before.memory_swap_bytes is not None and isinstance(self.memory_bytes, int):
-                options["memory_swap_bytes"] = self.memory_bytes + before.memory_swap_bytes - (before.memory_bytes or 0)
-        if self.cpus is not None:
-            options["cpus"] = self.cpus
-        try:
-            container = Container.model_validate(options)
-        except ValidationError as exc:
-            raise InvalidConfig(explain(exc, Container, "Limits")) from exc
-        chosen = {"profile": self.profile} if self.profile is not None else {}
-        return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets), **chosen})
-
-
-_MARKS = (".dockerenv", "run/.containerenv")
-_CGROUP = re.compile(r"/(docker|lxc|crio)/|/lxc\.payload|/kubepods|/libpod|/(docker|crio|cri-containerd)-[0-9a-f]{12}")
-_LAYERS = re.compile(r"=/\S*/(docker|containerd|containers/storage|crio)/")
-_FILES = {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}
-_FROM = re.compile(r"/(containers|overlay-containers|sandboxes|pods)/")
-
-
-def in_container(root: Path = Path("/")) -> bool:
-    """Return whether this process runs in a container, by the engine's files, control group or mounts."""
-    if any((root / mark).exists() for mark in _MARKS):
-        return True
-    if _CGROUP.search(_read(root / "proc/1/cgroup")):
-        return True
-    return any(_is_container_mount(line) for line in _read(root / "proc/self/mountinfo").splitlines())
-
-
-def _is_container_mount(line: str) -> bool:
-    """Return whether a line of mountinfo shows a layered root directory, or a file that engines mount into ``/etc``.
-
-    The engine's machine also mounts the layers of its containers, but never as its root.
-    """
-    mount, _, kind = line.partition(" - ")
-    words = mount.split(" ")
-    if len(words) < 5:  # noqa: PLR2004 - two numbers, the device, the source, the target
-        return False
-    source, target = words[3], words[4]
-    if target == "/":
-        return kind.startswith("overlay ") and _LAYERS.search(kind) is not None
-    return target in _FILES and _FROM.search(source) is not None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -241,3 +241,12 @@ def test_a_machine_is_no_container_for(path: str, text: str, tmp_path: Path) -> 
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text(text)
     assert not in_container(tmp_path)
+
+
+def test_a_chosen_isolation_needs_no_look_at_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr("kernelexec.config.loading.in_container", fail)
+    assert load("local", environ={}).isolation == "local"
+    assert load("container", environ={}).isolation == "container"
