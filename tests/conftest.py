@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,14 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
+from kernelexec.cli import main
 from kernelexec.provisioning import platform
 from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine
 from tests.support.low_memory import MIB, Tight
 from tests.support.remains import RUN
 
+#: The command line in this process: the current directory and the arguments; the end.
+Command = Callable[..., subprocess.CompletedProcess[str]]
 #: This directory.
 TESTS = Path(__file__).resolve().parent
 
@@ -131,6 +136,25 @@ def short_path() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="kxt-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def in_process(capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command line, run in this process: for what ends before anything runs, where a process spends its time on imports."""
+
+    def run(cwd: Path, *args: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(cwd)
+            patch.setattr(sys, "argv", ["kernelexec", *args])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+            for name, value in env.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(args, int(str(ended.value.code)), out, err)
+
+    return run
 
 
 @pytest.fixture(scope="module", params=EVERY_KIND)

@@ -16,7 +16,7 @@ from tests.conformance.node import Unavailable, install_node, install_python, wi
 from tests.conformance.old_client import SDK, speak_old
 from tests.conformance.scenarios import RUNNER, run_scenarios
 from tests.conformance.task_client import CLIENT, speak_of_tasks
-from tests.end_to_end.mcp.test_http import serving
+from tests.support.mcp_server import serving
 
 #: The exit status where the tools could not be had: nothing was learnt.
 UNAVAILABLE = 2

@@ -22,9 +22,9 @@ import kernelexec
 from kernelexec import Config
 from kernelexec.cli.application import app
 from kernelexec.mcp.clients import make_server_entry
-from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment
 from tests.fuzz.test_mcp_calls import TOOLS
 from tests.support import session_picture
+from tests.support.command_line import BOUND, COMMAND, environment
 from tests.support.engine import needs_engine
 from tests.support.kernelspecs import write_all
 from tests.support.paths import ROOT

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.end_to_end.cli.test_command import names
+from tests.support.command_line import names
 from tests.support.mcp_clients import ERAS, Raw, raw
 
 SEED = int(os.environ.get("KERNELEXEC_TEST_SEED", "20261121"))

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, RedirectResponse
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
-from tests.end_to_end.cli.test_command import BOUND
+from tests.support.command_line import BOUND
 
 AUDIENCE, CLIENT, SECRET = "upstream-audience", "kernelexec-at-upstream", "upstream-secret"
 #: Who logs in under these names has a token that names no user, or one that has ended.

@@ -16,7 +16,7 @@ from fastmcp import Client, FastMCP
 from fastmcp.client.client import CallToolResult
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 
-from tests.end_to_end.cli.test_command import BOUND, COMMAND, LOCAL, environment
+from tests.support.command_line import BOUND, COMMAND, LOCAL, environment
 
 #: How a client begins, as fastmcp names it: the newest protocol, or the handshake of all before it.
 ERAS = ["auto", "legacy"]

@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-from tests.end_to_end.cli.test_command import COMMAND
+from tests.support.command_line import COMMAND
 from tests.support.paths import ROOT
 from tests.support.terminal import Terminal
 

@@ -19,8 +19,8 @@ from kernelexec import CapacityReached, Config, Executor, Session
 from kernelexec.docker.client import Engine
 from kernelexec.events import Event, KernelChanged
 from kernelexec.mcp.http.http_server import HttpOptions, serve_http
-from tests.end_to_end.mcp.test_http import serving
 from tests.support.engine import MINIMAL, containers, needs_engine
+from tests.support.mcp_server import serving
 
 IDLE = 0.6
 BOUND = 30.0

@@ -12,7 +12,7 @@ import pytest
 from kernelexec import Config, ExecutionResult, Executor, InvalidRequest, Session, UnknownExecution
 from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_debug_prompt, write_guidance
 from kernelexec.results import DisplayData, PythonEnvironment
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec
+from tests.support.command_line import LOCAL, kernelexec
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.mcp_clients import ERAS, connected, transport
 

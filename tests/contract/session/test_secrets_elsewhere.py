@@ -23,7 +23,7 @@ from kernelexec.docker.labels import WORKSPACE
 from kernelexec.events import Event
 from kernelexec.mcp.server import make_server
 from tests.conftest import EVERY_KIND, EVERY_WAY, executor_of
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec
+from tests.support.command_line import LOCAL, kernelexec
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.kernelspecs import settings, write_all
 from tests.support.secret_values import AWKWARD, MARK, NAME, NAME_MARK, config, shown, written

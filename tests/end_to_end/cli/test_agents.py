@@ -9,7 +9,7 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.dialects.agents import read_agents
-from tests.end_to_end.cli.test_command import kernelexec
+from tests.conftest import Command
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.paths import ROOT
 from tests.unit.config.test_agents import EXAMPLES, MASSGEN
@@ -44,11 +44,11 @@ def test_every_example_runs_a_command(path: Path, name: str, tmp_path: Path, mon
     assert result.stdout == "hi\n", result.text
 
 
-def test_the_command_line_checks_a_file_and_prints_the_schema(tmp_path: Path) -> None:
+def test_the_command_line_checks_a_file_and_prints_the_schema(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "bad.yaml").write_text("isolatoin: local\n", encoding="utf-8")
-    done = kernelexec(tmp_path, "config", "check", str(ROOT / "notebooks" / "configs" / "several_agents.yaml"))
+    done = in_process(tmp_path, "config", "check", str(ROOT / "notebooks" / "configs" / "several_agents.yaml"))
     assert (done.returncode, done.stdout) == (0, "analyst: container\nbuilder: local\n")
-    done = kernelexec(tmp_path, "config", "check", "bad.yaml")
+    done = in_process(tmp_path, "config", "check", "bad.yaml")
     assert (done.returncode, done.stdout) == (125, "")
     assert "did you mean 'isolation'?" in done.stderr
-    assert '"kernelexec agents"' in kernelexec(tmp_path, "config", "schema").stdout
+    assert '"kernelexec agents"' in in_process(tmp_path, "config", "schema").stdout

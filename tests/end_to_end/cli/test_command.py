@@ -3,66 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 
 from kernelexec import ExecutionResult
-
-COMMAND = str(Path(sys.executable).with_name("kernelexec"))
-LOCAL = ("--isolation", "local")
-BOUND = 120.0
-#: An engine that is not there, as ``DOCKER_HOST``.
-AWAY = "unix:///no/such/socket"
-SWALLOW = "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.endswith("_USE_DOCKER")} | more
-
-
-def kernelexec(cwd: Path, *args: str, stdin: bytes = b"", via: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """The command's end; ``via`` is a line of shell that runs it as ``"$@"``."""
-    words = ["sh", "-c", via, "sh", COMMAND, *args] if via else [COMMAND, *args]
-    done = subprocess.run(words, cwd=cwd, input=stdin, env=environment(**env), capture_output=True, check=False, timeout=BOUND)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def cells_of(path: Path) -> Any:
-    """The code cells of a notebook that is valid."""
-    text = path.read_text(encoding="utf-8")
-    nbformat.validate(json.loads(text))
-    return [cell for cell in nbformat.reads(text, as_version=nbformat.NO_CONVERT).cells if cell.cell_type == "code"]
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
-def script(cwd: Path, *sources: str) -> str:
-    (cwd / "given.py").write_text("\n# %%\n".join(sources))
-    return "given.py"
-
-
-def notebook(cwd: Path, *sources: str, tags: Sequence[str] = ()) -> str:
-    cells = [nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)}) for source in sources]
-    found = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# T"), *cells])
-    (cwd / "given.ipynb").write_text(nbformat.writes(found))
-    return "given.ipynb"
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """What the command said as it refused: one line of its own beside the one about isolation."""
-    assert (done.returncode, done.stdout) == (125, "")
-    [line] = [line for line in done.stderr.splitlines() if "isolation=local: code runs" not in line]
-    assert line.startswith("kernelexec: ")
-    return line
+from tests.support.command_line import AWAY, LOCAL, SWALLOW, cells_of, kernelexec, names, notebook, refused, script
 
 
 def test_a_script_runs_in_one_session(tmp_path: Path) -> None:

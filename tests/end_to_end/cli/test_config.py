@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cli.test_command import kernelexec
+from tests.support.command_line import kernelexec
 from tests.support.mcp_clients import connected, transport
 
 ONE = """

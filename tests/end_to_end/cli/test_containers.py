@@ -16,9 +16,8 @@ import pytest
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import OWNER
 from kernelexec.errors import ContainerGone
-from tests.end_to_end.cli.test_command import BOUND, COMMAND, SWALLOW, environment, script
 from tests.end_to_end.cli.test_doctor import CONTAINER
-from tests.end_to_end.cli.test_running import appears, started
+from tests.support.command_line import BOUND, COMMAND, SWALLOW, appears, environment, script, started
 from tests.support.engine import needs_engine
 from tests.support.terminal import Terminal
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import KINDS
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec, names, refused
+from tests.support.command_line import LOCAL, kernelexec, names, refused
 from tests.support.engine import needs_engine
 
 IMAGE: str = KINDS["container"]["container"]["image"]  # type: ignore[index]

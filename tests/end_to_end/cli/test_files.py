@@ -9,44 +9,45 @@ from pathlib import Path
 import pytest
 
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
-from tests.end_to_end.cli.test_command import kernelexec, names, refused
+from tests.conftest import Command
+from tests.support.command_line import names, refused
 
 
-def test_a_file_is_written_read_listed_and_deleted(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "files", "write", "a/b.txt", "text")
+def test_a_file_is_written_read_listed_and_deleted(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "files", "write", "a/b.txt", "text")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "kernelexec: a/b.txt was created: 4 bytes\n")
-    done = kernelexec(tmp_path, "files", "write", "a/b.txt", "--append", stdin=b" more \xff")
+    done = in_process(tmp_path, "files", "write", "a/b.txt", "--append", stdin=b" more \xff")
     assert (done.returncode, done.stderr) == (0, "kernelexec: a/b.txt was written: 11 bytes\n")
     assert (tmp_path / "a" / "b.txt").read_bytes() == b"text more \xff"
-    assert kernelexec(tmp_path, "files", "read", "a/b.txt", "--limit", "4").stdout == "text"
-    assert kernelexec(tmp_path, "files", "list", "--recursive").stdout.splitlines()[1] == "file\t11\ta/b.txt"
-    done = kernelexec(tmp_path, "files", "delete", "a", "--recursive")
+    assert in_process(tmp_path, "files", "read", "a/b.txt", "--limit", "4").stdout == "text"
+    assert in_process(tmp_path, "files", "list", "--recursive").stdout.splitlines()[1] == "file\t11\ta/b.txt"
+    done = in_process(tmp_path, "files", "delete", "a", "--recursive")
     assert (done.returncode, done.stdout) == (0, "a\n")
     assert names(tmp_path) == []
 
 
-def test_how_to_read_on_is_said_beside_the_text(tmp_path: Path) -> None:
+def test_how_to_read_on_is_said_beside_the_text(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "long").write_text("x" * 100)
-    done = kernelexec(tmp_path, "files", "read", "long", "--offset", "10", "--limit", "50")
+    done = in_process(tmp_path, "files", "read", "long", "--offset", "10", "--limit", "50")
     assert (done.stdout, done.stderr) == ("x" * 50, "kernelexec: long has 100 bytes: continue with --offset 60\n")
 
 
-def test_answers_are_json_where_a_program_asks(tmp_path: Path) -> None:
+def test_answers_are_json_where_a_program_asks(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "w").mkdir()
     where = ("--work-dir", "w", "--json")
-    written = json.loads(kernelexec(tmp_path, "files", "write", "a", "x", *where).stdout)
+    written = json.loads(in_process(tmp_path, "files", "write", "a", "x", *where).stdout)
     assert FileWritten.from_dict(written) == FileWritten("a", 1, created=True)
-    assert FileText.from_dict(json.loads(kernelexec(tmp_path, "files", "read", "a", *where).stdout)).text == "x"
-    assert FileList.from_dict(json.loads(kernelexec(tmp_path, "files", "list", *where).stdout)).paths == ("a",)
-    deleted = json.loads(kernelexec(tmp_path, "files", "delete", "--include", "*", *where).stdout)
+    assert FileText.from_dict(json.loads(in_process(tmp_path, "files", "read", "a", *where).stdout)).text == "x"
+    assert FileList.from_dict(json.loads(in_process(tmp_path, "files", "list", *where).stdout)).paths == ("a",)
+    deleted = json.loads(in_process(tmp_path, "files", "delete", "--include", "*", *where).stdout)
     assert FilesDeleted.from_dict(deleted).deleted == ("a",)
 
 
-def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path) -> None:
+def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path, in_process: Command) -> None:
     for name in ("a.tmp", "keep.tmp", ".git/x.tmp", ".env"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    done = kernelexec(tmp_path, "files", "delete", "--include", "*.tmp", "--include", ".env", "--exclude", "keep.*")
+    done = in_process(tmp_path, "files", "delete", "--include", "*.tmp", "--include", ".env", "--exclude", "keep.*")
     assert (done.returncode, done.stdout) == (1, "a.tmp\n")
     assert done.stderr == (
         "kernelexec: .env is not deleted: a project may live by its .env. Do it by a command if it has to be.\n"
@@ -72,15 +73,17 @@ def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path
         (("lits",), "No such command 'lits'"),
     ],
 )
-def test_what_is_refused_is_one_line_and_changes_nothing(tmp_path: Path, args: tuple[str, ...], said: str) -> None:
+def test_what_is_refused_is_one_line_and_changes_nothing(
+    tmp_path: Path, args: tuple[str, ...], said: str, in_process: Command
+) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "link").symlink_to("/etc")
     os.mkfifo(tmp_path / "pipe")
-    assert said in refused(kernelexec(tmp_path, "files", *args))
+    assert said in refused(in_process(tmp_path, "files", *args))
     assert names(tmp_path) == [".git", "link", "pipe"]
 
 
-def test_a_name_that_is_no_text_is_listed_and_can_be_given(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_is_listed_and_can_be_given(tmp_path: Path, in_process: Command) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff")).write_text("x")
-    assert kernelexec(tmp_path, "files", "list").stdout == "file\t1\tbad\\udcff\n"
-    assert kernelexec(tmp_path, "files", "read", "bad\udcff").stdout == "x"
+    assert in_process(tmp_path, "files", "list").stdout == "file\t1\tbad\\udcff\n"
+    assert in_process(tmp_path, "files", "read", "bad\udcff").stdout == "x"

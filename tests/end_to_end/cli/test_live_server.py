@@ -17,9 +17,9 @@ import pytest
 from kernelexec import Executor
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, list_live_roots
 from kernelexec.provisioning.runtime.owned_directory import runtime_bases
-from tests.end_to_end.cli.test_command import BOUND, COMMAND, environment, kernelexec
-from tests.end_to_end.mcp.test_http import Server, serving
+from tests.support.command_line import BOUND, COMMAND, environment, kernelexec
 from tests.support.mcp_clients import record_of
+from tests.support.mcp_server import Server, serving
 
 
 @pytest.fixture

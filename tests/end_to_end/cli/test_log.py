@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidCode
-from tests.end_to_end.cli.test_command import kernelexec
+from tests.support.command_line import kernelexec
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from fastmcp.client.transports import StdioTransport
 
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec
+from tests.conftest import Command
+from tests.support.command_line import LOCAL
 from tests.support.mcp_clients import connected
 
 
-def test_the_entry_starts_the_server_with_its_options(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp-config", "--name", "mine", *LOCAL, "--workspace", "work", DOCKER_HOST="unix:///nope")
+def test_the_entry_starts_the_server_with_its_options(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "mcp-config", "--name", "mine", *LOCAL, "--workspace", "work", DOCKER_HOST="unix:///nope")
     assert done.returncode == 0, done.stderr
     entry = json.loads(done.stdout)["mcpServers"]["mine"]
     assert Path(entry["command"]).samefile(sys.executable)
@@ -31,7 +32,7 @@ def test_the_entry_starts_the_server_with_its_options(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "default").is_dir()
 
 
-def test_what_the_server_would_refuse_is_refused(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp-config", "--isolatoin", "local")
+def test_what_the_server_would_refuse_is_refused(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "mcp-config", "--isolatoin", "local")
     assert (done.returncode, done.stdout) == (125, "")
     assert "--isolatoin" in done.stderr

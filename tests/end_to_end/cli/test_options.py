@@ -10,8 +10,9 @@ import pytest
 from kernelexec.cli.options import IsolationOptions
 from kernelexec.config import MIB
 from kernelexec.errors import InvalidConfig
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec, refused
+from tests.conftest import Command
 from tests.end_to_end.cli.test_doctor import CONTAINER
+from tests.support.command_line import LOCAL, kernelexec, refused
 from tests.support.engine import MINIMAL, SUDO
 
 COMMANDS = ("run", "exec", "repl", "mcp")
@@ -28,8 +29,8 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_runs_code_has_them(command: str, tmp_path: Path) -> None:
-    shown = kernelexec(tmp_path, command, "--help", COLUMNS="200").stdout
+def test_every_command_that_runs_code_has_them(command: str, tmp_path: Path, in_process: Command) -> None:
+    shown = in_process(tmp_path, command, "--help", COLUMNS="200").stdout
     assert all(option in shown for option in OPTIONS)
     assert not any(option in shown for option in ("--execution-mode", "--docker-image", "--enable-sudo", "--mode"))
 
@@ -106,8 +107,10 @@ def test_two_names_of_one_thing_must_agree() -> None:
         (("--cpus", "1"), "choose --isolation container"),
     ],
 )
-def test_what_is_about_containers_is_refused_on_this_machine(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
-    assert why in refused(kernelexec(tmp_path, "exec", "1", *LOCAL, *args))
+def test_what_is_about_containers_is_refused_on_this_machine(
+    args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command
+) -> None:
+    assert why in refused(in_process(tmp_path, "exec", "1", *LOCAL, *args))
 
 
 def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
@@ -141,9 +144,11 @@ def test_a_kernel_on_this_machine_has_the_network_that_is_said() -> None:
         (("--isolation", "jail"), "isolation='jail' is unknown"),
     ],
 )
-def test_what_does_not_fit_is_refused(args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_refused(
+    args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command
+) -> None:
     monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
-    assert why in refused(kernelexec(tmp_path, "exec", "1", *args))
+    assert why in refused(in_process(tmp_path, "exec", "1", *args))
 
 
 def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path) -> None:

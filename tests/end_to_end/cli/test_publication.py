@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from kernelexec.mcp.clients import make_server_json
-from tests.end_to_end.cli.test_command import kernelexec as command
-from tests.end_to_end.cli.test_command import refused
+from tests.support.command_line import kernelexec as command
+from tests.support.command_line import refused
 
 
 def test_the_command_prints_it_and_takes_no_option_besides(tmp_path: Path) -> None:

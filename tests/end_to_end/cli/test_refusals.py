@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cli.test_command import LOCAL, cells_of, kernelexec, names, refused, script
+from tests.conftest import Command
+from tests.support.command_line import LOCAL, cells_of, kernelexec, names, refused, script
 from tests.support.paths import ROOT
 
 GUIDE = (ROOT / "kernelexec" / "guide" / "command_line.md").read_text(encoding="utf-8")
@@ -65,7 +66,7 @@ REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
 
 @pytest.mark.parametrize(("name", "content", "args", "why"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
-    name: str, content: bytes, args: tuple[str, ...], why: str, tmp_path: Path
+    name: str, content: bytes, args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command
 ) -> None:
     given = name if name.startswith("x") and name != LONG else f"given{Path(name).suffix or '.py'}"
     (tmp_path / given).write_bytes(content)
@@ -74,7 +75,7 @@ def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
     (tmp_path / "link.ipynb").symlink_to("/dev/null")
     before = names(tmp_path)
     isolation = () if "--isolation" in args else LOCAL
-    done = kernelexec(tmp_path, "run", name, *isolation, *args, stdin=content, PYTHONIOENCODING="utf-8:strict")
+    done = in_process(tmp_path, "run", name, *isolation, *args, stdin=content, PYTHONIOENCODING="utf-8:strict")
     assert why in refused(done)
     assert names(tmp_path) == before
     assert (tmp_path / "link.ipynb").is_symlink()
@@ -92,8 +93,10 @@ def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
         ("1", ("--python", ""), "'--python': must not be empty"),
     ],
 )
-def test_exec_refuses_what_it_cannot_run(code: str, args: tuple[str, ...], why: str, tmp_path: Path) -> None:
-    assert why in refused(kernelexec(tmp_path, "exec", code, *LOCAL, *args))
+def test_exec_refuses_what_it_cannot_run(
+    code: str, args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command
+) -> None:
+    assert why in refused(in_process(tmp_path, "exec", code, *LOCAL, *args))
 
 
 @pytest.mark.parametrize(
@@ -109,12 +112,12 @@ def test_exec_refuses_what_it_cannot_run(code: str, args: tuple[str, ...], why: 
         (("doctor", "--python", ""), "Invalid value for '--python': must not be empty"),
     ],
 )
-def test_wrong_usage_is_said_in_one_line(args: tuple[str, ...], why: str, tmp_path: Path) -> None:
-    assert why in refused(kernelexec(tmp_path, *args))
+def test_wrong_usage_is_said_in_one_line(args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command) -> None:
+    assert why in refused(in_process(tmp_path, *args))
 
 
-def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path)
+def test_without_a_command_the_help_is_shown(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path)
     assert (done.returncode, done.stderr) == (125, "")
     assert all(command in done.stdout for command in ("run", "exec", "doctor"))
 
@@ -125,10 +128,10 @@ def test_a_current_directory_that_is_gone_is_said(args: tuple[str, ...], tmp_pat
     assert "The current directory cannot be used: No such file or directory." in refused(done)
 
 
-def test_a_relative_interpreter_counts_from_the_current_directory(tmp_path: Path) -> None:
+def test_a_relative_interpreter_counts_from_the_current_directory(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "python").symlink_to("/missing/python")
-    done = kernelexec(tmp_path, "exec", "1", *LOCAL, "--python", "./python", "--work-dir", "inner")
+    done = in_process(tmp_path, "exec", "1", *LOCAL, "--python", "./python", "--work-dir", "inner")
     assert (
         f"{tmp_path}/python cannot be started: No such file or directory (/missing/python, which it is a link to)"
         in refused(done)
@@ -154,11 +157,11 @@ def test_a_file_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", ["run", "exec"])
-def test_the_help_and_the_guide_name_the_same_exit_statuses(command: str, tmp_path: Path) -> None:
+def test_the_help_and_the_guide_name_the_same_exit_statuses(command: str, tmp_path: Path, in_process: Command) -> None:
     [section] = re.findall(r"^## Exit status\n(.*?)^## ", GUIDE, re.MULTILINE | re.DOTALL)
     statuses = {"0", "1", "124", "125", "126", "130"}
     assert set(re.findall(r"^\| (\d+) \|", section, re.MULTILINE)) == statuses
-    shown = " ".join(kernelexec(tmp_path, command, "--help", COLUMNS="200").stdout.partition("Exit status:")[2].split())
+    shown = " ".join(in_process(tmp_path, command, "--help", COLUMNS="200").stdout.partition("Exit status:")[2].split())
     assert set(re.findall(r"\b(?:0|1|\d{3})\b", shown)) == statuses
     for status in (
         "124 after a timeout",

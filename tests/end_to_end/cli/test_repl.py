@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cli.test_command import COMMAND, kernelexec, refused
+from tests.support.command_line import COMMAND, kernelexec, refused
 from tests.support.remains import marked_processes
 from tests.support.terminal import Terminal
 

@@ -5,55 +5,32 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kernelexec import ExecutionResult
-from tests.end_to_end.cli.test_command import BOUND, COMMAND, LOCAL, SWALLOW, cells_of, environment, names, notebook, script
+from tests.support.command_line import (
+    BOUND,
+    LOCAL,
+    SWALLOW,
+    WAITS,
+    appears,
+    cells_of,
+    names,
+    next_line,
+    notebook,
+    script,
+    started,
+    until,
+)
 
 #: A cell that prints the ids of its kernel and of a process that it started.
 FAMILY = "import os, subprocess, time\nprint(os.getpid(), subprocess.Popen(['sleep', '600']).pid)\n"
 #: The same with a process in a session of its own.
 STRANGER = FAMILY.replace("'600']", "'600'], start_new_session=True")
-WAITS = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
-
-
-@contextmanager
-def started(cwd: Path, *args: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """The command while it runs."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([COMMAND, *args], cwd=cwd, env=environment(**env), stdout=pipe, stderr=pipe, text=True)
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def next_line(process: subprocess.Popen[str], name: str = "stdout") -> str:
-    stream = getattr(process, name)
-    return str(stream.readline())
-
-
-def until(process: subprocess.Popen[str], said: str) -> None:
-    """Read stderr up to a line."""
-    for line in iter(lambda: next_line(process, "stderr"), ""):
-        if said in line:
-            return
-    pytest.fail(f"never said: {said}")
-
-
-def appears(process: subprocess.Popen[str], path: Path) -> None:
-    """Wait for a file while the command runs."""
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
 
 
 def has_ended(pid: int) -> bool:

@@ -12,8 +12,7 @@ import pytest
 
 from kernelexec.cli.image import _interrupt_on_signals
 from kernelexec.cli.stdio import CommandFailed
-from tests.end_to_end.cli.test_command import BOUND, COMMAND, LOCAL, environment
-from tests.end_to_end.cli.test_running import WAITS
+from tests.support.command_line import BOUND, COMMAND, LOCAL, WAITS, environment
 from tests.support.mcp_clients import Raw
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import ExecutionResult
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec, names, refused, script
+from tests.support.command_line import LOCAL, kernelexec, names, refused, script
 
 CODE = "open('ran', 'w'); print('out')"
 COMMANDS = {

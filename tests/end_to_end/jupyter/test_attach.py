@@ -13,7 +13,7 @@ import pytest
 
 from kernelexec import Executor, Session
 from tests.conftest import EVERY_KIND, KINDS
-from tests.end_to_end.cli.test_command import kernelexec, refused
+from tests.support.command_line import kernelexec, refused
 from tests.support.terminal import Terminal
 
 BOUND = 60.0

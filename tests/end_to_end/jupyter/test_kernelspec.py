@@ -9,7 +9,8 @@ import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 
 from kernelexec.provisioning.jupyter.kernelspecs import install_spec
-from tests.end_to_end.cli.test_command import kernelexec, names, refused
+from tests.conftest import Command
+from tests.support.command_line import names, refused
 from tests.support.kernelspecs import write
 
 
@@ -21,15 +22,15 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "place" / "share" / "jupyter"))
 
 
-def install(cwd: Path, *words: str) -> str:
-    done = kernelexec(cwd, "kernelspec", "install", "--prefix", str(cwd / "place"), *words)
+def install(in_process: Command, cwd: Path, *words: str) -> str:
+    done = in_process(cwd, "kernelspec", "install", "--prefix", str(cwd / "place"), *words)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.rstrip("\n")
 
 
-def test_an_installed_kernelspec_is_found_by_jupyter_with_its_options(tmp_path: Path) -> None:
+def test_an_installed_kernelspec_is_found_by_jupyter_with_its_options(tmp_path: Path, in_process: Command) -> None:
     words = ["--name", "boxed", "--display-name", "Boxed", "--image", "an/image", "--memory", "1.5g", "--cpus", "2"]
-    directory = install(tmp_path, *words, "--network", "bridge", "--share-home")
+    directory = install(in_process, tmp_path, *words, "--network", "bridge", "--share-home")
     assert directory == str(tmp_path / "place/share/jupyter/kernels/boxed")
     found = KernelSpecManager().get_kernel_spec("boxed")
     assert (found.display_name, found.language, found.interrupt_mode) == ("Boxed", "python", "message")
@@ -38,33 +39,33 @@ def test_an_installed_kernelspec_is_found_by_jupyter_with_its_options(tmp_path: 
     assert found.metadata["kernel_provisioner"] == {"provisioner_name": "kernelexec-container", "config": config}
 
 
-def test_ours_are_listed_and_removed_and_others_are_not(tmp_path: Path) -> None:
-    install(tmp_path)
-    install(tmp_path, "--name", "here", "--isolation", "local")
+def test_ours_are_listed_and_removed_and_others_are_not(tmp_path: Path, in_process: Command) -> None:
+    install(in_process, tmp_path)
+    install(in_process, tmp_path, "--name", "here", "--isolation", "local")
     write(tmp_path / "place/share/jupyter", "theirs", ["theirs"], "python")
-    listed = json.loads(kernelexec(tmp_path, "kernelspec", "list", "--json").stdout)
+    listed = json.loads(in_process(tmp_path, "kernelspec", "list", "--json").stdout)
     rows = [(row["name"], row["display_name"], row["isolation"], row["image"]) for row in listed]
     assert rows == [
         ("here", "Python (local)", "local", None),
         ("kernelexec", "Python (container)", "container", "kernelexec/agent"),
     ]
-    plain = kernelexec(tmp_path, "kernelspec", "list").stdout.splitlines()
+    plain = in_process(tmp_path, "kernelspec", "list").stdout.splitlines()
     assert [line.split("\t")[:3] for line in plain] == [
         ["here", "Python (local)", "local"],
         ["kernelexec", "Python (container)", "kernelexec/agent"],
     ]
-    assert kernelexec(tmp_path, "kernelspec", "remove").stdout == f"{tmp_path}/place/share/jupyter/kernels/kernelexec\n"
+    assert in_process(tmp_path, "kernelspec", "remove").stdout == f"{tmp_path}/place/share/jupyter/kernels/kernelexec\n"
     assert "No kernelspec 'hear' of kernelexec (did you mean 'here'?)" in refused(
-        kernelexec(tmp_path, "kernelspec", "remove", "hear")
+        in_process(tmp_path, "kernelspec", "remove", "hear")
     )
-    assert "No kernelspec 'theirs'" in refused(kernelexec(tmp_path, "kernelspec", "remove", "theirs"))
+    assert "No kernelspec 'theirs'" in refused(in_process(tmp_path, "kernelspec", "remove", "theirs"))
     assert names(tmp_path / "place/share/jupyter/kernels") == ["here", "theirs"]
 
 
-def test_the_users_own_directory_and_that_of_the_environment_are_known(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "kernelspec", "install", "--user")
+def test_the_users_own_directory_and_that_of_the_environment_are_known(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "kernelspec", "install", "--user")
     assert done.stdout == f"{tmp_path}/own/kernels/kernelexec\n"
-    assert kernelexec(tmp_path, "kernelspec", "remove").stdout == done.stdout
+    assert in_process(tmp_path, "kernelspec", "remove").stdout == done.stdout
 
 
 REFUSED = {
@@ -81,31 +82,33 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "taken"), [("1.5GiB", 3 * 2**29), ("1t", 2**40)])
-def test_memory_is_read_as_where_code_is_run(given: str, taken: int, tmp_path: Path) -> None:
-    install(tmp_path, "--memory", given)
+def test_memory_is_read_as_where_code_is_run(given: str, taken: int, tmp_path: Path, in_process: Command) -> None:
+    install(in_process, tmp_path, "--memory", given)
     config = KernelSpecManager().get_kernel_spec("kernelexec").metadata["kernel_provisioner"]["config"]
     assert config["container"] == {"memory_bytes": taken}
 
 
 @pytest.mark.parametrize(("words", "why"), REFUSED.values(), ids=REFUSED)
-def test_what_makes_no_sense_is_refused_and_nothing_is_written(words: list[str], why: str, tmp_path: Path) -> None:
+def test_what_makes_no_sense_is_refused_and_nothing_is_written(
+    words: list[str], why: str, tmp_path: Path, in_process: Command
+) -> None:
     write(tmp_path / "place/share/jupyter", "theirs", ["theirs"], "python")
-    done = kernelexec(tmp_path, "kernelspec", "install", "--prefix", str(tmp_path / "place"), *words)
+    done = in_process(tmp_path, "kernelspec", "install", "--prefix", str(tmp_path / "place"), *words)
     assert why in refused(done)
     assert names(tmp_path / "place/share/jupyter/kernels") == ["theirs"]
 
 
-def test_a_kernelspec_of_ours_is_replaced_by_one_of_its_name(tmp_path: Path) -> None:
-    install(tmp_path, "--image", "one")
-    install(tmp_path, "--image", "two")
-    [row] = json.loads(kernelexec(tmp_path, "kernelspec", "list", "--json").stdout)
+def test_a_kernelspec_of_ours_is_replaced_by_one_of_its_name(tmp_path: Path, in_process: Command) -> None:
+    install(in_process, tmp_path, "--image", "one")
+    install(in_process, tmp_path, "--image", "two")
+    [row] = json.loads(in_process(tmp_path, "kernelspec", "list", "--json").stdout)
     assert row["image"] == "two"
 
 
-def test_a_kernelspec_that_cannot_be_read_is_none_of_ours(tmp_path: Path) -> None:
+def test_a_kernelspec_that_cannot_be_read_is_none_of_ours(tmp_path: Path, in_process: Command) -> None:
     install_spec("good", "Good", prefix=tmp_path / "place")
     for name, text in {"text": "{", "list": "[]", "odd": '{"metadata": {"kernel_provisioner": 3}}'}.items():
         directory = tmp_path / "place/share/jupyter/kernels" / name
         directory.mkdir()
         (directory / "kernel.json").write_text(text)
-    assert [row["name"] for row in json.loads(kernelexec(tmp_path, "kernelspec", "list", "--json").stdout)] == ["good"]
+    assert [row["name"] for row in json.loads(in_process(tmp_path, "kernelspec", "list", "--json").stdout)] == ["good"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.end_to_end.cli.test_running import appears
+from tests.support.command_line import appears
 from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastmcp.client.elicitation import ElicitResult
 
-from tests.end_to_end.mcp.test_http import Server, serving
 from tests.support.mcp_clients import ENVELOPE, ERAS, Agent, connected, record_of, text_of, transport
+from tests.support.mcp_server import Server, serving
 from tests.support.mcp_task_clients import META, TASKS, Knowing, answer_of, begin, request, until
 from tests.support.takeovers import wait_until
 

@@ -2,76 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.client import HTTPConnection
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import McpError
 from httpx2 import TransportError
 from mcp.types import INVALID_PARAMS
 
 from kernelexec.mcp.callers import Caller
-from tests.end_to_end.cli.test_command import BOUND, COMMAND, LOCAL, environment, kernelexec, names, refused
-from tests.end_to_end.cli.test_running import appears
-from tests.end_to_end.mcp.test_stdio import STUBBORN
-from tests.support.mcp_clients import ERAS, Agent, connected, text_of
-
-
-class Server:
-    """A running server, and how it is reached."""
-
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
-        self.process = process
-        self.url = url
-
-    @contextmanager
-    def client(self, era: str = "auto", /, options: dict[str, Any] | None = None, **headers: str) -> Iterator[Agent]:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        with connected(StreamableHttpTransport(self.url, headers=named), era, **(options or {})) as agent:
-            yield agent
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self.url.split("/")[2].split(":")
-        return host, int(port)
-
-    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
-        connection = HTTPConnection(*self.address, timeout=BOUND)
-        try:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            said = answer.read()
-            return answer.status, json.loads(said) if said.startswith(b"{") else said
-        finally:
-            connection.close()
-
-
-@contextmanager
-def serving(cwd: Path, *args: str, **env: str) -> Iterator[Server]:
-    words = [COMMAND, "mcp", "--http", *LOCAL, *(args if "--socket" in args else ("--port", "0", *args))]
-    with (
-        (cwd / "stderr.txt").open("wb") as stderr,
-        subprocess.Popen(words, cwd=cwd, env=environment(**env), stdin=subprocess.DEVNULL, stderr=stderr) as process,
-    ):
-        try:
-            end = time.monotonic() + BOUND
-            while not (said := [line for line in (cwd / "stderr.txt").read_text().splitlines() if "serving MCP at" in line]):
-                assert process.poll() is None, (cwd / "stderr.txt").read_text()
-                assert time.monotonic() < end
-                time.sleep(0.05)  # another process says it in a file
-            yield Server(process, said[0].rpartition(" ")[2])
-        finally:
-            process.kill()
+from tests.conftest import Command
+from tests.support.command_line import BOUND, STUBBORN, appears, kernelexec, names, refused
+from tests.support.mcp_clients import ERAS, text_of
+from tests.support.mcp_server import TOOLS, Server, create_token, serving
 
 
 @pytest.fixture(scope="module")
@@ -145,31 +93,9 @@ def test_who_cannot_be_known_is_told_to_make_a_handle(server: Server) -> None:
         assert "No session" in again.text("execute_code", code="1", session=handle)
 
 
-TOOLS: dict[str, dict[str, Any]] = {
-    "execute_code": {"code": "1"},
-    "execute_command": {"command": "true"},
-    "interrupt_kernel": {},
-    "restart_kernel": {},
-    "close_session": {},
-    "list_variables": {},
-    "start_background": {"command": "true"},
-    "background_output": {"command_id": "shell_00000000"},
-    "kill_background": {"command_id": "shell_00000000"},
-    "list_background": {},
-    "run_tests": {"cases": ["True"]},
-    "install_packages": {"packages": ["six"]},
-    "list_files": {},
-    "read_file": {"path": "a"},
-    "write_file": {"path": "a", "content": "b"},
-    "delete_files": {"path": "a"},
-    "wait_execution": {"execution_id": "0" * 32},
-    "read_output": {"execution_id": "0" * 32},
-}
-
-
 def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    alice, bob = (made(tmp_path, tokens, name) for name in ("alice", "bob"))
+    alice, bob = (create_token(tokens, name) for name in ("alice", "bob"))
     with serving(tmp_path, "--tokens", str(tokens)) as server:
         with server.client(authorization=f"Bearer {alice}") as agent:
             handle = agent.call("create_session").structured_content["session"]  # type: ignore[index]
@@ -187,16 +113,12 @@ def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) ->
             assert agent.text("execute_code", code="secret", session=handle).splitlines()[1] == "1"
 
 
-def made(cwd: Path, tokens: Path, name: str, *args: str) -> str:
-    done = kernelexec(cwd, "mcp-token", name, "--tokens", str(tokens), *args)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def test_tokens_say_who_is_who_and_what_they_may(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    alice, reader = made(tmp_path, tokens, "alice"), made(tmp_path, tokens, "alice", "--scope", "read")
-    bob = made(tmp_path, tokens, "bob")
+    alice, reader = create_token(tokens, "alice"), create_token(tokens, "alice", "read")
+    created = kernelexec(tmp_path, "mcp-token", "bob", "--tokens", str(tokens))
+    assert created.returncode == 0, created.stderr
+    bob = created.stdout.strip()
     with serving(tmp_path, "--tokens", str(tokens)) as server:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {alice}"}):
             status, _ = server.ask("POST", "/mcp", b"{}", **headers)
@@ -281,7 +203,7 @@ def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path: Path, s
     assert not path.exists()
 
 
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Server, in_process: Command) -> None:
     taken = server.url.split(":")[2].split("/")[0]
     for args, why in (
         (("--http", "--host", "0.0.0.0"), "--tokens"),  # noqa: S104 - that is refused
@@ -290,4 +212,4 @@ def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Serv
         (("--http", "--port", taken), "cannot listen there"),
         (("--http", "--tokens", "none"), "cannot be read"),
     ):
-        assert why in refused(kernelexec(tmp_path, "mcp", "--isolation", "local", *args)), args
+        assert why in refused(in_process(tmp_path, "mcp", "--isolation", "local", *args)), args

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kernelexec.cli import main
 from kernelexec.errors import InvalidConfig
 from kernelexec.mcp.clients import (
     CLIENTS,
@@ -25,9 +23,8 @@ from kernelexec.mcp.clients import (
     render_settings,
     write_entry,
 )
-from tests.end_to_end.cli.test_command import LOCAL, refused
-
-Install = Callable[..., subprocess.CompletedProcess[str]]
+from tests.conftest import Command
+from tests.support.command_line import LOCAL, refused
 
 URL = "http://127.0.0.1:8000/mcp"
 ENTRY = {"command": "x", "args": ["a"]}
@@ -63,25 +60,14 @@ def ran(directory: Path) -> list[list[str]]:
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Install:
-    """The command, run in this process: for a user whose home is ``tmp_path``, in its directory ``cwd``."""
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command) -> Command:
+    """`kernelexec mcp install` for a user whose home is ``tmp_path``, in its directory ``cwd``."""
     for name in ("XDG_CONFIG_HOME", "APPDATA", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "DOCKER_HOST"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     monkeypatch.setenv("HOME", str(tmp_path))
-
-    def run(*options: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        words = ["kernelexec", "mcp", "install", *options]
-        monkeypatch.setattr(sys, "argv", words)
-        for name, value in environ.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return subprocess.CompletedProcess(words, int(str(ended.value.code)), out, err)
-
-    return run
+    return partial(in_process, tmp_path / "cwd", "mcp", "install")
 
 
 @pytest.mark.parametrize(
@@ -192,13 +178,13 @@ def test_each_client_is_shown_its_entry(client: str) -> None:
 
 
 @pytest.mark.parametrize(("client", "file"), [("cursor", ".cursor/mcp.json"), ("vscode", ".vscode/mcp.json")])
-def test_a_project_has_a_file_of_its_own(tmp_path: Path, install: Install, client: str, file: str) -> None:
+def test_a_project_has_a_file_of_its_own(tmp_path: Path, install: Command, client: str, file: str) -> None:
     assert install(client, "--scope", "project").returncode == 0
     assert "kernelexec" in (tmp_path / "cwd" / file).read_text()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "cwd" / file]
 
 
-def test_settings_without_a_file_or_a_command_are_shown(tmp_path: Path, install: Install) -> None:
+def test_settings_without_a_file_or_a_command_are_shown(tmp_path: Path, install: Command) -> None:
     path = programs(tmp_path)
     shown = install("codex", "--scope", "project", PATH=path)
     assert shown.returncode == 125
@@ -207,7 +193,7 @@ def test_settings_without_a_file_or_a_command_are_shown(tmp_path: Path, install:
     assert ran(tmp_path) == []
 
 
-def test_a_clients_command_is_run_and_its_settings_are_left_to_it(tmp_path: Path, install: Install) -> None:
+def test_a_clients_command_is_run_and_its_settings_are_left_to_it(tmp_path: Path, install: Command) -> None:
     path = programs(tmp_path)
     for client in ("claude-code", "vscode", "codex", "gemini"):
         done = install(client, *LOCAL, PATH=path)
@@ -217,7 +203,7 @@ def test_a_clients_command_is_run_and_its_settings_are_left_to_it(tmp_path: Path
     assert sorted(each.name for each in tmp_path.iterdir()) == ["bin", "cwd", "log"]
 
 
-def test_a_client_that_is_missing_or_fails_is_named_and_the_entry_is_shown(tmp_path: Path, install: Install) -> None:
+def test_a_client_that_is_missing_or_fails_is_named_and_the_entry_is_shown(tmp_path: Path, install: Command) -> None:
     missing = install("claude-code", PATH="/nowhere")
     assert missing.returncode == 125
     assert "The command `claude` must be installed and on the PATH. Nothing was changed; the entry" in missing.stderr
@@ -238,7 +224,7 @@ def test_a_client_that_is_missing_or_fails_is_named_and_the_entry_is_shown(tmp_p
     ],
 )
 def test_a_server_of_that_name_stays_unless_it_is_to_be_replaced(
-    tmp_path: Path, install: Install, client: str, file: str, content: str
+    tmp_path: Path, install: Command, client: str, file: str, content: str
 ) -> None:
     path, settings = programs(tmp_path), tmp_path / file
     settings.parent.mkdir(exist_ok=True)
@@ -298,7 +284,7 @@ def test_a_file_that_is_missing_or_empty_is_made_for_its_user(tmp_path: Path, co
         (b"[" * 100_000, "must be plain JSON"),
     ],
 )
-def test_a_file_that_would_lose_something_stays_as_it_is(tmp_path: Path, install: Install, content: bytes, why: str) -> None:
+def test_a_file_that_would_lose_something_stays_as_it_is(tmp_path: Path, install: Command, content: bytes, why: str) -> None:
     path = tmp_path / ".cursor/mcp.json"
     path.parent.mkdir()
     path.write_bytes(content)
@@ -348,13 +334,13 @@ def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(
-    tmp_path: Path, install: Install, options: list[str], why: str
+    tmp_path: Path, install: Command, options: list[str], why: str
 ) -> None:
     assert why in refused(install("cursor", *options))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_the_command_prints_writes_and_refuses(tmp_path: Path, install: Install) -> None:
+def test_the_command_prints_writes_and_refuses(tmp_path: Path, install: Command) -> None:
     shown = install("cursor", "--print", *LOCAL)
     assert shown.returncode == 0
     assert shown.stderr.strip().endswith(str(tmp_path / ".cursor/mcp.json"))

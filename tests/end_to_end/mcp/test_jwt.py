@@ -18,9 +18,9 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 
-from tests.end_to_end.cli.test_command import kernelexec
-from tests.end_to_end.mcp.test_http import Server, made, serving
+from tests.conftest import Command
 from tests.support.mcp_clients import ERAS
+from tests.support.mcp_server import Server, create_token, serving
 
 ISSUER, AUDIENCE = "https://issuer.example", "kernelexec-here"
 
@@ -96,7 +96,7 @@ def signer() -> Iterator[Signer]:
 @pytest.fixture(scope="module")
 def server(signer: Signer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
     place = tmp_path_factory.mktemp("auth")
-    known = made(place, place / "tokens", "bob")
+    known = create_token(place / "tokens", "bob")
     options = ("--jwt-keys", signer.url, "--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--tokens", str(place / "tokens"))
     with serving(place, *options, "--public-url", "https://mcp.example") as found:
         yield found, known
@@ -192,8 +192,10 @@ def test_a_public_key_in_a_file_needs_nobody_else(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_options_that_would_let_anybody_in_are_refused(options: list[str], said: str, tmp_path: Path) -> None:
+def test_options_that_would_let_anybody_in_are_refused(
+    options: list[str], said: str, tmp_path: Path, in_process: Command
+) -> None:
     (tmp_path / "private.pem").write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
-    done = kernelexec(tmp_path, "mcp", "--http", "--isolation", "local", *options)
+    done = in_process(tmp_path, "mcp", "--http", "--isolation", "local", *options)
     assert done.returncode == 125
     assert said in done.stderr

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.cli.test_command import BOUND
-from tests.end_to_end.mcp.test_http import Server, serving
+from tests.support.command_line import BOUND
 from tests.support.engine import MINIMAL, needs_engine
 from tests.support.mcp_clients import ERAS, Agent, record_of, text_of
+from tests.support.mcp_server import Server, serving
 
 CLIENT = """
 import asyncio, sys

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec
-from tests.end_to_end.mcp.test_http import made, serving
+from tests.conftest import Command
+from tests.support.command_line import LOCAL
 from tests.support.mcp_clients import ERAS, connected, transport
+from tests.support.mcp_server import create_token, serving
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -58,7 +59,7 @@ def test_what_happens_is_logged_and_no_code_is(tmp_path: Path, era: str) -> None
 
 def test_over_http_each_line_says_whose_it_is_and_a_moved_log_goes_on(tmp_path: Path) -> None:
     tokens, log = tmp_path / "tokens", tmp_path / "log.jsonl"
-    alice, bob = (made(tmp_path, tokens, name) for name in ("alice", "bob"))
+    alice, bob = (create_token(tokens, name) for name in ("alice", "bob"))
     with serving(tmp_path, "--tokens", str(tokens), "--log-file", str(log)) as server:
         with server.client(authorization=f"Bearer {alice}") as agent:
             agent.call("execute_code", code="1")
@@ -85,7 +86,7 @@ def test_a_handle_is_in_no_line(tmp_path: Path) -> None:
     assert handle not in log.read_text()
 
 
-def test_a_log_that_cannot_be_written_is_said_before_anything_is_served(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp", *LOCAL, "--log-file", str(tmp_path / "missing" / "log"))
+def test_a_log_that_cannot_be_written_is_said_before_anything_is_served(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "mcp", *LOCAL, "--log-file", str(tmp_path / "missing" / "log"))
     assert done.returncode == 125
     assert "cannot be written: No such file or directory." in done.stderr

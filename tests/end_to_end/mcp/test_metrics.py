@@ -7,9 +7,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.end_to_end.cli.test_command import BOUND
-from tests.end_to_end.mcp.test_http import Server, made, serving
+from tests.support.command_line import BOUND
 from tests.support.mcp_clients import record_of
+from tests.support.mcp_server import Server, create_token, serving
 
 
 def figures(server: Server, **headers: str) -> dict[str, float]:
@@ -59,7 +59,7 @@ def test_the_figures_are_what_happened(tmp_path: Path) -> None:
 
 def test_who_may_see_them(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    runner, looker = made(tmp_path, tokens, "runner"), made(tmp_path, tokens, "prometheus", "--scope", "admin")
+    runner, looker = create_token(tokens, "runner"), create_token(tokens, "prometheus", "admin")
     with serving(tmp_path, "--tokens", str(tokens)) as server:
         assert server.ask("GET", "/metrics")[0] == 401
         assert server.ask("GET", "/metrics", authorization="Bearer nonsense")[0] == 401

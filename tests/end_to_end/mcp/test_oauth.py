@@ -13,10 +13,10 @@ import pytest
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import McpError
 
-from tests.end_to_end.cli.test_command import BOUND
-from tests.end_to_end.mcp.test_http import Server, made, serving
 from tests.support.authorization_server import AUDIENCE, CLIENT, LATE, NOBODY, SECRET, Browser, Issuer, bound, issuing, port_of
+from tests.support.command_line import BOUND
 from tests.support.mcp_clients import ERAS, Agent, connected
+from tests.support.mcp_server import Server, create_token, serving
 
 PROXY = f"""
 import os
@@ -55,7 +55,7 @@ def logged_in(server: Server, user: str, era: str = "auto", *, scope: str | None
 @pytest.fixture(scope="module")
 def server(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
     place = tmp_path_factory.mktemp("oauth")
-    known = made(place, place / "tokens", "bob")
+    known = create_token(place / "tokens", "bob")
     options = ("--auth-scopes", "execute", "--tokens", str(place / "tokens"), "--max-sessions", "2")
     with provided(place, PROXY, *options, ISSUER=issuer.url) as found:
         yield found, known
@@ -180,7 +180,7 @@ def provider():
 
 
 def test_users_of_the_same_name_of_two_providers_are_two(issuer: Issuer, tmp_path: Path) -> None:
-    token = made(tmp_path, tmp_path / "tokens", "alice")
+    token = create_token(tmp_path / "tokens", "alice")
     options = ("--auth-scopes", "execute", "--tokens", str(tmp_path / "tokens"))
     with provided(tmp_path, SEVERAL, *options, ISSUER=issuer.url) as running:
         with (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cli.test_command import kernelexec
+from tests.conftest import Command
 
 BROKEN = """
 import os
@@ -39,17 +39,19 @@ number = 1
     ],
     ids=str,
 )
-def test_what_is_no_provider_is_refused_before_anything_is_served(options: list[str], said: str, tmp_path: Path) -> None:
+def test_what_is_no_provider_is_refused_before_anything_is_served(
+    options: list[str], said: str, tmp_path: Path, in_process: Command
+) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "wrong.py").write_text("def")
     (tmp_path / "lacking.py").write_text("import no_such_module")
-    done = kernelexec(tmp_path, "mcp", "--http", "--isolation", "local", *options)
+    done = in_process(tmp_path, "mcp", "--http", "--isolation", "local", *options)
     assert done.returncode == 125
     assert said in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("option", ["--tokens", "--auth", "--jwt-keys"])
-def test_what_cells_could_change_does_not_say_who_may_call(option: str, tmp_path: Path) -> None:
+def test_what_cells_could_change_does_not_say_who_may_call(option: str, tmp_path: Path, in_process: Command) -> None:
     own = tmp_path / "work" / "one"
     own.mkdir(parents=True)
     (own / "auth.py").write_text("raise SystemExit('it was run')")
@@ -57,11 +59,11 @@ def test_what_cells_could_change_does_not_say_who_may_call(option: str, tmp_path
     more = ["--jwt-issuer", "i", "--jwt-audience", "a"] if option == "--jwt-keys" else []
     (tmp_path / "link").symlink_to(own)
     for place in (given, given.replace("work/one", "link")):
-        done = kernelexec(tmp_path, "mcp", "--http", "--isolation", "local", "--workspace", "work", option, place, *more)
+        done = in_process(tmp_path, "mcp", "--http", "--isolation", "local", "--workspace", "work", option, place, *more)
         assert done.returncode == 125
         assert "must not be in a session's directory" in " ".join(done.stderr.split())
 
 
-def test_a_provider_is_of_a_server_over_http(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp", "--isolation", "local", "--auth", "auth.py:provider")
+def test_a_provider_is_of_a_server_over_http(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "mcp", "--isolation", "local", "--auth", "auth.py:provider")
     assert (done.returncode, "auth: only for a server over HTTP" in done.stderr) == (125, True)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cli.test_command import BOUND, kernelexec
-from tests.end_to_end.mcp.test_http import Server, made, serving
+from tests.conftest import Command
+from tests.support.command_line import BOUND
 from tests.support.mcp_clients import ERAS, text_of
+from tests.support.mcp_server import Server, create_token, serving
 
 
-def test_the_command_refuses_a_bound_that_is_none(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp", "--isolation", "local", "--max-sessions", "0")
+def test_the_command_refuses_a_bound_that_is_none(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "mcp", "--isolation", "local", "--max-sessions", "0")
     assert done.returncode == 125
     assert "--max-sessions 0 must be a whole number" in done.stderr
 
@@ -40,7 +41,7 @@ def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> 
 
 def test_names_of_agents_are_no_way_around_the_quota_of_who_is_authenticated(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    token = made(tmp_path, tokens, "alice")
+    token = create_token(tokens, "alice")
     with serving(tmp_path, "--tokens", str(tokens), "--max-sessions", "1") as server:
         with server.client(authorization=f"Bearer {token}", x_kernelexec_agent="one") as agent:
             assert "[ok:" in agent.text("execute_code", code="1")

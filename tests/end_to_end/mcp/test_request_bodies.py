@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cli.test_command import BOUND
-from tests.end_to_end.mcp.test_http import Server, made, serving
+from tests.support.command_line import BOUND
 from tests.support.mcp_clients import ERAS
+from tests.support.mcp_server import Server, create_token, serving
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_largest_cell_comes_by_with_every_character_escaped(server: Server, 
 
 def test_nothing_is_read_of_who_has_no_token(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    made(tmp_path, tokens, "alice")
+    create_token(tokens, "alice")
     with serving(tmp_path, "--tokens", str(tokens)) as running:
         head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\n"
         for sent in (head.encode(), head.replace("\r\n\r\n", "\r\nAuthorization: Bearer wrong\r\n\r\n").encode()):

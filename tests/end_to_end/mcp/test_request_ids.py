@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.cli.test_running import appears
+from tests.support.command_line import appears
 from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
 
 COUNT = "with open('count', 'a') as file: _ = file.write('x')"

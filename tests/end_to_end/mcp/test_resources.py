@@ -13,8 +13,8 @@ from fastmcp.exceptions import McpError
 from mcp.types import INVALID_PARAMS
 
 from kernelexec.mcp.resources import BLOB_BYTES, TEXT_BYTES
-from tests.end_to_end.mcp.test_http import made, serving
 from tests.support.mcp_clients import ERAS, Agent, connected, record_of, transport
+from tests.support.mcp_server import create_token, serving
 
 PLOT = "import pathlib\npathlib.Path('a b.png').write_bytes(b'\\x89PNG\\r\\n\\x1a\\n\\xff')\nprint('drawn')\n6 * 7"
 
@@ -125,8 +125,8 @@ def test_the_output_of_a_running_cell_is_what_it_is_so_far(agent: Agent) -> None
 
 def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    alice, bob = (made(tmp_path, tokens, name) for name in ("alice", "bob"))
-    reader = made(tmp_path, tokens, "reader", "--scope", "read")
+    alice, bob = (create_token(tokens, name) for name in ("alice", "bob"))
+    reader = create_token(tokens, "reader", "read")
     invented = "ks-" + "0" * 32
     with serving(tmp_path, "--tokens", str(tokens)) as server:
         with server.client(authorization=f"Bearer {alice}") as agent:

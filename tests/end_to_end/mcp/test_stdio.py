@@ -15,16 +15,9 @@ import psutil
 import pytest
 
 from kernelexec.mcp.stdio import LineReader, make_parse_error
-from tests.end_to_end.cli.test_command import AWAY, BOUND, COMMAND, environment, kernelexec, names, refused
-from tests.end_to_end.cli.test_running import appears
+from tests.conftest import Command
+from tests.support.command_line import AWAY, BOUND, COMMAND, ENDS, STUBBORN, appears, environment, names, refused
 from tests.support.mcp_clients import ERAS, raw
-
-#: A cell that starts a process in a session of its own, says that it runs, and obeys no interrupt.
-STUBBORN = (
-    "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\nopen('begun', 'w').close()\n"
-    "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
-)
-ENDS = [signal.SIGTERM, signal.SIGINT, None]
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -146,8 +139,8 @@ def test_a_file_can_be_standard_input(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["error"]["code"] == -32700
 
 
-def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY)
+def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "mcp", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY)
     assert "containers by default" in refused(done)
     assert names(tmp_path) == []
 
@@ -160,9 +153,11 @@ def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path) -> Non
         (("--isolation", "locl"), "did you mean 'local'"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(option: tuple[str, str], why: str, tmp_path: Path) -> None:
+def test_an_option_that_makes_no_sense_is_refused(
+    option: tuple[str, str], why: str, tmp_path: Path, in_process: Command
+) -> None:
     chosen = () if option[0] == "--isolation" else ("--isolation", "local")
-    assert why in refused(kernelexec(tmp_path, "mcp", *chosen, *option))
+    assert why in refused(in_process(tmp_path, "mcp", *chosen, *option))
 
 
 def test_without_fastmcp_the_way_to_install_it_is_said(tmp_path: Path) -> None:

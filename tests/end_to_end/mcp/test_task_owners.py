@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.end_to_end.mcp.test_http import made, serving
 from tests.end_to_end.mcp.test_tasks import UNKNOWN
 from tests.support.mcp_clients import text_of
+from tests.support.mcp_server import create_token, serving
 from tests.support.mcp_task_clients import LONG, META, METHODS, Knowing, answer_of, begin, request, until
 
 
@@ -42,8 +42,8 @@ def test_a_strangers_task_is_one_that_there_is_not(tmp_path: Path) -> None:
 
 def test_tokens_say_whose_task_it_is_and_what_may_be_done_to_it(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    alice, reader = made(tmp_path, tokens, "alice"), made(tmp_path, tokens, "alice", "--scope", "read")
-    bob, options = made(tmp_path, tokens, "bob"), {"extensions": [Knowing()]}
+    alice, reader = create_token(tokens, "alice"), create_token(tokens, "alice", "read")
+    bob, options = create_token(tokens, "bob"), {"extensions": [Knowing()]}
     with (
         serving(tmp_path, "--tokens", str(tokens)) as server,
         server.client("auto", authorization=f"Bearer {alice}", options=options) as agent,

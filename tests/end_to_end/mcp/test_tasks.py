@@ -21,11 +21,9 @@ from kernelexec import AsyncExecutor
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.mcp.calls import sessions, tasks_extension
 from kernelexec.mcp.server import make_server
-from tests.end_to_end.cli.test_command import BOUND, names
-from tests.end_to_end.cli.test_running import appears
-from tests.end_to_end.mcp.test_http import serving
-from tests.end_to_end.mcp.test_stdio import ENDS, STUBBORN
+from tests.support.command_line import BOUND, ENDS, STUBBORN, appears, names
 from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
+from tests.support.mcp_server import serving
 from tests.support.mcp_task_clients import LONG, META, METHODS, TASKS, Created, Knowing, answer_of, begin, request, until
 
 Connect = Callable[..., AbstractContextManager[Agent]]

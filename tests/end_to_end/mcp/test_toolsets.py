@@ -11,9 +11,9 @@ import pytest
 
 from kernelexec.mcp.clients import make_server_entry
 from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS
-from tests.end_to_end.cli.test_command import kernelexec
-from tests.end_to_end.mcp.test_http import TOOLS
+from tests.conftest import Command
 from tests.support.mcp_clients import ERAS, Agent, connected, text_of, transport
+from tests.support.mcp_server import TOOLS
 from tests.support.virtual_environments import made_wheel
 
 
@@ -45,8 +45,10 @@ def test_only_what_is_named_is_served(given: str, groups: list[str], era: str, t
         ("--packages-from", "nowhere", "must be a directory of wheels"),
     ],
 )
-def test_what_is_no_group_or_directory_is_refused(option: str, value: str, said: str, tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "mcp", "--isolation", "local", option, value)
+def test_what_is_no_group_or_directory_is_refused(
+    option: str, value: str, said: str, tmp_path: Path, in_process: Command
+) -> None:
+    done = in_process(tmp_path, "mcp", "--isolation", "local", option, value)
     assert done.returncode == 125
     assert said in done.stderr
 

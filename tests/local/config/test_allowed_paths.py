@@ -9,7 +9,7 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, InvalidWorkDir
 from kernelexec.config import load
-from tests.end_to_end.cli.test_command import LOCAL, kernelexec, refused
+from tests.support.command_line import LOCAL, kernelexec, refused
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from kernelexec import (
     Session,
 )
 from kernelexec.errors import InvalidCode, InvalidRequest
-from tests.end_to_end.cli.test_command import COMMAND, LOCAL
+from tests.support.command_line import COMMAND, LOCAL
 from tests.support.mcp_clients import ERAS, connected, record_of, text_of, transport
 from tests.support.terminal import Terminal
 
