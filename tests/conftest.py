@@ -76,16 +76,33 @@ _LONGEST = (
 
 #: Tests that run driver code which other tests measure, with other inputs, and tests of the launcher, which has no coverage.
 #: They run without coverage, which takes two thirds of the driver's processor time.
-_UNMEASURED = ("hostile", "fuzz", "unit/launcher", "contract/launcher", "local/provisioning/test_confinement.py")
+_UNMEASURED = (
+    *("hostile", "fuzz", "unit/launcher", "contract/launcher", "local/provisioning/test_confinement.py"),
+    *("end_to_end/test_readme.py", "end_to_end/test_notebooks.py", "end_to_end/cli/test_streams.py"),
+    *("end_to_end/cli/test_running.py", "end_to_end/cli/test_containers.py", "end_to_end/mcp/test_leaving_clients.py"),
+)
+#: How coverage's settings reach the processes that a test starts.
+_COVERAGE = "COVERAGE_PROCESS_CONFIG"
 
 
 def _is_unmeasured(item: pytest.Item) -> bool:
-    """Return whether a test runs without coverage: it is listed, or repeats the contract for another kind of kernel."""
+    """Return whether a test runs without coverage: it is listed, or repeats another for a kind of kernel or of client."""
     path = item.path.relative_to(TESTS)
     if any(path.is_relative_to(unmeasured) for unmeasured in _UNMEASURED):
         return True
-    kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
-    return path.parts[0] == "contract" and kind is not None and kind != "local"
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if path.parts[0] == "contract" and params.get("kind", "local") != "local":
+        return True
+    return "legacy" in params.values()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let the processes of a test without coverage run without it too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("no_cover") is not None:
+            patch.delenv(_COVERAGE, raising=False)
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

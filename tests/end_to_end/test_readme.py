@@ -22,6 +22,7 @@ import kernelexec
 from kernelexec import Config
 from kernelexec.cli.application import app
 from kernelexec.mcp.clients import make_server_entry
+from tests.conftest import Command
 from tests.fuzz.test_mcp_calls import TOOLS
 from tests.support import session_picture
 from tests.support.command_line import BOUND, COMMAND, environment
@@ -69,9 +70,9 @@ def claims(code: str) -> list[str]:
     return [comment.split(";")[0].strip() for comment in re.findall(r"^ *print\(.*\) +# (.*)$", code, re.MULTILINE)]
 
 
-def help_of(*command: str) -> str:
+def help_of(in_process: Command, *command: str) -> str:
     if command not in HELP:
-        HELP[command] = run(ROOT, COMMAND, *command, "--help").stdout
+        HELP[command] = in_process(ROOT, *command, "--help", COLUMNS="200", NO_COLOR="1", TERM="dumb").stdout
     return HELP[command]
 
 
@@ -128,11 +129,11 @@ def test_the_command_for_the_tests_runs_them() -> None:
 
 
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
-def test_a_command_has_the_options_that_are_shown(words: list[str]) -> None:
-    assert words[0] in re.findall(r"^\W*([\w-]+) ", run(ROOT, COMMAND, "--help").stdout, re.MULTILINE)
+def test_a_command_has_the_options_that_are_shown(words: list[str], in_process: Command) -> None:
+    assert words[0] in re.findall(r"^\W*([\w-]+) ", help_of(in_process), re.MULTILINE)
     command = words[: 2 if words[0] in GROUPS else 1] if words[0] != "mcp-config" else ["mcp"]  # whose options it takes
     for option in (word for word in words if word.startswith("-") and word != "-"):
-        assert option in help_of(*command).replace(",", " ").split()
+        assert option in help_of(in_process, *command).replace(",", " ").split()
 
 
 def test_every_command_is_shown() -> None:
@@ -143,12 +144,12 @@ def test_every_command_is_shown() -> None:
     assert {words[0] for words in OURS} == commands | GROUPS
 
 
-def test_the_server_that_is_pasted_into_clients_is_a_command_with_these_options() -> None:
+def test_the_server_that_is_pasted_into_clients_is_a_command_with_these_options(in_process: Command) -> None:
     [server] = [json.loads(block)["mcpServers"]["kernelexec"] for block in blocks("json")]
     module, name, command, *options = server["args"]
     assert (module, name, command) == ("-m", "kernelexec", "mcp")
     assert server.keys() == make_server_entry(options, cwd="/path/to").keys() - {"env"}
-    shown = help_of(command).replace(",", " ").split()
+    shown = help_of(in_process, command).replace(",", " ").split()
     assert [option for option in options if option.startswith("--") and option not in shown] == []
 
 

@@ -134,8 +134,7 @@ def test_tokens_say_who_is_who_and_what_they_may(tmp_path: Path) -> None:
             assert agent.rows("list_sessions", "sessions") == []
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("end", "era"), [(signal.SIGTERM, "auto"), (signal.SIGINT, "legacy")])
 def test_everything_ends_in_time_also_while_a_cell_runs(
     tmp_path: Path, short_path: Path, end: signal.Signals, era: str
 ) -> None:

@@ -23,18 +23,17 @@ def twenty(agent: Agent, **arguments: Any) -> list[Any]:
     return [call.result(60) for call in started]
 
 
-@pytest.mark.parametrize("era", ERAS)
-def test_twenty_retries_at_once_run_it_once_also_after_the_client_was_killed(era: str, tmp_path: Path) -> None:
+def test_twenty_retries_at_once_run_it_once_also_after_the_client_was_killed(tmp_path: Path) -> None:
     code = f"{COUNT}\nprint('counted')"
-    with connected(transport(tmp_path), era) as agent:
+    with connected(transport(tmp_path), "auto") as agent:
         first = twenty(agent, code=code, request_id="add")
         assert {record_of(answer)["execution_id"] for answer in first} == {record_of(first[0])["execution_id"]}
     assert count(tmp_path) == 1
-    with raw(tmp_path, era) as client:
+    with raw(tmp_path, "legacy") as client:
         number = client.call("execute_code", code=code, request_id="add")
         assert "counted" in client.answer(number)["result"]["content"][0]["text"]
         client.process.kill()
-    with connected(transport(tmp_path), era) as agent:
+    with connected(transport(tmp_path), "auto") as agent:
         again = twenty(agent, code=code, request_id="add")
         assert {record_of(answer)["execution_id"] for answer in again} == {record_of(first[0])["execution_id"]}
         assert all("counted" in text_of(answer) and "state lost" in text_of(answer) for answer in again)

@@ -16,12 +16,13 @@ import pytest
 
 from kernelexec.mcp.stdio import LineReader, make_parse_error
 from tests.conftest import Command
-from tests.support.command_line import AWAY, BOUND, COMMAND, ENDS, STUBBORN, appears, environment, names, refused
+from tests.support.command_line import AWAY, BOUND, COMMAND, STUBBORN, appears, environment, names, refused
 from tests.support.mcp_clients import ERAS, raw
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("end", ENDS, ids=["SIGTERM", "SIGINT", "EOF"])
+@pytest.mark.parametrize(
+    ("end", "era"), [(signal.SIGTERM, "auto"), (signal.SIGINT, "legacy"), (None, "auto"), (None, "legacy")]
+)
 def test_everything_ends_in_time_also_while_a_cell_runs(
     end: signal.Signals | None, era: str, tmp_path: Path, short_path: Path
 ) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.mcp_clients import ERAS, Raw, raw
+from tests.support.mcp_clients import Raw, raw
 
 ANSWER_BYTES = 900_000
 LONG = "n" * 200
 
 
-@pytest.fixture(scope="module", params=ERAS)
-def client(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Raw]:
-    with raw(tmp_path_factory.mktemp("structured"), str(request.param)) as found:
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
+    with raw(tmp_path_factory.mktemp("structured"), "auto") as found:
         yield found
 
 
