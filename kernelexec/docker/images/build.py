@@ -209,7 +209,7 @@ def build_image(engine: Engine, order: BuildOrder, tell: Tell = lambda _line: No
             with closing(engine.api.post(url, data=context, params=parameters, **options)) as response:
                 if response.status_code >= 400:  # noqa: PLR2004 - of HTTP
                     refusal = next(_messages(response.iter_lines()), {})
-                    log.error = str(refusal.get("message", f"status {response.status_code}"))
+                    log.error = str(refusal.get("message", f"status {response.status_code}")).strip()
                 for line in (line for message in _messages(response.iter_lines()) for line in log.add(message)):
                     tell(line)
         if log.error:

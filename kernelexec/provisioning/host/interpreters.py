@@ -34,8 +34,8 @@ _PACKAGES = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "loca
 #: The directory of this package.
 _PACKAGE = Path(__file__).resolve().parents[2]
 _LINKS_MAX = 40
-#: Answers of interpreters, by the times of their last change.
-_has_ipykernel: dict[tuple[str, tuple[int, int]], bool] = {}
+#: The last answer of each interpreter, with the times of its change and of its packages.
+_has_ipykernel: dict[str, tuple[tuple[int, int], bool]] = {}
 _SECONDS = 30.0
 #: The interpreter writes no files and has no network.
 _RULES = {"writable": [], "hidden": [], "readable": [], "network": "no-network" not in platform.PLATFORM.confinement}
@@ -233,10 +233,10 @@ def choose_interpreter(config: Config, workspace: str | None = None) -> str:
     with suppress(OSError):
         packages = next(iter(sorted(venv.glob("lib/python*/site-packages"))), venv)
         version = python.stat().st_mtime_ns, packages.stat().st_mtime_ns  # changes when a package is installed
-        key = str(python), version
-        if key not in _has_ipykernel:
-            _has_ipykernel[key] = run_confined(str(python), _CHECK_CODE, writable) is not None
-        if _has_ipykernel[key]:
+        known = _has_ipykernel.get(str(python))
+        if known is None or known[0] != version:
+            known = _has_ipykernel[str(python)] = version, run_confined(str(python), _CHECK_CODE, writable) is not None
+        if known[1]:
             return str(python)
     return config.python
 

@@ -46,7 +46,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     marker: ProcessMarker | None = None
     _leader: SessionLeader | None = None
     _exit_status: int | None = None
-    _oom_reader = OomKillReader()
+    _oom_reader: OomKillReader
     _manager_directory: ManagedKernelDirectory | None = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
@@ -130,6 +130,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         self.marker = ProcessMarker(str(provisioner_info["mark"]))
         leader = self._leader = SessionLeader(int(provisioner_info["pid"]), int(provisioner_info["born"]))
         self.process = AdoptedProcess.of(leader.pid, leader.born)
+        self._oom_reader = OomKillReader()
 
     def on_ready(self) -> None:
         """Count kills in the kernel's control group, which it has entered by now."""

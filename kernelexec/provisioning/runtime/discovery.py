@@ -91,7 +91,7 @@ class OrphanedSessionFile:
 def list_orphaned_sessions(root: Path) -> list[OrphanedSessionFile]:
     """Return the sessions in a dead owner's private directory whose kernels may wait for a new owner."""
     sessions = []
-    for directory, content in islice(_read_session_files(root), _SESSIONS_MAX):
+    for directory, content in _read_session_files(root, _SESSIONS_MAX):
         if (handover := Handover.read(directory)) is not None:
             notebook, journal = (Path(path) if isinstance(path := content.get(name), str) else None for name in _FILES)
             workspace = Path(content["workspace"])
@@ -160,10 +160,10 @@ def _find_sessions(root: Path, pid: int) -> Iterator[LiveSession]:
         yield LiveSession(content["name"], content["workspace"], pid, *_find_newest_kernel(directory), root, journal)
 
 
-def _read_session_files(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _read_session_files(root: Path, entries_max: int | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the private directory of each session in an executor's, and the content of its file."""
     with suppress(OSError), os.scandir(root) as entries:
-        for entry in entries:
+        for entry in islice(entries, entries_max):
             if entry.is_dir(follow_symlinks=False) and (content := _read_session_file(Path(entry.path))) is not None:
                 yield Path(entry.path), content
 
