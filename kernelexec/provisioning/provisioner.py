@@ -72,7 +72,7 @@ class KernelexecProvisioner(KernelProvisionerBase):
         """Note that the kernel serves; ``Usage`` calls it once, before the first cell."""
 
     def on_memory_kills(self, kills: int) -> None:
-        """Note how many processes beside the kernel were killed for want of memory; ``Usage`` calls it when the count grows."""
+        """Note how many other processes of the kernel were killed for want of memory; ``Usage`` calls it when they are more."""
 
     async def signal_children(self, signum: int) -> bool:  # noqa: ARG002 - of the interface
         """Signal every descendant of the kernel; ``Interrupter`` calls it to end the commands of a stuck cell.

@@ -49,7 +49,7 @@ def written_over(program: bytes, old: bytes, new: bytes, fill: bytes) -> bytes:
 
 
 def libraries(loader: str, files: list[Path]) -> dict[str, Path]:
-    """Return the libraries that these files need, by name; those of a package are beside it, and are copied with it."""
+    """Return the libraries that these files need, by name; those of a package are next to it, and are copied with it."""
     paths = {}
     for file in files:
         output = subprocess.run([loader, "--list", file], capture_output=True, text=True, check=False).stdout

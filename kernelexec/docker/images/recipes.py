@@ -186,7 +186,7 @@ def _bytes(content: bytes | Path) -> bytes:
 
 
 def _home() -> Path:
-    """Return the directory of the Dockerfiles: in the installed package, or beside it in a checkout."""
+    """Return the directory of the Dockerfiles: in the installed package, or next to it in a checkout."""
     inside = _PACKAGE_DIRECTORY / "images"
     return inside if inside.is_dir() else _PACKAGE_DIRECTORY.parent / "images"
 

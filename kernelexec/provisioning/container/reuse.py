@@ -22,7 +22,7 @@ from kernelexec.provisioning.runtime.processes import read_peer
 _MESSAGE_BYTES, _ANSWER_BYTES = 96 * 1024, 1024
 #: How long the end of all processes of a container may take, in seconds.
 _SWEEP_SECONDS = 5.0
-#: Directories of a container that are in memory, beside those that its options name.
+#: Directories of a container that are in memory, besides those that its options name.
 _IN_MEMORY = frozenset({"/tmp", "/dev/shm", "/dev/mqueue"})  # noqa: S108 - the container's own
 Mounts = Iterable[tuple[str, str, bool]]
 
