@@ -22,7 +22,7 @@ from kernelexec.errors import ImageMissing, KernelexecError
 
 if TYPE_CHECKING:
     from kernelexec.docker.images.build import BuiltImage
-    from kernelexec.docker.images.image_info import ImageCheck
+    from kernelexec.docker.images.image_check import ImageCheck
 
 _MEGABYTE = 1_000_000  # the unit of the engine's own client
 
@@ -63,7 +63,8 @@ def build(
     """Build an image, with its steps on stderr; print its name, its size and the build time in seconds."""
     from kernelexec.docker.client import Engine
     from kernelexec.docker.images.build import BuildOrder, build_image
-    from kernelexec.docker.images.recipes import authorities, own_authorities, recipe, wheels_in
+    from kernelexec.docker.images.ca_certificates import authorities, own_authorities
+    from kernelexec.docker.images.recipes import recipe, wheels_in
 
     order = BuildOrder(
         recipe=recipe(name),
@@ -91,7 +92,8 @@ def check(
 ) -> int:
     """Check whether kernels can run in an image, and print how to add missing parts."""
     from kernelexec.docker.client import Engine
-    from kernelexec.docker.images.image_info import check_image, probe_image
+    from kernelexec.docker.images.image_check import check_image
+    from kernelexec.docker.images.image_probe import probe_image
     from kernelexec.docker.images.recipes import how_to_get
 
     with Engine() as engine:
@@ -130,7 +132,8 @@ def wheels(
     platform: PlatformOption = None,
 ) -> int:
     """Download the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
-    from kernelexec.docker.images.recipes import fetch_wheels, recipe
+    from kernelexec.docker.images.recipes import recipe
+    from kernelexec.docker.images.wheels import fetch_wheels
 
     fetched = fetch_wheels(recipe(name), output, python=python, platform=platform)
     size = sum(path.stat().st_size for path in fetched) // _MEGABYTE

@@ -1,74 +1,24 @@
-"""The container engine: its address and one shared connection; its containers, their state, resource usage and limits."""
+"""Calls to the container engine by one shared connection, each with a time bound. They block: for threads."""
 
 from __future__ import annotations
 
 import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from docker.api.client import APIClient
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.transport import unixconn
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
+from kernelexec.docker.connection import connect_client, host
 from kernelexec.docker.create_options import LOOPBACK
 from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
-from kernelexec.results import Stats
-
-
-def host() -> str:
-    """Return the engine's address from ``DOCKER_HOST``, or its default."""
-    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-
-
-def socket_at(address: str) -> str | None:
-    """Return the path of the unix socket of an address; None for other kinds of addresses."""
-    return "/" + address.removeprefix("unix://").lstrip("/") if address.startswith("unix://") else None
-
-
-#: How long the engine may take to accept a connection, in seconds.
-_CONNECT_SECONDS = 1.5
-
-
-def connect_client(client: APIClient) -> APIClient:
-    """Make a client open such connections; return the same client."""
-    if (path := socket_at(host())) is not None:
-        client.mount("http+docker://", _Adapter(path, client.timeout))  # type: ignore[no-untyped-call]
-    return client
-
-
-class _Connection(unixconn.UnixHTTPConnection):
-    def connect(self) -> None:
-        with ExitStack() as failed:
-            sock = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            sock.settimeout(_CONNECT_SECONDS)
-            sock.connect(self.unix_socket)
-            sock.settimeout(self.timeout)
-            failed.pop_all()
-        self.sock = sock
-
-
-class _Pool(unixconn.UnixHTTPConnectionPool):
-    def _new_conn(self) -> _Connection:
-        return _Connection(self.base_url, self.socket_path, self.timeout)  # type: ignore[no-untyped-call]
-
-
-class _Adapter(unixconn.UnixHTTPAdapter):
-    def get_connection(self, url: str, _proxies: object = None) -> _Pool:
-        with self.pools.lock:
-            pool = self.pools.get(url)
-            if pool is None:
-                pool = _Pool(url, self.socket_path, self.timeout, self.max_pool_size)  # type: ignore[no-untyped-call]
-                self.pools[url] = pool
-        return pool
-
 
 #: The time bounds of a call, and of the first answer of the engine, in seconds.
 CALL_SECONDS = 60
@@ -305,64 +255,3 @@ def _cause(exc: BaseException) -> str:
                 return f"{address} did not answer in time."
         reason = reason.__cause__ or reason.__context__
     return f"{address} did not answer in time." if "timed out" in str(exc).lower() else f"{address}: {exc}"
-
-
-_BILLION = 1_000_000_000
-_BAD, _GONE = 400, 404
-
-
-def usage(engine: Engine, container: str) -> Stats:
-    """Return the resource usage of a container at this moment."""
-    with map_docker_errors("tell what the container uses"):
-        used = engine.api.stats(container, stream=False, one_shot=True)
-        inspected = engine.api.inspect_container(container)
-    return usage_figures(used, inspected)
-
-
-def usage_figures(used: Mapping[str, Any], inspected: Mapping[str, Any]) -> Stats:
-    """Return the resource usage from the engine's answers to `stats` and `inspect`."""
-    host, memory, pids = inspected["HostConfig"], used.get("memory_stats") or {}, used.get("pids_stats") or {}
-    total = ((used.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
-    nano = host.get("NanoCpus")
-    return Stats(
-        isolation="container",
-        kernel="idle",
-        kernel_epoch=0,
-        memory_bytes=_in_use(memory),
-        memory_limit_bytes=host.get("Memory") or None,
-        cpu_seconds=None if total is None else total / _BILLION,
-        cpus=nano / _BILLION if nano else None,
-        pids=pids.get("current"),
-        pids_limit=host.get("PidsLimit") or None,
-        container=inspected["Id"],
-        container_name=str(inspected["Name"]).removeprefix("/"),
-        image=inspected["Config"]["Image"],
-        network=host.get("NetworkMode"),
-    )
-
-
-def change_limits(
-    engine: Engine, container: str, *, memory_bytes: int | None, swap_bytes: int | None, cpus: float | None
-) -> None:
-    """Set limits of a running container; None changes nothing. ``swap_bytes`` is memory and swap together.
-
-    The library's own call does not know `NanoCpus`, and only `NanoCpus` can change limits that were set by it.
-    """
-    wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": swap_bytes}
-    if cpus is not None:
-        wanted["NanoCpus"] = round(cpus * _BILLION)
-    api = engine.api
-    with map_docker_errors("change the container's limits"):
-        answer = api.post(f"{api.base_url}/v{api.api_version}/containers/{container}/update", json=wanted, timeout=api.timeout)
-        if answer.status_code >= _BAD:
-            refused: Any = NotFound if answer.status_code == _GONE else APIError
-            raise refused("", response=answer, explanation=str(answer.json().get("message", "")).strip())
-
-
-def _in_use(memory: Mapping[str, Any]) -> int | None:
-    """Return the memory that cannot be reclaimed at once: usage less inactive file cache."""
-    if "usage" not in memory:
-        return None
-    counters = memory.get("stats") or {}
-    idle = counters.get("total_inactive_file", counters.get("inactive_file", 0))
-    return max(0, int(memory["usage"]) - int(idle))

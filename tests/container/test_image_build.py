@@ -16,8 +16,9 @@ import pytest
 
 from kernelexec.docker.client import Engine
 from kernelexec.docker.images.build import BuildOrder, BuiltImage, build_image, built_images
-from kernelexec.docker.images.image_info import PROBE, probe_image
-from kernelexec.docker.images.recipes import Recipe, own_authorities, recipe, wheels_in
+from kernelexec.docker.images.ca_certificates import own_authorities
+from kernelexec.docker.images.image_probe import PROBE, probe_image
+from kernelexec.docker.images.recipes import Recipe, recipe, wheels_in
 from kernelexec.errors import ImageBuildFailed, ImageMissing
 from tests.support.engine import BASE, MINIMAL, containers, nameless, needs_engine, output_of, removed_after
 from tests.support.paths import ROOT

@@ -11,7 +11,7 @@ import pytest
 from kernelexec import Executor, KernelStartFailed, Session
 from kernelexec.config import Config
 from kernelexec.docker.client import Engine
-from kernelexec.docker.images import image_info as probing
+from kernelexec.docker.images import image_probe as probing
 from kernelexec.docker.images import python_volume as mounted
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.provisioning.container import container_backend

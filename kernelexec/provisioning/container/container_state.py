@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from kernelexec.config import Container
-from kernelexec.docker.client import change_limits, usage
+from kernelexec.docker.container_usage import change_limits, usage
 from kernelexec.docker.events import EventStream
 from kernelexec.errors import EngineRefused, KernelStartFailed, LimitRefused
 from kernelexec.results import Stats

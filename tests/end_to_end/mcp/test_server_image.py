@@ -24,7 +24,8 @@ from fastmcp.client.transports import StreamableHttpTransport
 
 from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.build import BuildOrder, build_image, built_images
-from kernelexec.docker.images.recipes import own_authorities, recipe
+from kernelexec.docker.images.ca_certificates import own_authorities
+from kernelexec.docker.images.recipes import recipe
 from kernelexec.errors import EngineFailed
 from kernelexec.mcp.http.authentication import add_token
 from tests.support.command_line import BOUND

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.config.container import NAMES, sudo_variant
-from kernelexec.docker.images.image_info import at_least, ipykernel_min
+from kernelexec.docker.images.image_check import at_least, ipykernel_min
 from kernelexec.docker.images.recipes import (
     how_to_get,
     pack_files,
