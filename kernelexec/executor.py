@@ -33,7 +33,7 @@ from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import explain_unavailable
 from kernelexec.provisioning.host.interpreters import check_venv
-from kernelexec.provisioning.launch.environment import read_env_file
+from kernelexec.provisioning.launch.env_file import read_env_file
 from kernelexec.records import log as containerlog
 from kernelexec.replay import read_history, replay
 from kernelexec.session import AsyncSession

@@ -13,7 +13,8 @@ from kernelexec.errors import EngineFailed
 from kernelexec.pool import remove_orphaned_workspaces
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, find_ended_languages, list_orphaned_sessions
-from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, create_temp_root, runtime_bases, sweep
+from kernelexec.provisioning.runtime.locations import create_temp_root, runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
 from kernelexec.records.journal import journal_path, running_cell
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.cell_run import OrphanedSession
@@ -50,7 +51,7 @@ class ExecutorDirectories:
         """
         if self._config.isolation != "container" or not self._config.container.adopt:
             return []
-        from kernelexec.provisioning.container.lifecycle import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
+        from kernelexec.provisioning.container.orphans import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
 
         try:
             orphans = await anyio.to_thread.run_sync(adopt_orphans, self._config)
@@ -69,7 +70,7 @@ class ExecutorDirectories:
 
     async def discard_session(self, orphaned_session: OrphanedSessionFile) -> None:
         """Discard a session that could not be adopted; its directory is removed with this executor's."""
-        from kernelexec.provisioning.container.lifecycle import discard  # noqa: PLC0415 - as above
+        from kernelexec.provisioning.container.orphans import discard  # noqa: PLC0415 - as above
 
         await anyio.to_thread.run_sync(discard, orphaned_session)
 
@@ -83,7 +84,7 @@ class ExecutorDirectories:
     def _sweep(self) -> None:
         awaiting_owner: frozenset[str] | None = None
         if self._config.isolation == "container":
-            from kernelexec.provisioning.container.lifecycle import sweep_containers  # noqa: PLC0415 - as above
+            from kernelexec.provisioning.container.orphans import sweep_containers  # noqa: PLC0415 - as above
 
             try:
                 awaiting_owner = sweep_containers(self._config, self._stop)

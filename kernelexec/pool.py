@@ -22,7 +22,7 @@ from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for, load_identity
-from kernelexec.provisioning.runtime.owned_directory import remove_session_directories
+from kernelexec.provisioning.runtime.locations import remove_session_directories
 from kernelexec.session.kernels.supervisor import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace

@@ -25,7 +25,7 @@ from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.provisioning import explain_unavailable, new_root
 from kernelexec.provisioning import platform as systems
-from kernelexec.provisioning.host.local_backend import explain_missing
+from kernelexec.provisioning.host.bubblewrap_backend import explain_missing
 from kernelexec.session import AsyncSession
 
 doctor_app = typer.Typer()

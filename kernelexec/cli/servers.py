@@ -19,7 +19,7 @@ from kernelexec.cli.sessions import select_session, show_journal
 from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, eprint, write_text
 from kernelexec.errors import InvalidRequest, UnknownSession
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, list_live_roots, list_live_sessions
-from kernelexec.provisioning.runtime.owned_directory import runtime_bases
+from kernelexec.provisioning.runtime.locations import runtime_bases
 
 server_app = typer.Typer(add_completion=False)
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no commands."

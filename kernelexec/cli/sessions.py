@@ -27,7 +27,7 @@ from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_sessions
-from kernelexec.provisioning.runtime.owned_directory import runtime_bases
+from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, path_of, read, rows, statistics
 from kernelexec.results import CallStatistics, Statistics, Variable, Variables
 from kernelexec.results.usage import format_size

@@ -8,11 +8,12 @@ from kernelexec.provisioning.backend import Backend, backend_for, explain_unavai
 from kernelexec.provisioning.host.confinement_rules import file_roots
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.local_backend import LocalBackend
-from kernelexec.provisioning.launch.kernelspec import InstalledSpec, create_provisioner
+from kernelexec.provisioning.launch.installed import InstalledSpec
+from kernelexec.provisioning.launch.kernelspec import create_provisioner
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.provisioning.runtime.discovery import Handover
 from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory, Transport
-from kernelexec.provisioning.runtime.owned_directory import load_identity, new_root
+from kernelexec.provisioning.runtime.locations import load_identity, new_root
 
 __all__ = [
     "Backend",

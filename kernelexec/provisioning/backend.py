@@ -7,9 +7,10 @@ from pathlib import Path
 from kernelexec.config import Config
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.container_backend import ContainerBackend
+from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend, explain_missing
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import check_workspace
-from kernelexec.provisioning.host.local_backend import BubblewrapBackend, LocalBackend, explain_missing
+from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.directory import contexts
 

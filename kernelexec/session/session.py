@@ -24,7 +24,7 @@ from kernelexec.events import (
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Backend
 from kernelexec.provisioning.runtime.discovery import write_session_file
-from kernelexec.provisioning.runtime.owned_directory import remove_session_directories
+from kernelexec.provisioning.runtime.locations import remove_session_directories
 from kernelexec.recorded_history import History
 from kernelexec.records.journal import Journal
 from kernelexec.records.notebook.recorder import Recorder

@@ -14,7 +14,7 @@ from kernelexec.docker.client import Engine
 from kernelexec.docker.images import image_probe as probing
 from kernelexec.docker.images import python_volume as mounted
 from kernelexec.docker.labels import RUNTIME_INSIDE
-from kernelexec.provisioning.container import container_backend
+from kernelexec.provisioning.container import mounted_python
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.support.language_image import static_image
 
@@ -94,7 +94,7 @@ def test_an_image_that_serves_is_neither_asked_nor_given_anything(tmp_path: Path
     with Executor("container", workspace=tmp_path, config=config) as executor:
         result = executor.session().execute("import sys; 'kernelexec' in sys.executable")
         assert (result.text, result.notes) == ("False\n", ())
-        assert container_backend.chosen_python(executor.config.container) is None
+        assert mounted_python.chosen_python(executor.config.container) is None
 
 
 def test_a_mounted_one_can_be_asked_for(tmp_path: Path) -> None:

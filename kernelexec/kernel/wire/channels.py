@@ -22,7 +22,8 @@ import anyio.to_thread
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire import zmtp
 from kernelexec.provisioning import Connection
-from kernelexec.provisioning.runtime.processes import has_foreign_listener, read_peer
+from kernelexec.provisioning.runtime.ports import has_foreign_listener
+from kernelexec.provisioning.runtime.processes import read_peer
 from kernelexec.workspace.safe_files import NAMED
 
 _SOONEST, _LATEST = 0.005, 0.1

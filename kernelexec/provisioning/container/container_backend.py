@@ -1,47 +1,38 @@
-"""The backend that runs a session's kernels in containers: their kernelspec, environment, interpreter, mounts and transport."""
+"""The backend that runs a session's kernels in containers: their kernelspec, environment, mounts and transport."""
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
-from kernelexec.config import WORKSPACE_INSIDE, Config, Container
-from kernelexec.docker import labels
-from kernelexec.docker.labels import LAUNCHER_INSIDE, RUNTIME_INSIDE, container_name
-from kernelexec.errors import EngineFailed, ImageMissing, InvalidConfig, KernelStartFailed
+from kernelexec.config import WORKSPACE_INSIDE, Config
+from kernelexec.docker.labels import LAUNCHER_INSIDE, container_name
+from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
 from kernelexec.launcher import protocol
+from kernelexec.provisioning.container.mounted_python import choose_python, chosen_python, describe_python, python_of
 from kernelexec.provisioning.container.mounts import Bind, build_mounts, give_workspace, list_credentials
+from kernelexec.provisioning.container.owner_labels import build_labels
 from kernelexec.provisioning.host.confinement_rules import record_directories
 from kernelexec.provisioning.host.interpreters import BootstrapEnvironment
 from kernelexec.provisioning.launch.environment import container_environment
+from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
     GUARD,
     LAUNCHER,
-    InstalledSpec,
     KernelReadyTimeout,
-    KernelspecCatalog,
     create_guarded_spec,
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
-from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.directory import CONTEXT_INSIDE, contexts
 
-if TYPE_CHECKING:
-    from kernelexec.docker.images.python_volume import PythonVolume
-
-#: The interpreter of the mounted Python.
-MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
-
-_chosen: dict[tuple[object, ...], PythonVolume] = {}
 #: Name of the init's socket in the kernel's private directory; the length of a socket's path is limited.
 _SOCKET_NAME = "w"
 _NO_TCP = (
@@ -53,70 +44,6 @@ _NOT_NONE = (
     " no other container, but services on all addresses of the engine's machine can be reached."
 )
 _NO_CREDENTIALS = "The credentials {} are not given to the container: there is no {} on this machine."
-
-
-def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path, held_by: str = "pipe") -> dict[str, str]:
-    """Return the labels of a kernel's container."""
-    return {
-        labels.OWNER: json.dumps(asdict(OwnerRecord.of_this_process(locked=True))),
-        labels.SESSION: session,
-        labels.WORKSPACE: str(workspace),
-        labels.ROOT: str(root),
-        labels.RUNTIME: str(runtime),
-        labels.HELD_BY: held_by,
-    }
-
-
-def chosen_python(options: Container) -> PythonVolume | None:
-    """Return the mounted Python of kernels with these options; None if the image's own is used."""
-    return _chosen.get(_options_key(options))
-
-
-async def choose_python(options: Container, failure: KernelStartFailed | None) -> None:
-    """Find a mounted Python for the next kernel with these options, if one is configured or the image's own caused ``failure``.
-
-    Raises:
-        KernelStartFailed: a mounted Python is needed but not available, or the named one is missing in the image.
-    """
-    if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
-        return
-    from kernelexec.docker.images.python_volume import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``backend.explain_unavailable``
-
-    image, python = options.image, options.python
-    if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):
-        raise KernelStartFailed(message) from failure
-    if options.runtime == "image" or (
-        options.runtime == "auto" and not await anyio.to_thread.run_sync(missing_requirement, image, python)
-    ):
-        return
-    try:
-        _chosen[_options_key(options)] = await anyio.to_thread.run_sync(provide_python, image, python, options.runtime_image)
-    except (EngineFailed, ImageMissing) as exc:
-        before = f"{failure} " if failure else ""
-        message = (
-            f"{before}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {exc} "
-            f"`kernelexec image check {image[0]}` says what it lacks, and how to add it."
-        )
-        raise KernelStartFailed(message) from exc
-
-
-def python_of(options: Container) -> tuple[str, tuple[Bind, ...]]:
-    """Return the interpreter of kernels with these options, and the mounts that it needs."""
-    mounted = chosen_python(options)
-    return (MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (options.python, ())
-
-
-def describe_python(options: Container) -> tuple[str, ...]:
-    """Return the note of a kernel's first result on its mounted Python."""
-    mounted = chosen_python(options)
-    if mounted is None:
-        return ()
-    lacks = f"The image {' or '.join(options.image)} has {mounted.missing}: the" if mounted.missing else "The"
-    return (f"{lacks} kernel runs on a Python that is mounted there ({mounted.version}); commands see the image as it is.",)
-
-
-def _options_key(options: Container) -> tuple[object, ...]:
-    return options.image, options.python, options.runtime_image, options.runtime
 
 
 def _translate(path: str | os.PathLike[str], pairs: list[tuple[Path, Path]]) -> str | os.PathLike[str]:

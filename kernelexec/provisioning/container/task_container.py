@@ -15,8 +15,8 @@ from kernelexec.docker.create_options import Order
 from kernelexec.docker.labels import LAUNCHER_INSIDE
 from kernelexec.errors import EngineFailed, EngineUnavailable
 from kernelexec.launcher.protocol import ONE_SHOT_FLAG
-from kernelexec.provisioning.container.container_backend import python_of
-from kernelexec.provisioning.container.lifecycle import create_container, remove_container
+from kernelexec.provisioning.container.create import create_container, remove_container
+from kernelexec.provisioning.container.mounted_python import python_of
 from kernelexec.provisioning.container.mounts import Bind
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.launch.one_shot_task import TIMED_OUT, OneShotTask, TaskResult, build_result

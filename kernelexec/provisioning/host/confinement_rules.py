@@ -27,7 +27,8 @@ from kernelexec.provisioning.host.interpreters import (
 from kernelexec.provisioning.launch.environment import kernel_environment
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX, create_temp_directory, runtime_bases
+from kernelexec.provisioning.runtime.locations import create_temp_directory, runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
 from kernelexec.workspace.agent_files.access import FileRoot
 from kernelexec.workspace.directory import contexts, permissions
 

@@ -28,8 +28,9 @@ from kernelexec.provisioning.host.interpreters import (
 )
 from kernelexec.provisioning.launch.environment import kernel_environment
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
+from kernelexec.provisioning.runtime.adopted import AdoptedProcess
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.provisioning.runtime.processes import AdoptedProcess, ProcessMarker
+from kernelexec.provisioning.runtime.processes import ProcessMarker
 
 _MESSAGE_BYTES = 64 * 1024
 #: How long the server's report of an exit status may follow the end of a kernel, in seconds.

@@ -24,7 +24,8 @@ from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, Ke
 from kernelexec.provisioning.backend import backend_for
 from kernelexec.provisioning.launch.kernelspec import describe_stderr
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
-from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, new_root, runtime_bases, sweep
+from kernelexec.provisioning.runtime.locations import new_root, runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
 
 T = TypeVar("T")
 AsyncCall = Callable[[], Awaitable[T]]

@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.owned_directory import create_temp_directory
+from kernelexec.provisioning.runtime.locations import create_temp_directory
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 from kernelexec.text import clean_text
 from kernelexec.workspace.safe_files import open_regular, read_regular

@@ -22,20 +22,10 @@ from kernelexec.docker.events import EventStream
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
 from kernelexec.events import KernelContainer
-from kernelexec.provisioning.container.container_state import (
-    KILLED,
-    STOPPED,
-    ContainerState,
-    OomDetector,
-    run_in_thread,
-    run_to_end,
-)
-from kernelexec.provisioning.container.lifecycle import (
-    create_container,
-    remove_container,
-    remove_leftovers,
-    retry_removals,
-)
+from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread, run_to_end
+from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
+from kernelexec.provisioning.container.oom import OomDetector
+from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.provisioner import KernelexecProvisioner

@@ -20,8 +20,8 @@ from kernelexec.provisioning.host.fork_servers import ForkServer, ForkServerUnav
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER, explain_start_failure
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
+from kernelexec.provisioning.runtime.adopted import AdoptedProcess
 from kernelexec.provisioning.runtime.processes import (
-    AdoptedProcess,
     OomKillReader,
     ProcessMarker,
     SessionLeader,

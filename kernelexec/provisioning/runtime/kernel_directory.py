@@ -10,10 +10,9 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +23,9 @@ from zmq.utils import z85
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.launcher.protocol import LaunchOptions
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.owned_directory import SOCKET_PATH_BYTES, close_fd, track_fd
+from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.ports import find_free_ports
 from kernelexec.workspace.safe_files import DIRECTORY, clear, create_file, read_regular, remove_tree
 
 Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
@@ -35,7 +36,6 @@ encrypted ports in another network that are published on this machine once the k
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 #: Ports of a kernel in its own network: unprivileged, and free there.
 PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
-_PORT_TRIES = 10
 _LINE_BYTES, _PIPE_BYTES = 4096, 1024 * 1024
 #: The modes of the directory: of a kernel that runs as this user, and as another.
 _OWN, _SHARED = 0o700, 0o1770
@@ -64,28 +64,6 @@ class Connection:
     def port(self, channel: str) -> int:
         """Return the port of a channel of a kernel with an ``address``."""
         return self.ports[f"{channel}_port"]
-
-
-def find_free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
-    """Return an address of this machine and a free port of it for each name.
-
-    A random address of 127.0.0.0/8 avoids collisions: between the choice and the kernel's own bind no other program gets such a
-    port by chance, as it could on 127.0.0.1, the only loopback address of other systems.
-
-    Raises:
-        KernelStartFailed: no port is free.
-    """
-    for attempt in range(_PORT_TRIES):
-        is_fixed = attempt == _PORT_TRIES - 1 or not platform.PLATFORM.has_loopback_range
-        random_address = f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
-        address = "127.0.0.1" if is_fixed else random_address
-        with suppress(OSError), ExitStack() as bound:
-            sockets = {name: bound.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for name in names}
-            for sock in sockets.values():
-                sock.bind((address, 0))
-            return address, {name: int(sock.getsockname()[1]) for name, sock in sockets.items()}
-    message = "No port of a loopback address is free: end the programs that use them, or raise net.ipv4.ip_local_port_range."
-    raise KernelStartFailed(message)
 
 
 def _create_keys() -> dict[str, str]:

@@ -8,17 +8,13 @@ has left both is lost when its kernel crashes: local kernels are no security bou
 from __future__ import annotations
 
 import os
-import re
 import secrets
-import select
-import signal
 import socket
 import struct
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from kernelexec.launcher import protocol
 from kernelexec.launcher.processes.proc import (
@@ -35,14 +31,10 @@ from kernelexec.launcher.processes.proc import (
 from kernelexec.provisioning import platform
 from kernelexec.results import Stats
 
-_LISTENS = "0A"
-_SOCKET = re.compile(r"socket:\[(\d+)\]")
 _GROUPS = Path("/sys/fs/cgroup")
 _PEER = struct.Struct("3i")
 _DEATH_MILLISECONDS = 100
 _GENERATIONS = 100
-#: Exit status of a process that ended unobserved: the system reports the real one to its parent only.
-_UNKNOWN = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,80 +180,6 @@ def has_ended(pid: int, born: int) -> bool:
     return status.has_ended or status.born != born
 
 
-class AdoptedProcess:
-    """A process held by a pidfd, so that it is never confused with a later process of the same id."""
-
-    stdin = stdout = stderr = None
-
-    def __init__(self, pid: int, fd: int) -> None:
-        self.pid = pid
-        self._fd: int | None = fd
-        self._killed = False
-
-    @classmethod
-    def of(cls, pid: int, born: int) -> Self | None:
-        """Return the process with that id and start time; None if it has ended."""
-        try:
-            fd = os.pidfd_open(pid)
-        except (OSError, AttributeError):
-            return None
-        status = read_live_status(pid)
-        if status is None or status.born != born:
-            os.close(fd)
-            return None
-        return cls(pid, fd)
-
-    def duplicate_pidfd(self) -> int:
-        """Return a duplicate of the pidfd, which the caller must close."""
-        if self._fd is None:
-            raise ProcessLookupError
-        return os.dup(self._fd)
-
-    def poll(self) -> int | None:
-        """Return a substitute for its exit status once it has ended; else None."""
-        if self._fd is not None and not _is_readable(self._fd, 0):
-            return None
-        return -signal.SIGKILL if self._killed else _UNKNOWN
-
-    def wait(self) -> int:
-        """Wait until it has ended, and return a substitute for its exit status."""
-        if self._fd is not None:
-            _is_readable(self._fd, None)
-        status = self.poll()
-        assert status is not None
-        self.close()
-        return status
-
-    async def wait_report(self) -> None:
-        """Wait for a report of its exit status, which does not exist here."""
-
-    def send_signal(self, signum: int) -> None:
-        """Signal the process; nothing happens if it has ended."""
-        if self._fd is not None:
-            self._killed |= signum == signal.SIGKILL
-            signal.pidfd_send_signal(self._fd, signum)
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self.send_signal(signal.SIGKILL)
-
-    def close(self) -> None:
-        """Close the pidfd."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
-def _is_readable(fd: int, milliseconds: int | None) -> bool:
-    ended = select.poll()
-    ended.register(fd, select.POLLIN)
-    return bool(ended.poll(milliseconds))
-
-
 def read_usage(pids: Iterable[int]) -> Stats | None:
     """Return the sums over the living ones of these processes; None if none can be read.
 
@@ -286,39 +204,3 @@ def _read_memory(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     return int((PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def has_foreign_listener(address: str, port: int, family: int) -> bool:
-    """Return whether a process that does not descend from ``family`` listens there; False if the system does not tell."""
-    if not (PROC / "net/tcp").exists():
-        return False
-    wanted = set(_find_listeners(address, port))
-    return not wanted or not wanted <= _find_sockets(family)
-
-
-def _find_listeners(address: str, port: int) -> Iterator[str]:
-    """Return the inodes of the sockets that listen on a port, at that address or at any."""
-    raw = struct.unpack("=I", socket.inet_aton(address))[0]
-    endpoints = {f"{raw:08X}:{port:04X}", f"{0:08X}:{port:04X}"}
-    for line in (PROC / "net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1] in endpoints and fields[3] == _LISTENS:
-            yield fields[9]
-
-
-def _find_sockets(family: int) -> set[str]:
-    """Return the inodes of the sockets of a process and its descendants."""
-    inodes = set()
-    for process in PROC.glob("[0-9]*"):
-        if is_descendant(int(process.name), family):
-            with suppress(OSError):
-                for fd in (process / "fd").iterdir():
-                    inodes |= _read_socket(fd)
-    return inodes
-
-
-def _read_socket(fd: Path) -> set[str]:
-    with suppress(OSError):
-        if match := _SOCKET.fullmatch(str(fd.readlink())):
-            return {match[1]}
-    return set()

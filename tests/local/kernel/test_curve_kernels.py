@@ -32,7 +32,7 @@ from kernelexec.outputs import Collector
 from kernelexec.provisioning import Connection, LocalBackend, RuntimeDirectory, Transport
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime import kernel_directory
-from kernelexec.provisioning.runtime.kernel_directory import find_free_ports
+from kernelexec.provisioning.runtime.ports import find_free_ports
 from tests.support.remains import descriptors, marked_processes
 
 BOUND = 60.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.runtime.kernel_directory import find_free_ports
+from kernelexec.provisioning.runtime.ports import find_free_ports
 from tests.support.takeovers import wait_until
 
 SERVES = """

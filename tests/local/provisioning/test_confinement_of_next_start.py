@@ -107,7 +107,7 @@ def test_an_environment_of_our_own_in_the_workspace_is_said_or_kept(
 ) -> None:
     (own := tmp_path / "w" / "own").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [*sys.path, str(own)])
-    monkeypatch.setattr("kernelexec.provisioning.host.local_backend.own_code_paths", lambda: [own])
+    monkeypatch.setattr("kernelexec.provisioning.host.bubblewrap_backend.own_code_paths", lambda: [own])
     with executor(tmp_path, isolation, fork=False) as made:
         result = made.session("a", work_dir=tmp_path / "w").execute("open('own/new.py', 'w')")
     if isolation == "bubblewrap":

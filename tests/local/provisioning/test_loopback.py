@@ -16,8 +16,7 @@ import pytest
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire.channels import Connector
 from kernelexec.provisioning import Connection
-from kernelexec.provisioning.runtime.kernel_directory import find_free_ports
-from kernelexec.provisioning.runtime.processes import has_foreign_listener
+from kernelexec.provisioning.runtime.ports import find_free_ports, has_foreign_listener
 
 LISTENS = """
 import socket, sys, time

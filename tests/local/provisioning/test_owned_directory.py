@@ -19,7 +19,8 @@ import pytest
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import new_root
 from kernelexec.provisioning.runtime import owned_directory
-from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, runtime_bases, sweep
+from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, sweep
 
 OWN = """
 import os, sys
@@ -62,7 +63,7 @@ OUT_OF_DESCRIPTORS = """
 import json, os, resource, sys
 from pathlib import Path
 from kernelexec.docker.labels import OWNER, ROOT
-from kernelexec.provisioning.container.lifecycle import has_dead_owner
+from kernelexec.provisioning.container.orphans import has_dead_owner
 from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnerRecord
 record = Path(sys.argv[1], RECORD_FILE).read_text()
 owner, labels = OwnerRecord.parse(json.loads(record)), {OWNER: record, ROOT: sys.argv[1]}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kernelexec import InvalidRequest
-from kernelexec.provisioning.launch.kernelspec import PROVISIONER, KernelspecCatalog, create_guarded_spec, create_provisioner
+from kernelexec.provisioning.launch.installed import KernelspecCatalog
+from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_guarded_spec, create_provisioner
 from tests.support.kernelspecs import write
 
 

@@ -1,0 +1,126 @@
+"""The creation and removal of containers: the choice of the image, the account, the name, and leftovers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kernelexec.config.container import OURS
+from kernelexec.docker.accounts import give_account, missing_account, write_account
+from kernelexec.docker.client import Engine
+from kernelexec.docker.create_options import Order
+from kernelexec.docker.images.recipes import how_to_get
+from kernelexec.docker.labels import OWNER, RUNTIME
+from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
+from kernelexec.provisioning.container.orphans import has_dead_owner
+
+#: Containers that could not be removed while the engine did not answer.
+_not_removed: set[str] = set()
+_NO_SOURCE = "bind source path does not exist"
+logger = logging.getLogger("kernelexec")
+
+
+class DirectoryNotShared(KernelStartFailed):
+    """The engine cannot mount a directory of this machine."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"The container engine does not see {path} of this machine, so its kernels cannot use it. Share that directory"
+            " with the engine, run kernelexec on the engine's machine, or name another engine by DOCKER_HOST. With"
+            " isolation='local' code runs here, with your rights."
+        )
+
+
+def create_container(engine: Engine, order: Order, name: str) -> str:
+    """Create a container of the first image that exists or can be pulled, and return its id. Called in a thread.
+
+    Raises:
+        ImageMissing: there is none; each is named.
+        KernelStartFailed: another container has the name, or the engine cannot mount a directory (``DirectoryNotShared``).
+        EngineRefused, EngineUnavailable: the engine fails.
+    """
+    refused = []
+    for image in order.options.image:
+        try:
+            container = _create_from_image(engine, order, name, image)
+            return _add_account(engine, order, name, image, container) if order.options.needs_account else container
+        except ImageMissing as exc:
+            refused.append(str(exc))
+        except EngineRefused as exc:
+            if _NO_SOURCE in str(exc):
+                raise DirectoryNotShared(str(exc).partition(_NO_SOURCE)[2].strip(": ")) from exc
+            raise
+    raise ImageMissing(f"{' '.join(refused)} {how_to_get(order.options.image[0])}")
+
+
+def remove_container(engine: Engine, container: str) -> None:
+    """Remove a container, now or when the engine answers again. Called in a thread."""
+    try:
+        engine.remove(container)
+    except EngineFailed:
+        logger.warning("kernelexec.container_not_removed", extra={"container": container})
+        _not_removed.add(container)
+
+
+def retry_removals(engine: Engine) -> None:
+    """Remove the containers that could not be removed before. Called in a thread."""
+    while _not_removed:
+        container = _not_removed.pop()
+        remove_container(engine, container)
+        if container in _not_removed:
+            return
+
+
+def _create_from_image(engine: Engine, order: Order, name: str, image: str) -> str:
+    settings, host = order.settings() | {"image": image}, order.host()
+    try:
+        return _create_named(engine, name, settings, host)
+    except ImageMissing:
+        if image.startswith(OURS) or not order.options.pull:
+            raise
+        logger.info("kernelexec.image_pull_started", extra={"image": image})
+        try:
+            engine.pull(image)
+        except EngineRefused as exc:
+            raise ImageMissing(f"{str(exc).rstrip('.')}.") from exc
+    return _create_named(engine, name, settings, host)
+
+
+def _add_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
+    """Give the container an account for its user; where its root is read-only, create another one with the account mounted."""
+    try:
+        files = missing_account(
+            engine, container, order.user, order.environment.get("HOME", "/"), own_home=bool(order.options.credentials)
+        )
+        if not files:
+            return container
+        if not order.options.read_only_root:
+            give_account(engine, container, files)
+            return container
+        mounts = write_account(Path(order.labels[RUNTIME]).parent, files)  # code in the container cannot read it
+    except BaseException:
+        remove_container(engine, container)
+        raise
+    engine.remove(container)
+    return _create_from_image(engine, replace(order, mounts=(*order.mounts, *mounts)), name, image)
+
+
+def _create_named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+    """Create the container; remove another one of ours with its name, if that has ended or its owner is dead."""
+    try:
+        return engine.create(name, settings, host)
+    except EngineRefused as exc:
+        if "is already in use" not in str(exc):
+            raise
+        existing = engine.inspect_container(name)
+        if OWNER not in existing.labels:
+            message = f"The container {name!r} exists and was not created by kernelexec: remove it, or choose another name."
+            raise KernelStartFailed(message) from exc
+        if existing.running and not has_dead_owner(existing.labels):
+            message = f"The container {name!r} belongs to a living session: leave the name out, or choose another one."
+            raise KernelStartFailed(message) from exc
+        engine.remove(existing.id)
+    return engine.create(name, settings, host)
