@@ -69,6 +69,18 @@ def test_modes_of_what_is_in_memory_are_as_new(executor: Executor, session: Sess
     assert ids(executor) == there
 
 
+def test_a_kernel_without_rights_to_the_directories_in_memory_keeps_its_container(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with opened(tmp_path, user="1000:1000") as executor:
+        session = executor.session("a")
+        owner = session.execute("import os; open('/tmp/file', 'w').write('left'); os.stat('/tmp').st_uid, os.getuid()")
+        assert owner.text == "(0, 1000)\n"
+        before = ids(executor)
+        session.restart()
+        assert session.execute("import os; os.path.exists('/tmp/file')").text == "False\n"
+        assert ids(executor) == before
+
+
 def test_directories_in_memory_are_cleared_whatever_leads_there(tmp_path: Path) -> None:
     places = ("/var/run/scratch", "/scratch dir")
     with opened(tmp_path, tmpfs=dict.fromkeys(places, 1 << 20)) as executor:
@@ -83,7 +95,7 @@ def test_directories_in_memory_are_cleared_whatever_leads_there(tmp_path: Path) 
 CLEARING = """
 import os, subprocess, sys
 from pathlib import Path
-from kernelexec.launcher.launch.container_init import clear_tmpfs_and_ipc
+from kernelexec.launcher.launch.memory_cleanup import clear_tmpfs_and_ipc
 
 top = Path(sys.argv[1])
 for name in ("ours", "theirs"):
