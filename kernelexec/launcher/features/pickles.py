@@ -17,6 +17,7 @@ from ..output.truncate import truncate
 
 _REASON_CHARS = 200
 _VARIABLES = 1000
+_CHUNK_BYTES = 1024 * 1024
 #: Limit of the pickled data of one digest, in bytes.
 FINGERPRINT_BYTES_MAX = 64 * 1024 * 1024
 _BUILTIN = frozenset(
@@ -142,7 +143,10 @@ def load(variables: dict[str, Any], directory: str, files: list[tuple[str, str, 
 
 def _load(path: Path, digest: str) -> Any:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+        digester = hashlib.sha256()
+        while chunk := file.read(_CHUNK_BYTES):  # hashlib.file_digest never ends at an empty FIFO
+            digester.update(chunk)
+        if digester.hexdigest() != digest:
             raise ValueError("its file has changed since it was saved")
         file.seek(0)
         return pickle.load(file)  # noqa: S301 - in the kernel, where the user's code runs anyway
