@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """One session's directory; ``path`` is absolute with all links resolved, and so is what its kernels see ``beside``.
+    """One session's directory, and the ``context_directories`` that its kernels see too; all absolute, with links resolved.
 
     Raises, in each method:
         InvalidWorkDir: a directory is missing, not a directory, outside of the allowed ones, or cannot be created.
@@ -27,7 +27,7 @@ class Workspace:
     """
 
     path: Path
-    beside: tuple[Path, ...] = ()
+    context_directories: tuple[Path, ...] = ()
 
     @classmethod
     def create_for_session(cls, parent: Path, session: str) -> Workspace:
@@ -75,7 +75,8 @@ class Workspace:
             if self._holds(directory):
                 raise
         if not self._holds(directory):
-            also = f" and the context paths {', '.join(map(str, self.beside))}" if self.beside else ""
+            contexts = ", ".join(map(str, self.context_directories))
+            also = f" and the context paths {contexts}" if contexts else ""
             raise InvalidWorkDir(
                 f"work_dir {str(work_dir)!r} is outside of the workspace {self.path}{also}: give a directory inside of"
                 f" {'one of them' if also else 'it'}."
@@ -83,7 +84,7 @@ class Workspace:
         return str(directory)
 
     def _holds(self, path: Path) -> bool:
-        return any(path.is_relative_to(root) for root in (self.path, *self.beside))
+        return any(path.is_relative_to(root) for root in (self.path, *self.context_directories))
 
 
 def missing_workspace_message(path: str | os.PathLike[str]) -> str:

@@ -96,7 +96,7 @@ def _fork(work: Callable[[], None]) -> int:
             _SET_HANDLER(signum, signal.SIG_DFL)
         work()
     finally:
-        _exit(1)  # of no account beside a report
+        _exit(1)  # the code is used only without a verdict
 
 
 def _watch(runner: _Runner, kernel: socket.socket, count: int) -> None:

@@ -1,7 +1,7 @@
 """Output of the newest cell that is kept for its owner.
 
 ``CrashBuffer`` has the newest text in a mapped file, which outlives the process: messages that libzmq holds die with it. Its
-format stands in ``protocol``. ``PublishedMessages`` are for an owner that takes the kernel over while it runs. Text, and all
+format is in ``protocol``. ``PublishedMessages`` are for an owner that takes the kernel over while it runs. Text, and all
 other messages, have bounds of their own: the first and the newest messages are kept; dropped ones between are counted.
 """
 
