@@ -26,7 +26,7 @@ from kernelexec.provisioning.runtime.locations import remove_session_directories
 from kernelexec.session.kernels.supervisor import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.safe_files import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 logger = logging.getLogger("kernelexec")
 

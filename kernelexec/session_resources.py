@@ -21,8 +21,9 @@ from kernelexec.records.log import ContainerLog
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.directory import check_allowed_path, contexts
-from kernelexec.workspace.safe_files import remove_tree
+from kernelexec.workspace.contexts import contexts
+from kernelexec.workspace.directory import check_allowed_path
+from kernelexec.workspace.rmtree import remove_tree
 
 logger = logging.getLogger("kernelexec")
 

@@ -32,7 +32,8 @@ from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, Kerne
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
 from kernelexec.text import NESTING_MAX, clean
-from kernelexec.workspace.safe_files import remove_within, replace_beneath
+from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.safe_files import replace_beneath
 
 #: The directory of runs in a workspace. Lists of changed files exclude it.
 _FOLDER = Path(".kernelexec")

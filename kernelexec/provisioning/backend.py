@@ -12,7 +12,7 @@ from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import check_workspace
 from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.secrets import SecretStore
-from kernelexec.workspace.directory import contexts
+from kernelexec.workspace.contexts import contexts
 
 Backend = LocalBackend | ContainerBackend
 """A kind of place for kernels, with the differences besides the provisioner that its kernelspec names."""

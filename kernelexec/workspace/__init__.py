@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kernelexec.workspace.agent_files.operations import FileOperations
 from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.cell_files import DisplayFiles, FileChanges
 from kernelexec.workspace.directory import Workspace
+from kernelexec.workspace.displays import DisplayFiles
+from kernelexec.workspace.file_changes import FileChanges
 from kernelexec.workspace.spill import SpillFile
 
 __all__ = ["DisplayFiles", "FileChanges", "FileOperations", "ReadTracker", "SpillFile", "Workspace"]

@@ -31,7 +31,7 @@ from kernelexec.provisioning.launch.kernelspec import (
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
-from kernelexec.workspace.directory import CONTEXT_INSIDE, contexts
+from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
 #: Name of the init's socket in the kernel's private directory; the length of a socket's path is limited.
 _SOCKET_NAME = "w"

@@ -13,7 +13,7 @@ from kernelexec.config.protected_paths import normalize_target, target_refusal
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.provisioning.host.interpreters import own_code_paths
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME
-from kernelexec.workspace.directory import CONTEXT_INSIDE, Context, permissions
+from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
 from kernelexec.workspace.safe_files import DIRECTORY
 
 #: Path on this machine, path in the container, and whether the mount is read-only.

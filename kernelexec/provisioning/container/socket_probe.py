@@ -23,7 +23,7 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.mounts import Bind
 from kernelexec.provisioning.container.owner_labels import build_labels
-from kernelexec.workspace.safe_files import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 #: What a container and this machine share of a directory: sockets and files, files only, or nothing.
 Reachability = Literal["sockets", "files", "nothing"]

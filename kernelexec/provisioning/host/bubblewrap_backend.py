@@ -30,7 +30,7 @@ from kernelexec.provisioning.launch.installed import InstalledSpec
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.launch.one_shot_task import OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
-from kernelexec.workspace.directory import contexts, permissions
+from kernelexec.workspace.contexts import contexts, permissions
 
 #: Directories that are empty but for mounts: homes, sockets and files of other programs, other file systems.
 _EMPTY_DIRECTORIES = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")  # noqa: S108 - that of the sandbox

@@ -29,8 +29,8 @@ from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import create_temp_directory, runtime_bases
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
-from kernelexec.workspace.agent_files.access import FileRoot
-from kernelexec.workspace.directory import contexts, permissions
+from kernelexec.workspace.agent_files.paths import FileRoot
+from kernelexec.workspace.contexts import contexts, permissions
 
 #: Paths with secrets in home directories: keys, passwords, tokens, histories, browser profiles.
 SECRET_STORES = (

@@ -26,7 +26,8 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.ports import find_free_ports
-from kernelexec.workspace.safe_files import DIRECTORY, clear, create_file, read_regular, remove_tree
+from kernelexec.workspace.rmtree import clear, remove_tree
+from kernelexec.workspace.safe_files import DIRECTORY, create_file, read_regular
 
 Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
 """Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; encrypted loopback ports; or

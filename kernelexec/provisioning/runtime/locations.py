@@ -11,7 +11,8 @@ from pathlib import Path
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX, OwnedDirectory
-from kernelexec.workspace.safe_files import create_file, remove_tree
+from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.safe_files import create_file
 
 #: Longest path of a unix socket (sockaddr_un.sun_path without the final NUL).
 SOCKET_PATH_BYTES = 107

@@ -23,7 +23,8 @@ from typing import Any, Self
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.processes import has_ended, read_live_status
-from kernelexec.workspace.safe_files import DIRECTORY, clear, names_in, read_regular, replace_file
+from kernelexec.workspace.rmtree import clear, names_in
+from kernelexec.workspace.safe_files import DIRECTORY, read_regular, replace_file
 
 RECORD_FILE, _FRESH = ".owner", ".owner.new"
 #: Prefix of the names of private directories, and the names that ``tempfile`` creates with it.

@@ -18,7 +18,7 @@ from kernelexec.records.notebook.notebook_io import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.text import make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
-from kernelexec.workspace.spill import Spool, SpooledBytes
+from kernelexec.workspace.spool import Spool, SpooledBytes
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},

@@ -28,7 +28,8 @@ from kernelexec.results import ExecutionFailed, Installation
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.inspection import Inspection
 from kernelexec.session.features.requirements import LockedPackage, PackageLock, check_requirements, is_wheel
-from kernelexec.workspace.safe_files import read_regular, remove_tree, replace_beneath
+from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.workspace.safe_files import read_regular, replace_beneath
 
 #: The lock of a workspace's virtual environment.
 LOCK = Path(".kernelexec", "pylock.toml")

@@ -19,7 +19,8 @@ from kernelexec.results import Restored, SavedVariable, SkippedVariable, Snapsho
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
 from kernelexec.session.context import SessionContext, check_names
 from kernelexec.session.lifecycle import run_in_thread
-from kernelexec.workspace.safe_files import copy_between, remove_within
+from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.safe_files import copy_between
 
 #: The directory of snapshots in a workspace. The kernel writes, reads and counts them.
 SNAPSHOTS = Path(".kernelexec", "snapshots")

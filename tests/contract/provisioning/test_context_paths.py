@@ -11,7 +11,7 @@ import pytest
 
 from kernelexec import Executor, FileRefused, InvalidConfig, InvalidWorkDir, Session
 from kernelexec.config import Config, load
-from kernelexec.workspace.directory import contexts
+from kernelexec.workspace.contexts import contexts
 from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine
 
 #: Where kernels are, and in containers where context paths are in them.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernelexec.workspace.safe_files import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 
 DEEP = """
 import os, sys
@@ -32,7 +32,7 @@ def test_modes_are_no_hindrance_to_their_owner(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from kernelexec.workspace.safe_files import remove_tree
+from kernelexec.workspace.rmtree import remove_tree
 if os.getuid() == 0:
     os.setuid(65534)
 tree = Path(sys.argv[1]) / "tree"

@@ -12,9 +12,11 @@ import pytest
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import NotDeleted
-from kernelexec.workspace.agent_files.access import Access, FileRoot, walk
+from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import CRITICAL, FileOperations, is_critical
+from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.agent_files.tracking import PATTERNS, ReadTracker, is_generated_file
+from kernelexec.workspace.agent_files.walk import walk
 
 #: One path for each pattern.
 GENERATED = {

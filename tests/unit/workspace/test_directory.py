@@ -13,7 +13,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
 from kernelexec.workspace import FileChanges, Workspace
-from kernelexec.workspace import cell_files as changes
+from kernelexec.workspace import file_changes as changes
 from kernelexec.workspace.directory import check_name
 
 

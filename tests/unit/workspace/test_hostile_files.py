@@ -15,8 +15,8 @@ from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.replay import read_history
 from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles
-from kernelexec.workspace.cell_files import _listing
-from kernelexec.workspace.safe_files import remove_within
+from kernelexec.workspace.file_changes import _listing
+from kernelexec.workspace.rmtree import remove_within
 
 NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.workspace import safe_files as trees
-from kernelexec.workspace.safe_files import DIRECTORY, clear, remove_tree
+from kernelexec.workspace import rmtree as trees
+from kernelexec.workspace.rmtree import clear, remove_tree
+from kernelexec.workspace.safe_files import DIRECTORY
 
 
 def test_links_go_and_what_they_point_to_stays(tmp_path: Path) -> None:

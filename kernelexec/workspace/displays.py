@@ -1,0 +1,80 @@
+"""Displays of a cell, saved as files of the workspace."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from kernelexec.results import DisplayData, ExecuteResult, Output, decode_base64
+from kernelexec.workspace.safe_files import DIRECTORY, create_file, open_directory_chain
+
+#: The directory of saved displays in a workspace.
+OUTPUTS = "outputs"
+_EXTENSIONS = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/svg+xml": "svg",
+    "application/pdf": "pdf",
+    "text/html": "html",
+    "application/vnd.plotly.v1+json": "plotly.json",
+    "application/vnd.vega.v5+json": "vega.json",
+    "application/geo+json": "geojson",
+}
+_TEXT = frozenset({"image/svg+xml", "text/html"})
+
+
+class DisplayFiles:
+    """The saved files of one cell's displays, each in its best representation, up to a number of bytes.
+
+    The directory is opened without following links: a kernel that puts a link in its place gets no file written elsewhere.
+    """
+
+    def __init__(self, workspace: Path, limit_bytes: int) -> None:
+        self._workspace = workspace
+        self._left = limit_bytes
+
+    def save(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
+        """Write the files of cell number ``cell``; return their paths in the workspace, in the order of the outputs."""
+        contents = [item for output in outputs if (item := _choose_content(output)) is not None] if self._left else []
+        if not contents:
+            return ()
+        saved: list[str] = []
+        with suppress(OSError), ExitStack() as opened:
+            workspace = os.open(self._workspace, DIRECTORY)
+            directory = open_directory_chain(workspace, Path(OUTPUTS), opened, owner=os.fstat(workspace))
+            for number, (extension, content) in enumerate(contents, 1):
+                if len(content) <= self._left:
+                    self._left -= len(content)
+                    saved.append(_write(directory, f"cell-{cell:04d}-{number}", extension, content))
+        return tuple(f"{OUTPUTS}/{name}" for name in saved)
+
+
+def _write(directory: int, stem: str, extension: str, content: bytes) -> str:
+    for attempt in range(1000):
+        name = f"{stem}.{extension}" if not attempt else f"{stem}-{attempt}.{extension}"
+        with suppress(FileExistsError):
+            create_file(Path(name), content, dir_fd=directory)
+            return name
+    raise FileExistsError(stem)
+
+
+def _choose_content(output: Output) -> tuple[str, bytes] | None:
+    if not isinstance(output, DisplayData | ExecuteResult):
+        return None
+    for mime, extension in _EXTENSIONS.items():
+        value: Any = output.data.get(mime)
+        if value is None:
+            continue
+        if mime.endswith("json"):
+            if isinstance(value, dict | list):
+                return extension, json.dumps(value).encode()
+        elif isinstance(value, str):
+            content = value.encode("utf-8", "replace") if mime in _TEXT else decode_base64(value)
+            if content:
+                return extension, content
+    return None
