@@ -14,7 +14,7 @@ import kernelexec
 
 PACKAGE = Path(kernelexec.__file__).parent
 #: Names that a library calls.
-FOREIGN = {("launcher/ipython/kernel.py", "closed")}
+FOREIGN = {("launcher/ipython/shell_channel.py", "closed")}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 #: A module name may stand in two folders that tell its meanings apart, not in more.

@@ -17,7 +17,7 @@ from ..features.variables import NameChanges
 from ..output.iopub import Publisher
 from ..owner import OwnerLease, OwnerQuestions
 from ..processes import tree
-from ..processes.command import Jobs
+from ..processes.background_commands import Jobs
 from ..processes.exec_audit import ExecAudit
 from ..protocol import LaunchOptions
 

@@ -1,23 +1,13 @@
-"""ipykernel's kernel with interrupts that reach every cell, a reply to every cell, and a report of the state with it.
-
-SIGINT raises only while user code runs. Requests are read as they arrive, without ``ZMQStream``, and a reply is sent at once.
-"""
+"""ipykernel's kernel with interrupts that reach every cell, a reply to every cell, and a report of the state with it."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import asyncio
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Collection, Coroutine
-from contextvars import copy_context
 from functools import partial
-from types import CodeType, FrameType
 from typing import Any
 
-import zmq
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Instance, Type
 
@@ -25,29 +15,27 @@ from .. import owner, platform
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
 from ..features.variables import NameChanges
-from ..output.iopub import NOBLOCK, OutputStream, Publisher, has_message, send_frames
+from ..output.iopub import OutputStream, Publisher
 from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
 from ..owner import OwnerLease, notify_ready
 from ..processes import tree
 from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, MemoryReport, ReplyMetadata
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
+from .interrupts import (
+    allow_interrupts,
+    call_with_time_limit,
+    cancel_on_interrupt,
+    ignore_interrupts,
+)
 from .patches.message_session import pack
 from .shell import LauncherShell
+from .shell_channel import ShellChannel
 
 #: Number and least size of the variables that are named when memory gets short.
 _BIGGEST, _BIG_BYTES = 5, 1024 * 1024
 #: Limit of the added and of the removed names in a reply.
 _CHANGED_NAMES_MAX = 1000
-_Handler = Callable[[int, FrameType | None], Any] | int | None
-
-#: The functions below ``signal.signal``, which spends 3 µs of every cell on the conversion of numbers to enums.
-_set_handler: Any = _signal.signal
-_get_handler: Any = _signal.getsignal
-_SIGINT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
-
-#: Seconds for a completion or inspection, for which the next cell waits.
-_LOOK_SECONDS = 3.0
 
 
 class LauncherKernel(IPythonKernel):
@@ -250,138 +238,3 @@ class LauncherKernel(IPythonKernel):
         spared = self.shell_stream.running if isinstance(self.shell_stream, ShellChannel) else ()
         self.shell.in_task = True
         return cancel_on_interrupt(future, LauncherShell.run_within.__code__, spared)
-
-
-class ShellChannel:
-    """A replacement of ipykernel's ``ZMQStream``, which queues replies and needs more rounds of the loop for a request.
-
-    All methods run in the event loop's thread.
-    """
-
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self.socket = socket
-        self._bare: Any = super(zmq.Socket, socket)
-        self._handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None = None
-        self._context = copy_context()
-        self.running: set[asyncio.Task[Any]] = set()
-        self.io_loop: Any = None
-
-    def on_recv(self, handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None, copy: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - ZMQStream's signature
-        """Handle each request by a task; all tasks share one context."""
-        self._loop = asyncio.get_running_loop() if handle is None else asyncio.get_event_loop()
-        self._handle = handle
-        if handle is None:
-            self._loop.remove_reader(self.socket.FD)
-        else:
-            self._loop.add_reader(self.socket.FD, self._read)
-            self._loop.call_soon(self._read)
-
-    def send_multipart(self, frames: list[Any], copy: bool = True, **options: Any) -> None:  # noqa: FBT001, FBT002 - as above
-        """Send a reply."""
-        if copy and not options:
-            send_frames(self._bare, frames)
-        else:
-            self.socket.send_multipart(frames, copy=copy, **options)
-        if self._handle is not None and has_message(self.socket):  # sending may clear the event of an arrived request
-            self._loop.call_soon_threadsafe(self._read)
-
-    def flush(self, flag: int = zmq.POLLIN, limit: int | None = None) -> int:
-        """Start handling the requests that have arrived; return their number."""
-        return self._read(limit) if flag & zmq.POLLIN else 0
-
-    def getsockopt(self, option: int) -> Any:
-        """Return an option of the socket, whose descriptor event loops of graphical toolkits watch."""
-        return self.socket.getsockopt(option)
-
-    def close(self, linger: int | None = None) -> None:
-        """Stop reading and close the socket."""
-        if not self.socket.closed:
-            if self._handle is not None:
-                self._loop.remove_reader(self.socket.FD)
-            self.socket.close(linger)
-
-    def closed(self) -> bool:
-        """Return whether the socket is closed."""
-        return self.socket.closed
-
-    def _read(self, limit: int | None = None) -> int:
-        count = 0
-        while self._handle is not None and not self.socket.closed and count != limit and has_message(self.socket):
-            request = [self._bare.recv(NOBLOCK, copy=False)]
-            while request[-1].more:
-                request.append(self._bare.recv(NOBLOCK, copy=False))
-            task = self._loop.create_task(self._handle(request), context=self._context)
-            self.running.add(task)
-            task.add_done_callback(self.running.discard)
-            count += 1
-        return count
-
-
-def allow_interrupts() -> _InterruptHandler:
-    """Have SIGINT raise KeyboardInterrupt within the block, also in child processes, and ignore it afterwards.
-
-    After an exception the end of the block itself may have been interrupted: see ``ignore_interrupts``.
-    """
-    return _InterruptHandler(signal.default_int_handler, _IGNORE)
-
-
-def cancel_on_interrupt(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyncio.Task[Any]]) -> _InterruptHandler:
-    """Have SIGINT end an async cell, for which the caller waits within the block; ``spared`` tasks are not disturbed.
-
-    It raises only where a task's own code runs: asyncio's, which runs between, would lose the task or the loop. Nothing may
-    raise KeyboardInterrupt out of the cell's task: ``entry``, its outermost code, prevents that, and is not interrupted itself.
-    """
-    loop, waiter = asyncio.get_running_loop(), asyncio.current_task()
-
-    def on_signal(_signum: int, frame: FrameType | None) -> None:
-        current = asyncio.current_task(loop)
-        runs = current is not None and getattr(current.get_coro(), "cr_running", False)
-        if runs and (current is waiter or (current is cell and frame is not None and frame.f_code is not entry)):
-            raise KeyboardInterrupt
-        loop.call_soon_threadsafe(cell.cancel)
-        if runs and current is not cell and current not in spared:
-            raise asyncio.CancelledError
-
-    return _InterruptHandler(on_signal, _get_handler(_SIGINT))
-
-
-def ignore_interrupts() -> None:
-    """Ignore SIGINT. A signal that has just arrived raises here, before the handler changes."""
-    try:
-        _set_handler(_SIGINT, _IGNORE)
-    except BaseException:
-        _set_handler(_SIGINT, _IGNORE)
-        raise
-
-
-class _InterruptHandler:
-    """A handler of SIGINT within a block; no generator, since an interrupted generator would go on when it is collected."""
-
-    def __init__(self, handler: _Handler, after: _Handler) -> None:
-        self._handler, self._after = handler, after
-
-    def __enter__(self) -> None:
-        _set_handler(_SIGINT, self._handler)
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            _set_handler(_SIGINT, self._after)
-        except BaseException:  # as above
-            _set_handler(_SIGINT, self._after)
-            raise
-
-
-def call_with_time_limit(look: Callable[[], Any], fallback: dict[str, Any]) -> Any:
-    """Call ``look``, which reads user objects; return ``fallback`` if it fails or exceeds its time limit."""
-    timer = threading.Timer(_LOOK_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    timer.daemon = True
-    try:
-        with allow_interrupts():
-            timer.start()
-            try:
-                return look()
-            finally:
-                timer.cancel()
-    except BaseException:  # user classes may raise anything
-        ignore_interrupts()
-        return fallback

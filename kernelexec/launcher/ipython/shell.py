@@ -23,7 +23,8 @@ from ..features.virtualenv import VirtualEnv
 from ..output.truncate import truncate, truncate_traceback
 from ..platform import default_shell
 from ..processes import exec_audit
-from ..processes.command import RunningCommand, ShellSession, kernel_directory
+from ..processes.command import RunningCommand
+from ..processes.shell_session import ShellSession, kernel_directory
 from .patches import exception_groups
 from .patches.compiler import Compiler
 from .patches.tracebacks import Tracebacks

@@ -14,7 +14,9 @@ from kernelexec.launcher import platform
 from kernelexec.launcher.features.virtualenv import VirtualEnv
 from kernelexec.launcher.platform import LauncherPlatform
 from kernelexec.launcher.processes import proc
-from kernelexec.launcher.processes.command import Jobs, RunningCommand, ShellSession
+from kernelexec.launcher.processes.background_commands import Jobs
+from kernelexec.launcher.processes.command import RunningCommand
+from kernelexec.launcher.processes.shell_session import ShellSession
 from tests.support.takeovers import wait_until
 from tests.unit.launcher.test_platform import GROUP, become, system
 

@@ -1,0 +1,157 @@
+"""Commands in the background: the control thread starts, describes and ends them, whatever a cell does."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from .. import platform
+from ..protocol import COMMAND_MARK_VARIABLE
+from . import exec_audit, tree
+from .command import TERMINATE_SECONDS
+
+_READ_BYTES = 64 * 1024
+#: Bounds of the newest lines that are kept of each stream.
+_LINES, _CHARS = 10_000, 4 * 1024 * 1024
+_LINE_CHARS = 64 * 1024
+
+
+class Jobs:
+    """Background commands of one kernel, by the owner's names."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Job] = {}
+
+    def answer(self, request: dict[str, Any], start: Any) -> dict[str, Any]:
+        """Do the ``action`` of a request for the command of a ``name``, and return the reply.
+
+        ``start`` returns program, directory and environment of a new command.
+        """
+        action, name = request.get("action"), request.get("name")
+        if action == "list":
+            return {"status": "ok", "jobs": [job.describe() for job in self._jobs.values()]}
+        if action == "start" and isinstance(name, str) and name not in self._jobs:
+            try:
+                started = self._jobs[name] = _Job(name, *start(request.get("command"), request.get("work_dir")))
+            except (OSError, ValueError, TypeError) as exc:
+                return {"status": "error", "evalue": str(exc)}
+            return {"status": "ok", "job": started.describe()}
+        job = self._jobs.get(name) if isinstance(name, str) else None
+        if job is None:
+            return {"status": "ok", "job": None}
+        if action == "kill":
+            job.kill()
+        if action == "forget" and not job.is_running:
+            del self._jobs[job.name]
+        lines = request.get("lines")
+        return {"status": "ok", "job": job.describe(lines if action == "output" and isinstance(lines, int) else None)}
+
+
+class _Job:
+    """One background command. It leads a session and process group of its own, and has no stdin."""
+
+    def __init__(self, name: str, argv: list[str], cwd: str | None, env: dict[str, str]) -> None:
+        self.name = name
+        self._mark = secrets.token_hex(16)
+        self._killed = False
+        self._start_time, self._end_time = time.monotonic(), 0.0
+        with tree.oom_before_us(), exec_audit.exempt():
+            self._process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env={**env, **tree.MARK_ENVIRONMENT, COMMAND_MARK_VARIABLE: self._mark},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                **platform.PLATFORM.new_group_options,
+            )
+        self._streams = {"stdout": _NewestLines(), "stderr": _NewestLines()}
+        for stream, newest in self._streams.items():
+            pipe = getattr(self._process, stream)
+            threading.Thread(target=newest.read_all, args=(pipe,), name=f"{name} {stream}", daemon=True).start()
+        threading.Thread(target=self._wait, name=name, daemon=True).start()
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the command has not ended."""
+        return self._process.returncode is None
+
+    def describe(self, lines: int | None = None) -> dict[str, Any]:
+        """Describe the command, with a number of its newest lines."""
+        code = self._process.returncode
+        status = "running" if code is None else "killed" if self._killed else "failed" if code else "stopped"
+        description: dict[str, Any] = {"name": self.name, "status": status, "pid": self._process.pid}
+        description |= {"exit_code": None if code is None else code if code >= 0 else 128 - code}
+        description["seconds"] = (self._end_time or time.monotonic()) - self._start_time
+        for stream, newest in self._streams.items():
+            description[f"{stream}_lines"] = newest.total
+            if lines is not None:
+                description[stream], description[f"{stream}_dropped"] = newest.tail(lines)
+        return description
+
+    def kill(self) -> None:
+        """End the command's processes in a thread: by SIGTERM, then by SIGKILL."""
+        if self.is_running:
+            self._killed = True
+            threading.Thread(target=self._end, name=f"end of {self.name}", daemon=True).start()
+
+    def _end(self) -> None:
+        with suppress(OSError):
+            platform.signal_group(self._process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(TERMINATE_SECONDS)
+        tree.kill_group(self._process.pid)
+        tree.kill_marked(COMMAND_MARK_VARIABLE, self._mark)
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self._end_time = time.monotonic()
+
+
+class _NewestLines:
+    """The newest lines of one stream, within bounds."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lines: deque[str] = deque()
+        self._open = ""
+        self._chars = 0
+        self._lock = threading.Lock()
+
+    def read_all(self, pipe: Any) -> None:
+        """Read until no process has the pipe open for writing."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with suppress(OSError, ValueError):
+            while content := os.read(pipe.fileno(), _READ_BYTES):
+                self._take(decoder.decode(content))
+        self._take(decoder.decode(b"", final=True))
+        with suppress(OSError):
+            pipe.close()
+
+    def tail(self, count: int) -> tuple[str, int]:
+        """Return the newest ``count`` lines, an unfinished one included, and the number of lines before them."""
+        with self._lock:
+            lines = [*self._lines, *([self._open] if self._open else [])]
+            total = self.total + bool(self._open)
+        shown = lines[-count:] if count > 0 else []
+        return "".join(shown), total - len(shown)
+
+    def _take(self, text: str) -> None:
+        with self._lock:
+            *ended, self._open = (self._open + text).split("\n")
+            if len(self._open) > _LINE_CHARS:
+                ended, self._open = [*ended, self._open], ""
+            for line in ended:
+                self._lines.append(f"{line[:_LINE_CHARS]}\n")
+                self._chars += len(self._lines[-1])
+                self.total += 1
+            while self._lines and (len(self._lines) > _LINES or self._chars > _CHARS):
+                self._chars -= len(self._lines.popleft())

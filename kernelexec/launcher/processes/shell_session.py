@@ -1,0 +1,103 @@
+"""The session's shell: each command is a new process; ``cd`` and ``export`` last for the next one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .. import platform
+from ..protocol import COMMAND_MARK_VARIABLE
+
+_ARGUMENT_BYTES = 100_000
+_STATE = "KERNELEXEC_STATE"
+# Saves the last directory and the environment of a command; on one line, so that the shell counts the lines from one.
+_SAVE_STATE = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
+# Saves the environment of a prefix, which is no change by the command.
+_SAVE_BEFORE = '{env} -0 >"${state}.before"; '
+_EXEC = re.compile(r"\bexec\b")
+# Commands of Windows shells that change the directory or the environment.
+_CHANGE_OF_STATE = re.compile(r"\b(?:cd|chdir|pushd|set|setx|set-location)\b|\$env:", re.IGNORECASE)
+_NOT_SAVED = frozenset({"_", "PWD", "SHLVL", COMMAND_MARK_VARIABLE, _STATE})
+
+
+class ShellSession:
+    """State between two commands: the directory and the changes of the environment."""
+
+    def __init__(self) -> None:
+        self._directory: str | None = None
+        self._changes: dict[str, str | None] = {}
+        self._since: str | None = None
+        """The virtual environment that was active when a command changed PATH."""
+
+    def run(self, shell: Any, command: str, work_dir: str | None, stdin: str | None) -> None:
+        """Run a command by ``shell.run_argv`` and take over its changes, where the system's shells can save them."""
+        env, active = shell.programs.environment(self._changes, self._since), shell.programs.active
+        if not platform.PLATFORM.keeps_shell_state:
+            shell.run_argv([*platform.default_shell(), command], text=command, stdin=stdin, cwd=work_dir, env=env)
+            if _CHANGE_OF_STATE.search(command):
+                sys.stderr.write("changes by cd and set do not last on this system: pass work_dir to the command\n")
+            return
+        with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as temporary:
+            state = Path(temporary) / "state"
+            run = command
+            if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+                Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
+                run = f'. "${_STATE}.sh"'
+            saving = (_SAVE_BEFORE if shell.programs.prefix else "") + _SAVE_STATE
+            text = saving.format(state=_STATE, env=shutil.which("env") or "env", run=run)
+            directory, argv = work_dir or self._find_directory(), platform.default_shell()
+            shell.run_argv([*argv, text, argv[0]], text=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
+            before = _variables(_entries(f"{state}.before")) or env
+            is_saved = self._take_changes(state, before, active, keep_directory=work_dir is not None)
+            if not is_saved and not _EXEC.search(command):
+                sys.stderr.write("the changes by cd and export could not be saved and do not last\n")
+
+    def next_start(self, shell: Any) -> tuple[str | None, dict[str, str]]:
+        """Return the next command's directory, None without a ``cd``, and environment."""
+        return self._directory, shell.programs.environment(self._changes, self._since)
+
+    def _find_directory(self) -> str | None:
+        if self._directory is not None and not Path(self._directory).is_dir():
+            sys.stderr.write(f"{self._directory} is gone: the command starts in {kernel_directory()}\n")
+            self._directory = None
+        return self._directory
+
+    def _take_changes(self, state: Path, before: dict[str, str], active: str | None, *, keep_directory: bool) -> bool:
+        """Take over the command's changes; return False if it saved none, as after ``exec``."""
+        directory, *entries = _entries(state) or [""]
+        after = _variables(entries)
+        if not after:
+            return False
+        if not keep_directory:
+            self._directory = directory
+        for name in (before.keys() | after.keys()) - _NOT_SAVED:
+            if after.get(name) != before.get(name):
+                self._changes[name] = after.get(name)
+                if name == "PATH":
+                    self._since = active
+        return True
+
+
+def kernel_directory() -> str | None:
+    """Return this process's directory; None if it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
+def _entries(path: str | Path) -> list[str]:
+    with suppress(OSError):
+        return os.fsdecode(Path(path).read_bytes()).split("\0")
+    return []
+
+
+def _variables(entries: Iterable[str]) -> dict[str, str]:
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
