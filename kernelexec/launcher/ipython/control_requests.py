@@ -13,7 +13,7 @@ from typing import Any
 from .. import protocol
 from ..features import variables
 from ..features.pickles import fingerprint
-from ..features.variables import NameChanges
+from ..features.user_namespace import NameChanges
 from ..output.iopub import Publisher
 from ..owner import OwnerLease, OwnerQuestions
 from ..processes import tree

@@ -14,7 +14,7 @@ from traitlets import Instance, Type
 from .. import owner, platform
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
-from ..features.variables import NameChanges
+from ..features.user_namespace import NameChanges
 from ..output.iopub import OutputStream, Publisher
 from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
@@ -22,12 +22,7 @@ from ..owner import OwnerLease, notify_ready
 from ..processes import tree
 from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, MemoryReport, ReplyMetadata
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
-from .interrupts import (
-    allow_interrupts,
-    call_with_time_limit,
-    cancel_on_interrupt,
-    ignore_interrupts,
-)
+from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
 from .patches.message_session import pack
 from .shell import LauncherShell
 from .shell_channel import ShellChannel
