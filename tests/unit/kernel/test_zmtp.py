@@ -15,7 +15,8 @@ import zmq
 import zmq.asyncio
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel.wire.channels import Channel, open_pinned
+from kernelexec.kernel.wire.channels import Channel
+from kernelexec.kernel.wire.connect import open_pinned
 from kernelexec.kernel.wire.zmtp import (
     GREETING,
     Answer,
