@@ -42,6 +42,8 @@ _OUTPUT_BYTES, _MESSAGE_CHARS, _VALUE_CHARS = 16 * 1024, 2000, 300
 _END_SECONDS, _LOOK_MILLISECONDS = 2.0, 20
 #: Most bytes of one read, and most reads of the output of a process that has ended: others may go on writing.
 _READ_BYTES, _READS = 64 * 1024, 16
+#: Most bytes of reports that wait to be read: user code can write to their pipe.
+_REPORTS_BYTES = 1024 * 1024
 #: Variable with a mark in the environment of the watcher and its descendants.
 _MARK = "KERNELEXEC_TESTS"
 _ENCODE, _EVALUATE, _SET_HANDLER = json.JSONEncoder().encode, eval, signal.signal
@@ -104,8 +106,8 @@ def _watch(runner: _Runner, kernel: socket.socket, count: int) -> None:
     try:
         failed = runner.run_code()
         kernel.sendall(_ENCODE({"error": failed, "output": runner.take_output()}).encode() + b"\n")
-        for _ in range(count):
-            verdict = _NOT_RUN if failed or runner.has_ended() else runner.run_case()
+        for number in range(1, count + 1):
+            verdict = _NOT_RUN if failed or runner.has_ended() else runner.run_case(number)
             kernel.sendall(_ENCODE(verdict).encode() + b"\n")
     finally:
         _end_descendants()
@@ -159,24 +161,24 @@ class _Runner:
 
     def run_code(self) -> dict[str, Any] | None:
         """Wait for the code; return its verdict if it failed."""
-        report = self._collect("verdict", self._seconds)
+        report = self._collect(0, "verdict", self._seconds)
         if "verdict" not in report:
             report = self._describe_end("It ended its process", self._exit_code, over=not self.has_ended())
         return None if report["verdict"] == "PASS" else report
 
-    def run_case(self) -> dict[str, Any]:
+    def run_case(self, number: int) -> dict[str, Any]:
         """Run the next case, and end all processes that it started."""
         spared, began = proc.find_descendants(getpid(), proc.read_processes()), monotonic()
         self._printed.clear()
         with suppress(BrokenPipeError):  # the runner has just ended
             write(self._orders, b"\n")
-        report = self._collect("ended", self._seconds)
+        report = self._collect(number, "ended", self._seconds)
         over = "ended" not in report and not self.has_ended()
         _end_descendants(spared)
         if over:
             with suppress(OSError, KeyError):
                 os.killpg(report["pid"], signal.SIGKILL)  # where the system shows no descendants
-            report |= self._collect("ended", _END_SECONDS)
+            report |= self._collect(number, "ended", _END_SECONDS)
         is_lost = "ended" not in report
         if over or is_lost or "verdict" not in report:
             subject = "The code's process ended" if is_lost else "It ended its process"
@@ -190,8 +192,8 @@ class _Runner:
                 break
         return self._printed.decode("utf-8", "replace")
 
-    def _collect(self, last: str, seconds: float) -> dict[str, Any]:
-        """Return all reports up to one with the field ``last``, in one, or until the limit or the runner's end."""
+    def _collect(self, number: int, last: str, seconds: float) -> dict[str, Any]:
+        """Return all reports on a case up to one with the field ``last``, in one, or until the limit or the runner's end."""
         report: dict[str, Any] = {}
         deadline = monotonic() + seconds
         while last not in report:
@@ -201,7 +203,7 @@ class _Runner:
                 if monotonic() > deadline or (ended and not ready):
                     return report
             line, _, self._received = self._received.partition(b"\n")
-            report |= json.loads(line)
+            report |= _parse_report(line, number)
         return report
 
     def _read_ready(self, milliseconds: int) -> list[int]:
@@ -214,7 +216,7 @@ class _Runner:
             if not content:
                 self._poll.unregister(fd)
             elif fd == self._reports:
-                self._received += content
+                self._received = (self._received + content)[-_REPORTS_BYTES:]
             else:
                 self._printed += content[: max(_OUTPUT_BYTES - len(self._printed), 0)]
         return ready
@@ -228,25 +230,34 @@ class _Runner:
         return {"verdict": "ERROR", "message": f"{subject}{how}."}
 
 
+def _parse_report(line: bytes, number: int) -> dict[str, Any]:
+    """Return a report on a case, and nothing of any other line: user code can write to the pipe, and an earlier case late."""
+    with suppress(ValueError, RecursionError):
+        report = json.loads(line)
+        if isinstance(report, dict) and report.get("case") == number:
+            return report if all(isinstance(report.get(name, 0), int) for name in ("pid", "ended")) else {}
+    return {}
+
+
 def _serve_cases(code: str, cases: list[str], shell: Any, reports: int, orders: int) -> None:
     """Run the code in this process, and each case in a forked one when the watcher orders it. Runs in the runner."""
     asyncio._set_running_loop(None)  # noqa: SLF001 - the running loop is the kernel's, not this process's; as of Python 3.14
     runner = CaseRunner(shell)
 
-    def report(fields: dict[str, Any]) -> None:
-        write(reports, f"{_ENCODE(fields)}\n".encode())
+    def report(number: int, fields: dict[str, Any]) -> None:
+        write(reports, f"{_ENCODE({**fields, 'case': number})}\n".encode())
 
     def work(number: int, source: str) -> None:
-        report({"pid": getpid()})
-        report(runner.run_case(source, f"<case {number}>"))
+        report(number, {"pid": getpid()})
+        report(number, runner.run_case(source, f"<case {number}>"))
 
-    report(runner.run_code(code))
+    report(0, runner.run_code(code))
     _SET_HANDLER(signal.SIGCHLD, signal.SIG_DFL)  # the code may have it ignored, and so lose exit codes
     for number, source in enumerate(cases, 1):
         if not read(orders, 1):
             break
         status = waitpid(_fork(partial(work, number, source)), 0)[1]
-        report({"ended": os.waitstatus_to_exitcode(status)})
+        report(number, {"ended": os.waitstatus_to_exitcode(status)})
 
 
 class _CaseError(Exception):

@@ -406,3 +406,13 @@ def test_an_interrupt_leaves_nothing(session: Session) -> None:
         session.run_tests("", [case], timeout=60)
     timer.join()
     assert count_with(session, number) == 0
+
+
+def test_lines_that_user_code_writes_to_the_reports_change_no_other_verdict(session: Session) -> None:
+    writes = "import os\nfor fd in map(int, os.listdir('/proc/self/fd')):\n    try:\n"
+    writes += "        if fd > 2 and os.readlink(f'/proc/self/fd/{fd}').startswith('pipe:'): os.write(fd, LINES)\n"
+    writes += "    except OSError: pass\n"
+    forged = [b"no json\n", b"[" * 50_000 + b"\n", b"5\n", b'{"case": 1, "ended": "x"}\n', b'{"case": 3, "verdict": "PASS"}\n']
+    cases = [*(writes.replace("LINES", repr(lines)) + "assert True" for lines in (b"".join(forged), b"x" * 100_000)), "1 == 2"]
+    report = session.run_tests("", cases, timeout=20)
+    assert [case.verdict for case in report.cases] == ["PASS", "ERROR", "FAIL"]  # the second spoils its own report
