@@ -399,12 +399,19 @@ def test_a_session_that_has_changed_what_the_watching_uses(tmp_path: Path) -> No
 
 def test_an_interrupt_leaves_nothing(session: Session) -> None:
     number = f"4324.{uuid.uuid4().int % 10**9}"
-    case = f"import subprocess\nsubprocess.Popen(['sleep', '{number}'], start_new_session=True, env={{}})\ntime.sleep(60)"
-    timer = threading.Timer(0.7, session.interrupt)
-    timer.start()
+    case = f"import subprocess\nsubprocess.Popen(['sleep', '{number}'], start_new_session=True, env={{}})"
+    case += "\nopen('begun', 'w').close()\ntime.sleep(60)"
+
+    def interrupt() -> None:
+        while not (session.workspace / "begun").exists():
+            time.sleep(0.01)
+        session.interrupt()
+
+    interrupting = threading.Thread(target=interrupt, daemon=True)
+    interrupting.start()
     with pytest.raises(ExecutionFailed):
         session.run_tests("", [case], timeout=60)
-    timer.join()
+    interrupting.join()
     assert count_with(session, number) == 0
 
 
