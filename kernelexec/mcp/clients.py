@@ -244,9 +244,10 @@ def make_commands(client: MCPClient, scope: str, name: str, entry: Mapping[str, 
 
 def has_server(client: MCPClient, path: Path, name: str) -> bool:
     """Return whether a settings file has a server of that name; an unreadable file has none."""
-    with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
+    with suppress(OSError, ValueError, AttributeError, RuntimeError):  # RuntimeError: a loop of links, or deep nesting
         text = read_regular(path.resolve(), _SETTINGS_BYTES).decode()
-        return name in (tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)).get(client.section, ())
+        servers = (tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)).get(client.section)
+        return isinstance(servers, dict) and name in servers
     return False
 
 
@@ -256,13 +257,11 @@ def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, An
     A new file has the permissions ``mode``; an existing file keeps its own.
 
     Raises:
-        InvalidConfig: the file has another form, and would lose something such as comments; it is not modified.
+        InvalidConfig: the file has changed meanwhile, or would lose something such as comments; it is not modified.
         OSError, RuntimeError: the file cannot be read or written.
     """
-    target, content = path.resolve(), b""
-    with suppress(FileNotFoundError):
-        mode = stat.S_IMODE(target.stat().st_mode)
-        content = read_regular(target, _SETTINGS_BYTES)
+    target = path.resolve()
+    content = _read_settings(target)
     try:
         settings = json.loads(content.decode() if content.strip() else "{}", object_pairs_hook=_unique)
         settings.setdefault(client.section, {})[name] = dict(entry)
@@ -271,7 +270,18 @@ def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, An
     indent = re.search(rb'^([ \t]+)"', content, re.MULTILINE)
     text = json.dumps(settings, indent=indent[1].decode() if indent else 2, ensure_ascii=False) + "\n"
     target.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(target.stat().st_mode)
+    if _read_settings(target) != content:
+        raise InvalidConfig("it has changed meanwhile")
     replace_file(target, text.encode(), mode=mode)
+
+
+def _read_settings(path: Path) -> bytes:
+    """Return a settings file's content, which is empty if there is no file."""
+    with suppress(FileNotFoundError):
+        return read_regular(path, _SETTINGS_BYTES)
+    return b""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -318,6 +318,29 @@ def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
             write_entry(CLIENTS["cursor"], tmp_path / name, "k", ENTRY)
 
 
+def test_a_loop_of_links_is_refused(tmp_path: Path, install: Install) -> None:
+    path = tmp_path / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.symlink_to(path)
+    done = install("cursor")
+    assert done.returncode == 125
+    assert f"{path} cannot be changed: " in done.stderr
+
+
+def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+
+    def interfering(_path: Path, **_options: bool) -> None:
+        path.write_text('{"newer": true}')
+
+    monkeypatch.setattr(Path, "mkdir", interfering)
+    with pytest.raises(InvalidConfig, match="it has changed meanwhile"):
+        write_entry(CLIENTS["cursor"], path, "k", ENTRY)
+    assert json.loads(path.read_text()) == {"newer": True}
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
