@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import anyio
 import typer
@@ -37,8 +38,6 @@ def _text(name: str, metavar: str, help_text: str) -> Any:  # noqa: ANN401 - typ
 install_app = typer.Typer(add_completion=False)
 #: The server names that clients accept. A leading dash would be an option of their commands.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-_URL = re.compile(r"https?://([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d+)?([/?]\S*)?")
-_EXAMPLE = "http://127.0.0.1:8000/mcp"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The exit status if a server already has the name.
 _NAME_TAKEN = 1
@@ -104,21 +103,29 @@ def install(
 
 def _check_installation(name: str, scope: str, url: str | None, variable: str | None, options: Sequence[str]) -> None:
     """Reject invalid and contradicting options; the message names the option."""
-    is_token_name = variable is None or (url is not None and _VARIABLE.fullmatch(variable))
-    problems = (
-        (
-            not _NAME.fullmatch(name),
-            f"--name {name!r:.100}: must be 1 to 64 letters, digits, - and _, and not begin with a dash.",
-        ),
-        (scope not in ("user", "project"), f"--scope {scope!r:.50}: must be user or project."),
-        (not is_token_name, "--token-env: must be the name of an environment variable with the token, for a server at --url."),
-        (url is None and "--http" in options, "--http: clients cannot start an HTTP server: start it, and set its --url."),
-        (url is not None and options, "options must not be set for a server at --url: pass them to `kernelexec mcp --http`."),
-        (not _URL.fullmatch(url or _EXAMPLE), f"--url {url!r:.200}: must be the server's address, as {_EXAMPLE}."),
-    )
-    for is_present, message in problems:
-        if is_present:
-            raise CommandFailed(message)
+    if not _NAME.fullmatch(name):
+        raise CommandFailed(
+            f"--name {name!r:.100}: must be 1 to 64 letters, digits, dashes and underscores, and not begin with a dash."
+        )
+    if scope not in ("user", "project"):
+        raise CommandFailed(f"--scope {scope!r:.50}: must be user or project.")
+    if variable is not None and (url is None or not _VARIABLE.fullmatch(variable)):
+        message = "--token-env: must be the name of an environment variable with the token, for a server at --url."
+        raise CommandFailed(message)
+    if url is None and "--http" in options:
+        raise CommandFailed("--http: clients cannot start an HTTP server: start it yourself, and set its address with --url.")
+    if url is not None and options:
+        raise CommandFailed(f"{options[0]}: must not be set for a server at --url: pass it to `kernelexec mcp --http`.")
+    if url is not None and not _is_http_url(url):
+        raise CommandFailed(f"--url {url!r:.200}: must be the server's address, as http://127.0.0.1:8000/mcp.")
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _add(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, exists: bool) -> str:
