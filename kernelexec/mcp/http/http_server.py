@@ -214,10 +214,11 @@ def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
 
 def _identify_file(path: Path | None) -> tuple[int, ...]:
     """Return an identity of a file; empty if there is none."""
-    if path is None or not path.exists():
-        return ()
-    status = path.lstat()
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+    with contextlib.suppress(OSError):
+        if path is not None:
+            status = path.lstat()
+            return status.st_dev, status.st_ino, status.st_mtime_ns
+    return ()
 
 
 def _is_dead(path: Path) -> bool:
