@@ -17,6 +17,7 @@ from kernelexec.diagnosis.explanations import (
     OFFLINE,
     PACKAGES,
     READ_STDERR,
+    TIMEOUT_HINT,
     Explanation,
 )
 from kernelexec.diagnosis.traceback_lines import (
@@ -65,8 +66,7 @@ def diagnose(
         diagnosis = _make_diagnosis(cause, message, replace(explanation, cause=message))
     elif interrupted == "timeout":
         message = "The cell ran over its timeout."
-        hints = ("Give it more time, or do less at once.",)
-        diagnosis = _make_diagnosis("timeout", message, Explanation(message, hints, retryable=True))
+        diagnosis = _make_diagnosis("timeout", message, Explanation(message, (TIMEOUT_HINT,), retryable=True))
     elif interrupted == "request":
         diagnosis = _make_diagnosis("interrupted", "The cell was interrupted on request.", Explanation(retryable=True))
     elif error is None or _is_script(error):

@@ -60,6 +60,7 @@ EXCEPTIONS: dict[str, Explanation] = {
     "TimeoutError": Explanation("Something did not answer in time.", ("Try again, or wait longer.",), retryable=True),
     "ConnectionError": Explanation("A connection could not be made, or broke.", ("Try again.",), retryable=True),
 }
+TIMEOUT_HINT = "Give it more time, or do less at once."
 #: The message and explanation for each cause of a kernel's end.
 KERNEL_ENDS: dict[Cause, tuple[str, Explanation]] = {
     "oom": (
@@ -75,7 +76,7 @@ KERNEL_ENDS: dict[Cause, tuple[str, Explanation]] = {
     "request": ("The cell was interrupted on request and had to be killed.", Explanation(retryable=True)),
     "timeout": (
         "The cell ran over its timeout and obeyed no interrupt.",
-        Explanation(hints=("Give it more time, or do less at once.", "Do not swallow KeyboardInterrupt.")),
+        Explanation(hints=(TIMEOUT_HINT, "Do not swallow KeyboardInterrupt.")),
     ),
 }
 #: Explanations of commands by exit code, as shells define them.

@@ -41,8 +41,8 @@ RECORD = "kernelexec/result"
 #: The largest answer that clients accept.
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
-#: Note for a cell over its timeout.
-TIMEOUT_HINT = "Over its timeout: use a larger timeout if the cell needs more time, and a small wait to continue meanwhile."
+#: What else helps a cell over its timeout here.
+TIMEOUT_ADVICE = ", and a small wait to continue meanwhile"
 _NOT_READABLE = "it ran before, and its output is no longer available"
 _MARGIN_BYTES = 2000
 _BULKY = ("outputs", "late")
@@ -121,7 +121,7 @@ def _render_text(partial_result: PartialResult) -> str:
         parts.append(_describe_no_output(partial_result))
     if result.late:
         parts.append("[output after the end of the cell:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
-    parts.extend(f"[{line}]" for line in model_notes(result, over_time=TIMEOUT_HINT))
+    parts.extend(f"[{line}]" for line in model_notes(result, timeout_advice=TIMEOUT_ADVICE))
     return "\n".join(parts)
 
 

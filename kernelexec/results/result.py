@@ -23,7 +23,6 @@ InterruptStep = Literal["interrupt", "signal", "cancel", "command", "kill"]
 #: The limits of names or files in a line, and of its characters.
 JOINED_MAX = 100
 _LINE_CHARS = 4000
-_OVER_TIME = "Over its timeout: give a larger timeout if it needs more time."
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +232,15 @@ def _result_adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is
     return TypeAdapter(ExecutionResult)
 
 
-def model_notes(result: ExecutionResult, *, over_time: str = _OVER_TIME) -> list[str]:
-    """Return the notes of a result, its state, hints and files; ``over_time`` is the line for a timeout."""
+def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[str]:
+    """Return the notes of a result, its state, hints and files; ``timeout_advice`` ends the sentence about a timeout."""
     notes = list(result.notes)
     if result.state == "lost":
         names = ", ".join(result.lost_names[:JOINED_MAX])
         names_text = f": {names} are gone" if names else ""
         notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
     if result.interrupted == "timeout":
-        notes.append(over_time)
+        notes.append(f"Over its timeout: give a larger timeout if it needs more time{timeout_advice}.")
     if result.diagnosis is not None and result.status == "error":
         notes.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
     if result.status == "unknown":

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 from fastmcp import Context
 
 from kernelexec.errors import KernelexecError
-from kernelexec.mcp.answers import PREVIEW_CHARS, TIMEOUT_HINT, fit_answer, preview, render_stream
+from kernelexec.mcp.answers import PREVIEW_CHARS, TIMEOUT_ADVICE, fit_answer, preview, render_stream
 from kernelexec.mcp.calls.progress import PartialResult, check_wait
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.mcp.tools.code_tools import WAIT, RequestId, SessionName, Timeout, Wait, report_errors
@@ -173,7 +173,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
         truncated=result.truncated or partial_result.missed_bytes > 0 or "characters left out" in f"{stdout}{stderr}",
         state=result.state,
         files=[clean_text(name) for name in result.files[:_FILES_MAX]],
-        notes=[collect] if running else model_notes(result, over_time=TIMEOUT_HINT),
+        notes=[collect] if running else model_notes(result, timeout_advice=TIMEOUT_ADVICE),
     )
 
 
