@@ -78,7 +78,7 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
         _make_tool(
             execute_code,
             "Run Python code in a persistent kernel, as a notebook cell: variables last from call to call, and the value of "
-            "the last expression is shown. A failure with state kept loses nothing: mend what failed and go on.",
+            "the last expression is shown. A failure with state kept loses nothing: fix what failed and go on.",
             {"code": {**text, "description": "The code."}, "timeout": _TIMEOUT_SCHEMA},
         ),
         _make_tool(

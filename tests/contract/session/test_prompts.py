@@ -1,4 +1,4 @@
-"""What a model is told: as the session is, and no more; and how it is asked to mend what failed."""
+"""What a model is told: as the session is, and no more; and how it is asked to fix what failed."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def fail(session: Session) -> ExecutionResult:
     return result
 
 
-def test_a_failure_is_to_be_mended_in_five_steps(tmp_path: Path) -> None:
+def test_a_failure_is_to_be_fixed_in_five_steps(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
         with pytest.raises(InvalidRequest, match="No cell of this session has failed"):

@@ -90,7 +90,7 @@ def test_the_doctor_speaks_json(tmp_path: Path) -> None:
     assert found["python"]["found"] in sys.version
 
 
-def test_the_doctor_says_what_to_mend(tmp_path: Path) -> None:
+def test_the_doctor_says_what_to_fix(tmp_path: Path) -> None:
     status, found = findings(tmp_path, *LOCAL, "--python", "/missing/python")
     failed = [finding for check, finding in found.items() if not finding["ok"] and "optional" not in check]
     assert status == 1

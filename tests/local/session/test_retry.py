@@ -48,7 +48,7 @@ def test_what_always_fails_is_tried_so_often(session: Session) -> None:
     assert json.loads(json.dumps(found.history)) == found.history
 
 
-def test_the_callback_mends_the_code(session: Session) -> None:
+def test_the_callback_fixes_the_code(session: Session) -> None:
     seen: list[Attempts] = []
 
     def fix(attempts: Attempts) -> str:
