@@ -45,7 +45,7 @@ def doctor(
     config = isolation_options.load_config()
     force = config.isolation if config.isolation in _ISOLATED else "local"
     findings = [
-        DoctorCheck("choice", ok=True, detail=f"{config.isolation}, {_describe_choice(isolation_options, config)}"),
+        Check("choice", ok=True, detail=f"{config.isolation}, {_describe_choice(isolation_options, config)}"),
         *_machine_checks(),
     ]
     for kind in (force,) if isolation_options.isolation is not None else ("container", "local"):
@@ -55,52 +55,52 @@ def doctor(
         write_text(sys.stdout, json.dumps([finding.to_dict() for finding in findings]) + "\n")
     else:
         write_text(sys.stdout, render_table(("", "check", "result", "fix"), [finding.to_row() for finding in findings]))
-    return 0 if all(finding.ok for finding in findings if not finding.is_optional) else 1
+    return 0 if all(finding.ok for finding in findings if finding.needed) else 1
 
 
-def _machine_checks() -> list[DoctorCheck]:
+def _machine_checks() -> list[Check]:
     versions = ", ".join(f"{name} {_version(name)}" for name in ("ipykernel", "jupyter_client", "pyzmq", "nbformat"))
     return [
-        DoctorCheck("python", sys.version_info >= (3, 11), platform.python_version(), "Use Python 3.11 or newer."),
-        DoctorCheck("packages", ok=True, detail=versions),
+        Check("python", sys.version_info >= (3, 11), platform.python_version(), "Use Python 3.11 or newer."),
+        Check("packages", ok=True, detail=versions),
         _check_runtime_directory(),
-        DoctorCheck(
+        Check(
             "process handles",
             systems.PLATFORM.has_pidfd,
             "pidfd" if systems.PLATFORM.has_pidfd else "none",
             "Linux 5.3 or newer: without them kernel deaths are detected by polling, and descendant processes are not killed.",
         ),
         _check_open_files(),
-        DoctorCheck(
-            "optional: bubblewrap",
+        Check(
+            "bubblewrap",
             (reason := explain_missing(Config())) is None,
             reason or "installed",
             "Install the package bubblewrap.",
-        ),
-        DoctorCheck(
-            "optional: bash", shutil.which("bash") is not None, str(shutil.which("bash")), "Install bash, or sh is used."
-        ),
+        ).as_optional(),
+        Check(
+            "bash", shutil.which("bash") is not None, str(shutil.which("bash")), "Install bash, or sh is used."
+        ).as_optional(),
     ]
 
 
-def _check_runtime_directory() -> DoctorCheck:
+def _check_runtime_directory() -> Check:
     try:
         root = new_root()
     except KernelexecError as exc:
-        return DoctorCheck("runtime directory", ok=False, detail=str(exc), remedy="Set TMPDIR to a short, writable path.")
+        return Check("runtime directory", ok=False, detail=str(exc), remedy="Set TMPDIR to a short, writable path.")
     free = shutil.disk_usage(root).free
     root.rmdir()
     fix = f"Free some space in {root.parent}: output that is too large for a result is stored there."
-    return DoctorCheck("runtime directory", free > _FREE_BYTES_MIN, f"{root.parent}, {free // 2**20} MiB free", fix)
+    return Check("runtime directory", free > _FREE_BYTES_MIN, f"{root.parent}, {free // 2**20} MiB free", fix)
 
 
-def _check_open_files() -> DoctorCheck:
+def _check_open_files() -> Check:
     bound = systems.open_files_limit()
     fix = "Raise it with `ulimit -n 4096`: each session takes about ten."
-    return DoctorCheck("open files", bound is None or bound >= _FILES_MIN, "no limit" if bound is None else str(bound), fix)
+    return Check("open files", bound is None or bound >= _FILES_MIN, "no limit" if bound is None else str(bound), fix)
 
 
-def _isolation_checks(kind: str, isolation_options: IsolationOptions) -> list[DoctorCheck]:
+def _isolation_checks(kind: str, isolation_options: IsolationOptions) -> list[Check]:
     """Check one isolation and its requirements."""
     image = isolation_options.image if kind == "container" else None
     config = replace(isolation_options, isolation=kind, image=image).load_config(**ONE_COMMAND_SETTINGS, quiet=True)
@@ -144,13 +144,15 @@ _NO_LANDLOCK = (
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorCheck:
-    """The result of one check, and the fix if it is not ``ok``."""
+class Check:
+    """The result of one check of this machine or of an image, and the fix if it is not ``ok``."""
 
     check: str
     ok: bool
     detail: str
     remedy: str = ""
+    needed: bool = True
+    """Whether kernels need it."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the check as JSON values."""
@@ -158,23 +160,18 @@ class DoctorCheck:
 
     def to_row(self) -> list[str]:
         """Return the check as a row of a table."""
-        mark = "ok" if self.ok else "no" if self.is_optional else "FAIL"
+        mark = "ok" if self.ok else "FAIL" if self.needed else "no"
         return [mark, self.check, self.detail, "" if self.ok else self.remedy]
 
-    @property
-    def is_optional(self) -> bool:
-        """Return whether kernels work without passing this check."""
-        return self.check.startswith("optional: ")
-
-    def as_optional(self) -> DoctorCheck:
-        """Return the check as an optional one."""
-        return self if self.is_optional else replace(self, check=f"optional: {self.check}")
+    def as_optional(self) -> Check:
+        """Return the check as one that kernels do not need."""
+        return replace(self, check=f"optional: {self.check}", needed=False) if self.needed else self
 
 
-def check_engine(config: Config) -> tuple[list[DoctorCheck], str | None]:
+def check_engine(config: Config) -> tuple[list[Check], str | None]:
     """Check the container engine; return the checks, and the available image of ``config``, if any."""
     if (cause := explain_unavailable(config)) is not None:
-        return [DoctorCheck("container engine", ok=False, detail=cause, remedy=_NO_ENGINE)], None
+        return [Check("container engine", ok=False, detail=cause, remedy=_NO_ENGINE)], None
     from kernelexec.docker.client import Engine
     from kernelexec.docker.info import about
 
@@ -182,21 +179,21 @@ def check_engine(config: Config) -> tuple[list[DoctorCheck], str | None]:
         with Engine.acquire() as engine:
             info = about(engine)
     except EngineFailed as exc:
-        return [DoctorCheck("container engine", ok=False, detail=str(exc), remedy=_NO_ENGINE)], None
+        return [Check("container engine", ok=False, detail=str(exc), remedy=_NO_ENGINE)], None
     wanted = config.container.image
     image = info.first_of(wanted)
     ours = ", ".join(name.removesuffix(":latest") for name in info.images if name.startswith(OURS)) or "none"
     return [
-        DoctorCheck("container engine", ok=True, detail=f"Docker {info.version} on {info.system}, cgroup v{info.cgroup}"),
-        DoctorCheck("optional: live restore", info.live_restore, "on" if info.live_restore else "off", _LIVE_RESTORE),
-        DoctorCheck(
-            "optional: images of kernelexec", ours != "none", ours, "`kernelexec image build agent` builds the default one."
-        ),
-        DoctorCheck("container image", image is not None, image or f"{', '.join(wanted)} is missing", _how_to_get(wanted[0])),
+        Check("container engine", ok=True, detail=f"Docker {info.version} on {info.system}, cgroup v{info.cgroup}"),
+        Check("live restore", info.live_restore, "on" if info.live_restore else "off", _LIVE_RESTORE).as_optional(),
+        Check(
+            "images of kernelexec", ours != "none", ours, "`kernelexec image build agent` builds the default one."
+        ).as_optional(),
+        Check("container image", image is not None, image or f"{', '.join(wanted)} is missing", _how_to_get(wanted[0])),
     ], image
 
 
-async def check_kernel(config: Config) -> list[DoctorCheck]:
+async def check_kernel(config: Config) -> list[Check]:
     """Start a kernel of the configured isolation, and check the operations that agents need."""
     kind = "local" if config.isolation == "container-host" else config.isolation
     with tempfile.TemporaryDirectory(prefix="kx-doctor-") as directory:
@@ -207,47 +204,47 @@ async def check_kernel(config: Config) -> list[DoctorCheck]:
                 checks = (_check_cell, _check_command, _check_interrupt, _check_plots, last)
                 return [await check(session, kind) for check in checks]
         except KernelexecError as exc:
-            return [DoctorCheck(f"{kind} kernel", ok=False, detail=str(exc), remedy="See the message.")]
+            return [Check(f"{kind} kernel", ok=False, detail=str(exc), remedy="See the message.")]
 
 
-async def _check_cell(session: AsyncSession, kind: str) -> DoctorCheck:
+async def _check_cell(session: AsyncSession, kind: str) -> Check:
     result = await session.execute("import sys; print(sys.version.split()[0])")
     version = f"Python {result.text.strip()}, {result.timing.run * 1000:.0f} ms a cell"
-    return DoctorCheck(f"{kind} kernel", result.ok, version, result.text)
+    return Check(f"{kind} kernel", result.ok, version, result.text)
 
 
-async def _check_command(session: AsyncSession, kind: str) -> DoctorCheck:
+async def _check_command(session: AsyncSession, kind: str) -> Check:
     result = await session.execute_command("printf out; printf err >&2; exit 7")
     apart = (result.stdout, result.stderr, result.exit_code) == ("out", "err", 7)
-    return DoctorCheck(f"{kind}: shell commands", apart, f"exit code {result.exit_code}, streams apart", result.text)
+    return Check(f"{kind}: shell commands", apart, f"exit code {result.exit_code}, streams apart", result.text)
 
 
-async def _check_interrupt(session: AsyncSession, kind: str) -> DoctorCheck:
+async def _check_interrupt(session: AsyncSession, kind: str) -> Check:
     result = await session.execute("import time; time.sleep(60)", timeout=0.2)
     delay = f"{result.timing.run - 0.2:.2f} s to control, state {result.state}"
-    return DoctorCheck(f"{kind}: timeouts keep state", result.state == "kept", delay, "Signals do not reach the kernel.")
+    return Check(f"{kind}: timeouts keep state", result.state == "kept", delay, "Signals do not reach the kernel.")
 
 
-async def _check_plots(session: AsyncSession, kind: str) -> DoctorCheck:
+async def _check_plots(session: AsyncSession, kind: str) -> Check:
     result = await session.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]);")
     fix = f"Install matplotlib in the kernel's {'image' if kind == 'container' else 'environment'} to see plots."
-    return DoctorCheck(f"optional: {kind}: plots", bool(result.images), f"{len(result.images)} picture", fix)
+    return Check(f"{kind}: plots", bool(result.images), f"{len(result.images)} picture", fix).as_optional()
 
 
-async def _check_sockets(session: AsyncSession, kind: str) -> DoctorCheck:
+async def _check_sockets(session: AsyncSession, kind: str) -> Check:
     """Check whether unix sockets reach the container."""
     file = session.connection_file
     connection = json.loads(file.read_text(encoding="utf-8")) if file is not None else {}
     if connection.get("transport") == "ipc":
-        return DoctorCheck(f"{kind}: unix sockets", ok=True, detail="supported: kernels need no port")
-    return DoctorCheck(f"optional: {kind}: unix sockets", ok=False, detail="not supported: kernels listen on 127.0.0.1")
+        return Check(f"{kind}: unix sockets", ok=True, detail="supported: kernels need no port")
+    return Check(f"{kind}: unix sockets", ok=False, detail="not supported: kernels listen on 127.0.0.1").as_optional()
 
 
-async def _check_confinement(session: AsyncSession, kind: str) -> DoctorCheck:
+async def _check_confinement(session: AsyncSession, kind: str) -> Check:
     """Check which layers confine a kernel."""
     layers = (await session.execute("None")).confinement
     fix = _NO_LANDLOCK if systems.PLATFORM.confinement else _NO_CONFINEMENT
-    return DoctorCheck(f"optional: {kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", fix)
+    return Check(f"{kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", fix).as_optional()
 
 
 def _how_to_get(image: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelexec.cli.console import show_table
+from kernelexec.cli.doctor import Check
 from kernelexec.cli.options import ResultJsonOption, option
 from kernelexec.cli.stdio import INTERRUPTED, OWN_FAILURE, SIGNAL_BASE, CommandFailed, eprint, handled_signals, write_text
 from kernelexec.config.container import NAMES
@@ -22,9 +23,10 @@ from kernelexec.errors import ImageMissing, KernelexecError
 
 if TYPE_CHECKING:
     from kernelexec.docker.images.build import BuiltImage
-    from kernelexec.docker.images.image_check import ImageCheck
+    from kernelexec.docker.images.image_info import ImageFacts
 
 _MEGABYTE = 1_000_000  # the unit of the engine's own client
+_FACT_CHARS = 300
 
 
 image_app = typer.Typer(
@@ -92,7 +94,6 @@ def check(
 ) -> int:
     """Check whether kernels can run in an image, and print how to add missing parts."""
     from kernelexec.docker.client import Engine
-    from kernelexec.docker.images.image_check import check_image
     from kernelexec.docker.images.image_probe import probe_image
     from kernelexec.docker.images.recipes import how_to_get
 
@@ -104,10 +105,14 @@ def check(
             raise ImageMissing(message) from exc
     findings = check_image(image, facts)
     if as_json:
-        report = {"image": image, "facts": asdict(facts), "findings": [finding.to_dict() for finding in findings]}
+        report = {
+            "image": image,
+            "facts": asdict(facts),
+            "findings": [finding.to_dict() | {"needed": finding.needed} for finding in findings],
+        }
         write_text(sys.stdout, json.dumps(report, default=dict) + "\n")
     else:
-        show_table(("", "check", "result", "fix"), [_row(finding) for finding in findings])
+        show_table(("", "check", "result", "fix"), [finding.to_row() for finding in findings])
     return 0 if all(finding.ok for finding in findings if finding.needed) else 1
 
 
@@ -169,9 +174,35 @@ def _state(image: BuiltImage) -> tuple[str, str]:
     return "built" if image.current else "built from another recipe", f"{image.size_bytes // _MEGABYTE} MB"
 
 
-def _row(finding: ImageCheck) -> list[str]:
-    mark = "ok" if finding.ok else "FAIL" if finding.needed else "no"
-    return [mark, finding.check, finding.detail, "" if finding.ok else finding.remedy]
+def check_image(image: str, facts: ImageFacts) -> list[Check]:
+    """Return all checks of an image."""
+    from kernelexec.docker.images.requirements import PYTHON_MIN, ipykernel_min
+
+    wanted = ipykernel_min()
+    upon = f"`kernelexec image build minimal --base-image {image} --tag NAME` builds an image upon it that has it."
+    install = f"{upon} Or in a Dockerfile of yours: RUN python3 -m pip install 'ipykernel>={wanted}'"
+    alone = facts.any_user and facts.failure is None
+    how = facts.failure or "its Python runs for its own user only"
+    return [
+        _check_version("python", facts.python, PYTHON_MIN, f"{PYTHON_MIN} or newer is needed. {upon}"),
+        _check_version("ipykernel", facts.ipykernel, wanted, f"{wanted} or newer is needed. {install}"),
+        _check_version("jupyter_client", facts.jupyter_client, "", f"It comes with ipykernel. {upon}"),
+        Check(
+            "any user, read-only root",
+            alone and facts.python is not None,
+            "works" if alone and facts.python else how[:_FACT_CHARS] if facts.python else "nothing runs",
+            "Everybody must be able to read the interpreter and its packages: chmod -R a+rX, and nothing below /root.",
+        ),
+        Check("bash", "bash" in facts.shells, ", ".join(facts.shells) or "no shell", "sh is used.", needed=False),
+        _check_version("node", facts.node, "", "Without it there is no JavaScript.", needed=False),
+        _check_version("git", facts.git, "", "RUN apt-get install -y git", needed=False),
+    ]
+
+
+def _check_version(name: str, version: str | None, wanted: str, remedy: str, *, needed: bool = True) -> Check:
+    from kernelexec.docker.images.requirements import at_least
+
+    return Check(name, at_least(version, wanted), version or "missing", remedy, needed)
 
 
 def _progress(line: str) -> None:

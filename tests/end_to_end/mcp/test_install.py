@@ -318,7 +318,7 @@ def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
             write_entry(CLIENTS["cursor"], tmp_path / name, "k", ENTRY)
 
 
-def test_a_loop_of_links_is_refused(tmp_path: Path, install: Install) -> None:
+def test_a_loop_of_links_is_refused(tmp_path: Path, install: Command) -> None:
     path = tmp_path / ".cursor/mcp.json"
     path.parent.mkdir()
     path.symlink_to(path)

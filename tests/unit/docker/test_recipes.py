@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kernelexec.config.container import NAMES, sudo_variant
-from kernelexec.docker.images.image_check import at_least, ipykernel_min
 from kernelexec.docker.images.recipes import (
     how_to_get,
     pack_files,
@@ -17,6 +16,7 @@ from kernelexec.docker.images.recipes import (
     wheels_in,
     write_template,
 )
+from kernelexec.docker.images.requirements import at_least, ipykernel_min
 from kernelexec.errors import InvalidRequest
 from tests.support.paths import ROOT
 
