@@ -20,15 +20,8 @@ from kernelexec.diagnosis.explanations import (
     TIMEOUT_HINT,
     Explanation,
 )
-from kernelexec.diagnosis.traceback_lines import (
-    SYNTAX,
-    TREE_ERROR,
-    CellSource,
-    call_lines,
-    group_traceback,
-    is_outside_cell,
-    last_line,
-)
+from kernelexec.diagnosis.source import CellSource
+from kernelexec.diagnosis.traceback_lines import SYNTAX, TREE_ERROR, call_lines, group_traceback, is_outside_cell, last_line
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, Stream
 
 _MESSAGE_CHARS, _STDERR_CHARS = 2000, 20_000

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.secrets.finder import LINE_CHARS, SecretFinder, Span, encodings, remove_breaks
+from kernelexec.secrets.encodings import encodings
+from kernelexec.secrets.finder import LINE_CHARS, SecretFinder, Span, remove_breaks
 from kernelexec.text import NESTING_MAX
 
 #: Marks that replace a secret: the first that shares no text with any secret is taken.

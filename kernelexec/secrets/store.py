@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from kernelexec.config.secret_references import FromFile, FromFunction, FromVariable, Reference
 from kernelexec.errors import InvalidConfig
-from kernelexec.secrets.finder import LEAST_CHARS
+from kernelexec.secrets.encodings import LEAST_CHARS
 from kernelexec.secrets.masker import Masker
 
 #: The largest secret, in bytes of UTF-8: a variable of a process has room for twice that.

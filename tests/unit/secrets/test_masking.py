@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from kernelexec.cells import CodeCell, ShellCell
-from kernelexec.secrets.finder import encodings
+from kernelexec.secrets.encodings import encodings
 from kernelexec.secrets.masker import Masker
 
 PLAIN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"
