@@ -329,7 +329,8 @@ def mcp_config(
     ] = False,
 ) -> int:
     """Print the settings entry with which MCP clients start this server; all other options are those of `kernelexec mcp`."""
-    from kernelexec.mcp.clients import add_server, make_server_entry, make_server_json
+    from kernelexec.mcp.clients import add_server, make_server_entry
+    from kernelexec.mcp.registry import make_server_json
 
     if registry:
         if context.args:
@@ -354,7 +355,7 @@ def mcp_token(
 ) -> int:
     """Create a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
     _require_fastmcp()
-    from kernelexec.mcp.http.authentication import add_token
+    from kernelexec.mcp.http.tokens import add_token
 
     token = add_token(Path(tokens).expanduser().absolute(), name, tuple(scope or ("execute",)))
     write_text(sys.stdout, f"{token}\n")
@@ -399,8 +400,9 @@ def _print_address(http: HttpOptions, where: str) -> None:
 
 def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions:
     """Make the options of the HTTP server, and reject those that would let cells or strangers run code."""
-    from kernelexec.mcp.http.authentication import JwtOptions, OperatorProvider
+    from kernelexec.mcp.http.authentication import JwtOptions
     from kernelexec.mcp.http.http_server import HttpOptions
+    from kernelexec.mcp.http.oauth import OperatorProvider
 
     _check_key_files(config, values)
     jwt = JwtOptions(**values["jwt"]) if "jwt" in values else None
@@ -437,7 +439,8 @@ def _make_server_options(
     *,
     allow_input: bool,
 ) -> ServerOptions:
-    from kernelexec.mcp.server_options import ALL_TOOLS, Quotas, ServerOptions, select_toolsets
+    from kernelexec.mcp.quotas import Quotas
+    from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions, select_toolsets
 
     source: Source = None
     if packages_from == "network":

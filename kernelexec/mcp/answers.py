@@ -1,36 +1,22 @@
-"""Answers for a model: a cell's result as bounded text, tables and pictures, with a machine-readable record.
-
-A table has one line per row, without the padding and wrapping of tables for people. Pictures have formats that clients support.
-Kernels are not trusted, so the header of a picture is checked before it is decoded, and a huge picture is never decoded.
-"""
+"""Answers for a model: a cell's result as bounded text, tables and pictures, with a machine-readable record."""
 
 from __future__ import annotations
 
-import base64
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from html.parser import HTMLParser
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-from zlib import crc32
+from dataclasses import asdict, replace
+from typing import Any, TypeVar, cast
 
-import anyio
-import anyio.to_thread
 from fastmcp.tools import ToolResult
-from mcp.types import ImageContent, TextContent
+from mcp.types import TextContent
 
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.results import DisplayData, ExecuteResult, Image, Output, Stream, best_image, model_notes, output_text
+from kernelexec.mcp.pictures import PICTURE_BYTES, PICTURES_MAX, InlinePictures, select_pictures
+from kernelexec.mcp.tables import compact_table
+from kernelexec.results import Stream, best_image, model_notes, output_text
 from kernelexec.results.result import JOINED_MAX, join_names
 from kernelexec.text import apply_returns, clean, utf8_size
-
-if TYPE_CHECKING:
-    import PIL.Image
-
-logger = logging.getLogger("kernelexec")
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.
 PREVIEW_CHARS = 20_000
@@ -46,33 +32,13 @@ TIMEOUT_ADVICE = ", and a small wait to continue meanwhile"
 _NOT_READABLE = "it ran before, and its output is no longer available"
 _MARGIN_BYTES = 2000
 _BULKY = ("outputs", "late")
-#: The largest table that is parsed, in characters of HTML.
-_HTML_CHARS = 2_000_000
-#: Characters allowed for a table even if its plain text is shorter, since that omits columns by terminal width.
-_WIDE_CHARS = 8000
-_FRAME = re.compile(r'<table\b[^>]*\bclass="[^"]*\bdataframe\b')
-#: The default text of an object without a repr.
-_NO_REPR = re.compile(r"<[\w.]+ (?:object )?at 0x[0-9a-f]+>\s*")
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
-#: Limits of an answer: number of pictures, bytes of each, pixels of a side; models see no more.
-PICTURES_MAX = 4
-PICTURE_BYTES = 500_000
-SIDE_PIXELS = 1568
-#: The largest picture that is decoded: 64 megapixels take 256 MB of memory; pictures are decoded one by one.
-_DECODED_PIXELS = 64_000_000
-#: Number of pictures to try, as some may be unusable.
-_TRIED = 2 * PICTURES_MAX
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
-_QUALITY, _SMALLER, _STEPS = 85, 0.7, 6
-_ENVELOPE_BYTES = 100
-_ONE_THREAD = anyio.CapacityLimiter(1)
 
 
 async def render_answer(partial_result: PartialResult) -> ToolResult:
     """Return the answer to a call: content only, since some clients hide the content of an answer with structure."""
     record = _make_record(partial_result)
-    text = _render_text(replace(partial_result, outputs=tuple(map(_compact_table, partial_result.outputs))))
+    text = _render_text(replace(partial_result, outputs=tuple(map(compact_table, partial_result.outputs))))
     room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps(text)) - len(json.dumps(record))
     images = [image for output in partial_result.outputs if (image := best_image(output)) is not None]
     pictures = await select_pictures(images, room)
@@ -202,173 +168,3 @@ def render_stream(partial_result: PartialResult, name: str) -> str:
     text = apply_returns(output_text(outputs))
     more = "read_output(execution_id) has all of it" if partial_result.is_readable else _NOT_READABLE
     return str(clean(preview(text, more, is_cut=partial_result.result.truncated)))
-
-
-def _compact_table(output: Output) -> Output:
-    """Return an output with its table as one line per row; any other output as it is."""
-    if not isinstance(output, DisplayData | ExecuteResult):
-        return output
-    html, plain = output.data.get("text/html"), output.data.get("text/plain")
-    if not isinstance(html, str) or not isinstance(plain, str) or len(html) > _HTML_CHARS:
-        return output
-    has_no_repr = _NO_REPR.fullmatch(plain) is not None and "<table" in html
-    if not has_no_repr and _FRAME.search(html) is None:
-        return output
-    text = render_table(html)
-    if text is None or len(text) > max(len(plain), _WIDE_CHARS):
-        return output
-    return replace(output, data=output.data | {"text/plain": text})
-
-
-def render_table(html: str) -> str | None:
-    """Return an HTML table as one line per row, with the paragraphs below it; None if cells span several."""
-    reader = _TableReader()
-    reader.feed(html)
-    reader.close()
-    if reader.is_irregular or not reader.rows:
-        return None
-    return "\n".join([*(" | ".join(row).rstrip() for row in reader.rows), *reader.below])
-
-
-class _TableReader(HTMLParser):
-    """Parser of one table: the texts of its cells, and paragraphs below it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.below: list[str] = []
-        self.is_irregular = False
-        self._tables = 0
-        self._cell: list[str] | None = None
-        self._skipped = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See ``HTMLParser``."""
-        if tag == "table":
-            self._tables += 1
-            self.is_irregular |= self._tables > 1
-        elif tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.is_irregular |= any(name in ("rowspan", "colspan") and value != "1" for name, value in attrs) or not self.rows
-            self._cell = []
-        elif tag == "p":
-            self._cell = []
-        elif tag in ("style", "script"):
-            self._skipped += 1
-
-    def handle_endtag(self, tag: str) -> None:
-        """See ``HTMLParser``."""
-        if tag in ("style", "script"):
-            self._skipped -= 1
-        if tag not in ("td", "th", "p") or self._cell is None:
-            return
-        text, self._cell = " ".join("".join(self._cell).split()), None
-        if tag == "p":
-            self.below.append(text)
-        elif self.rows:
-            self.rows[-1].append(text)
-
-    def handle_data(self, data: str) -> None:
-        """See ``HTMLParser``."""
-        if self._cell is not None and not self._skipped:
-            self._cell.append(data)
-
-
-@dataclass(frozen=True, slots=True)
-class InlinePictures:
-    """Pictures of an answer, and the numbers of those that are shown smaller or left out."""
-
-    shown: list[ImageContent]
-    smaller: list[int]
-    left_out: list[int]
-
-
-async def select_pictures(images: Sequence[Image], room: int) -> InlinePictures:
-    """Return the first usable pictures that fit into ``room`` bytes of an answer."""
-    pictures = InlinePictures([], [], [])
-    for number, image in enumerate(images):
-        fit, smaller = None, False
-        if len(pictures.shown) < PICTURES_MAX and number < _TRIED:
-            fit, smaller = await anyio.to_thread.run_sync(_fit, image, limiter=_ONE_THREAD)
-        encoded_bytes = 0 if fit is None else (len(fit.content) + 2) // 3 * 4 + _ENVELOPE_BYTES
-        if fit is None or encoded_bytes > room:
-            pictures.left_out.append(number)
-            continue
-        room -= encoded_bytes
-        if smaller:
-            pictures.smaller.append(number)
-        data = base64.b64encode(fit.content).decode("ascii")
-        pictures.shown.append(ImageContent(type="image", data=data, mime_type=fit.mime))
-    return pictures
-
-
-def _is_fit(image: Image) -> bool:
-    """Return whether a picture needs no change; an invalid picture would break the whole conversation."""
-    content = image.content
-    if image.mime != "image/png" or len(content) > PICTURE_BYTES or not content.startswith(_SIGNATURE):
-        return False
-    sides = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
-    return all(0 < side <= SIDE_PIXELS for side in sides) and _is_whole(content)
-
-
-def _is_whole(png: bytes) -> bool:
-    """Return whether a PNG is complete and undamaged; models reject any other."""
-    at, kind, data = len(_SIGNATURE), b"", 0
-    while kind != b"IEND":
-        length, kind = int.from_bytes(png[at : at + 4], "big"), png[at + 4 : at + 8]
-        end = at + 8 + length
-        if end + 4 > len(png) or crc32(png[at + 4 : end]) != int.from_bytes(png[end : end + 4], "big"):
-            return False
-        data += length if kind == b"IDAT" else 0
-        at = end + 4
-    return data > 0
-
-
-def _fit(image: Image) -> tuple[Image | None, bool]:
-    """Return a picture converted for models, or None, and whether it has fewer pixels. Blocks: run it in a thread."""
-    if _is_fit(image):
-        return image, False
-    try:
-        import PIL.Image  # noqa: PLC0415 - few pictures need it
-    except ImportError:
-        return None, False
-    bombs = PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning
-    try:
-        with PIL.Image.open(BytesIO(image.content), formats=_FORMATS) as opened:
-            width, height = opened.size
-            if not 0 < width * height <= _DECODED_PIXELS:
-                return None, False
-            is_small = max(width, height) <= SIDE_PIXELS and len(image.content) <= PICTURE_BYTES
-            if opened.format == "JPEG" and image.mime == "image/jpeg" and is_small:
-                opened.load()  # raises for a truncated picture
-                return image, False
-            opened.draft("RGB", (SIDE_PIXELS, SIDE_PIXELS))  # decodes a JPEG at a reduced size
-            plain = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
-            plain.thumbnail((SIDE_PIXELS, SIDE_PIXELS))
-            encoded = _encode(plain)
-    except (OSError, ValueError, SyntaxError, ArithmeticError, MemoryError, *bombs) as exc:
-        logger.info("kernelexec.picture_not_shown", extra={"mime": image.mime, "why": repr(exc)[:200]})
-        return None, False
-    return (None, False) if encoded is None else (encoded[0], encoded[1] != (width, height))
-
-
-def _encode(picture: PIL.Image.Image) -> tuple[Image, tuple[int, int]] | None:
-    """Return a picture as PNG if small enough, else as JPEG on white, scaled down until it fits; with its size in pixels."""
-    import PIL.Image  # noqa: PLC0415 - as above
-
-    written = BytesIO()
-    picture.save(written, "PNG")
-    if len(written.getvalue()) <= PICTURE_BYTES:
-        return Image("image/png", written.getvalue()), picture.size
-    if picture.mode == "RGBA":
-        white = PIL.Image.new("RGB", picture.size, "white")
-        white.paste(picture, mask=picture.getchannel("A"))
-        picture = white
-    for _ in range(_STEPS):
-        written = BytesIO()
-        picture.save(written, "JPEG", quality=_QUALITY)
-        if len(written.getvalue()) <= PICTURE_BYTES:
-            return Image("image/jpeg", written.getvalue()), picture.size
-        picture = picture.resize((max(1, int(picture.width * _SMALLER)), max(1, int(picture.height * _SMALLER))))
-    return None

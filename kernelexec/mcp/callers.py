@@ -1,24 +1,18 @@
-"""Callers of requests: their identity, scopes and quotas.
+"""Callers of requests: their identity and scopes.
 
 Each agent has its own sessions and cannot detect those of other agents. A client over stdin and stdout is one agent, which owns
 the whole process. Over HTTP the protocol has no lasting session, so an agent is identified by the first of these that a request
 has: a session handle, an agent name, the authenticated client, or a session of the older protocol. Handles and names are scoped
 to the authenticated client, if there is one.
-
-Quotas belong to the authenticated client, or else to the agent. All unknown agents share one quota.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import secrets
-import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +25,7 @@ from mcp.types import INVALID_PARAMS
 
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.logs import HANDLE
-from kernelexec.mcp.server_options import Quotas
+from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.workspace.directory import check_name
 
 #: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.
@@ -48,11 +42,6 @@ _UNKNOWN_AGENT = (
 _NO_SUBJECT = (
     "The provider's token must have a `sub`: without it the server cannot tell your sessions from those of other users."
 )
-#: Number of clients with a count; beyond it the least recent caller loses its count.
-_CLIENTS_MAX = 10_000
-_MINUTE = 60.0
-#: Seconds by which sums of fractions of a minute may be too large.
-_ROUNDING = 1e-6
 
 #: ``read``: tools that change nothing; ``execute``: also tools that run code or change files; ``admin``: the server's
 #: metrics, but no sessions.
@@ -128,71 +117,6 @@ class Caller:
 ONLY_CLIENT = Caller(is_only_client=True)
 #: The caller of the current request.
 CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=ONLY_CLIENT)
-
-
-class QuotaTracker:
-    """Tracker of the sessions and calls of each client.
-
-    Args:
-        quotas: the limits.
-        clock: returns seconds, to count calls per minute.
-    """
-
-    def __init__(self, quotas: Quotas, *, clock: Callable[[], float] = time.monotonic) -> None:
-        quotas.check()
-        self._quotas = quotas
-        self._clock = clock
-        self._calls: dict[str, float] = {}
-        """The time at which each client has all its calls again; the least recent caller first."""
-        self._sessions: dict[str, dict[str, None]] = {}
-        self._making: Counter[str] = Counter()
-
-    def count_call(self, client: str) -> None:
-        """Count a call.
-
-        Raises:
-            CapacityReached: the client called too often; the message has the time of the next call.
-        """
-        limit = self._quotas.calls_per_minute
-        if limit is None:
-            return
-        now = self._clock()
-        full = max(self._calls.pop(client, now), now)
-        wait = full + _MINUTE / limit - (now + _MINUTE)
-        self._calls[client] = full if wait > _ROUNDING else full + _MINUTE / limit
-        _forget_oldest(self._calls)
-        if wait > _ROUNDING:
-            message = f"Too many calls: the limit is {limit} a minute. Call again in {math.ceil(wait)} s; nothing ran."
-            raise CapacityReached(message)
-
-    @contextmanager
-    def reserve_session(self, client: str, name: str, is_open: Callable[[str], bool]) -> Iterator[None]:
-        """Reserve a session, by the executor's name, while the caller opens it; concurrent reservations count too.
-
-        Raises:
-            CapacityReached: the client has reached its limit.
-        """
-        limit, making = self._quotas.sessions, self._making
-        if limit is None:
-            yield
-            return
-        mine = {session: None for session in self._sessions.pop(client, {}) if is_open(session) or making[session]}
-        is_allowed = name in mine or is_open(name) or len(mine) < limit
-        self._sessions[client] = mine | {name: None} if is_allowed else mine
-        if not is_allowed:
-            raise CapacityReached(f"You have {len(mine)} open sessions and your limit is {limit}: end one with close_session.")
-        making[name] += 1
-        try:
-            yield
-        finally:
-            making[name] -= 1
-            making += Counter()  # removes names with a count of 0
-        _forget_oldest(self._sessions)
-
-
-def _forget_oldest(clients: dict[str, Any]) -> None:
-    while len(clients) > _CLIENTS_MAX:
-        del clients[next(iter(clients))]
 
 
 class CallerMiddleware(Middleware):

@@ -1,4 +1,4 @@
-"""MCP resources and prompts of a session: its notebook, files and output; guidance, and steps to debug a failed cell."""
+"""MCP resources of a session: its notebook, the files of its workspace, and the output of a cell."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ _report_errors = partial(report_errors, ValidationError)
 
 
 class Resources:
-    """Resources and prompts of one executor's sessions, one method each; of prompts, clients show the first lines.
-
-    No resource creates a session.
-    """
+    """Resources of one executor's sessions, one method each; none creates a session."""
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
@@ -69,16 +66,6 @@ class Resources:
                 limit, text = limit // 2, clean_text(page.text)
         more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} continues]"
         return _make_result(f"{text}{more}", _PLAIN)
-
-    async def guidance(self, session: str = "default") -> str:
-        """Explain where a session's code runs, what is available there, and how to answer."""
-        with report_errors():
-            return await (await self._sessions.get_session(session)).guidance()
-
-    async def debug(self, session: str = "default", execution_id: str = "") -> str:
-        """Debug a failed cell in five steps, with all facts about it; by default the session's newest failed cell."""
-        with report_errors():
-            return await self._sessions.find_session(session).debugging(execution_id or None)
 
     async def _read_file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
         raw = bytearray()

@@ -24,16 +24,20 @@ from mcp.types import CallToolRequestParams, ToolAnnotations
 from kernelexec.config import Config
 from kernelexec.errors import did_you_mean
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.callers import CallerMiddleware, QuotaTracker
+from kernelexec.mcp.callers import CallerMiddleware
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.calls.tasks_extension import TasksExtension
 from kernelexec.mcp.logs import log_call
+from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.resources import Resources
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
+from kernelexec.mcp.server_prompts import ServerPrompts
+from kernelexec.mcp.tools.background_tools import BackgroundTools
 from kernelexec.mcp.tools.code_tools import CodeTools
 from kernelexec.mcp.tools.command_tools import CommandTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.package_tools import PackageTools
+from kernelexec.mcp.tools.testing_tools import TestingTools
 from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
 from kernelexec.text import clean_text
 
@@ -86,16 +90,17 @@ def make_server(
     sessions = SessionService(executor, interval=interval, quotas=quotas, allow_input=options.allow_input)
     idle_note = _describe_idle_limit(executor.config)
     packages = PackageTools(sessions, options.packages_from)
-    providers = (CodeTools(sessions), CommandTools(sessions), packages, FileTools(sessions))
+    commands = CommandTools(sessions), BackgroundTools(sessions)
+    providers = (CodeTools(sessions), *commands, TestingTools(sessions), packages, FileTools(sessions))
     for name in options.tools:  # each tool is a method of that name
         function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
         description = TEXTS[name] + (idle_note if name in _CREATES else "")
         server.add_tool(FunctionTool.from_function(function, description=description, annotations=_HINTS.get(name, _RUNS)))
     server.add_extension(TasksExtension(sessions))
-    resources = Resources(sessions)
-    for prompt in (resources.guidance, resources.debug):
+    prompts = ServerPrompts(sessions)
+    for prompt in (prompts.guidance, prompts.debug):
         server.add_prompt(Prompt.from_function(prompt))
-    for address, function, kind in resources.list_templates(options):
+    for address, function, kind in Resources(sessions).list_templates(options):
         server.add_template(ResourceTemplate.from_function(function, address, mime_type=kind))
     return server
 

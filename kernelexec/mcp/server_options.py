@@ -1,4 +1,4 @@
-"""Options of a server: its groups of tools, the source of packages, and the quotas of its clients."""
+"""Groups of tools, of which an operator serves some, and the options of a server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kernelexec.config.types import is_count
-from kernelexec.errors import InvalidConfig, InvalidRequest, did_you_mean
+from kernelexec.errors import InvalidRequest, did_you_mean
+from kernelexec.mcp.quotas import Quotas
 
 #: Groups by name, with their tools. The group ``core`` is always served.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -35,35 +35,12 @@ Source = Path | Literal["network"] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Quotas:
-    """Limits of each client; None means no limit.
-
-    Args:
-        sessions: open sessions.
-        calls_per_minute: tool calls; after a pause of a minute all of them may come at once.
-    """
-
-    sessions: int | None = None
-    calls_per_minute: int | None = None
-
-    def check(self) -> None:
-        """Refuse invalid limits.
-
-        Raises:
-            InvalidConfig: a limit is not a whole number of at least 1.
-        """
-        for name, value in (("max-sessions", self.sessions), ("calls-per-minute", self.calls_per_minute)):
-            if value is not None and (not is_count(value) or value < 1):
-                raise InvalidConfig(f"--{name} {value} must be a whole number, 1 or more; leave it out for no limit.")
-
-
-@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Options of a server: its groups of tools, the source of ``install_packages``, and its quotas."""
 
     groups: frozenset[str] = field(default=frozenset(GROUPS))
     packages_from: Source = None
-    quotas: Quotas = Quotas()
+    quotas: Quotas = field(default_factory=Quotas)
     allow_input: bool = False
     """Whether cells may call `input()`."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastmcp.client.transports import StreamableHttpTransport
 
-from kernelexec.mcp.http.authentication import add_token
+from kernelexec.mcp.http.tokens import add_token
 from tests.support.command_line import BOUND, COMMAND, LOCAL, environment
 from tests.support.mcp_clients import Agent, connected
 

@@ -10,112 +10,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
 from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.mcp.calls.progress import TASK
+from kernelexec.mcp.calls.pending_inputs import TEXT, InputAnswer, PendingInput
+from kernelexec.mcp.calls.task import TASK
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
 from kernelexec.text import clean_text
 
 _APPROVAL, _APPROVE = "approval", "approve"
-_INPUT, _TEXT = "input", "text"
+_INPUT = "input"
 _SHOWN_CHARS = 20_000
 _APPROVAL_SCHEMA = {
     "type": "object",
     "properties": {_APPROVE: {"type": "boolean", "title": "Run it?", "default": False}},
     "required": [_APPROVE],
 }
-_INPUT_SCHEMA = {"type": "object", "properties": {_TEXT: {"type": "string", "title": "Answer"}}, "required": [_TEXT]}
-_PASSWORD = "the server does not ask for passwords over MCP; pass secrets by reference, with --secret"  # noqa: S105 - a sentence
+_INPUT_SCHEMA = {"type": "object", "properties": {TEXT: {"type": "string", "title": "Answer"}}, "required": [TEXT]}
 #: The first protocol revision in which a call returns "input required"; revisions are dates.
 _STATELESS_VERSION = "2026-07-28"
-
-
-@dataclass(eq=False, slots=True)
-class PendingInput:
-    """An input request that waits for its answer, with a unique name."""
-
-    request: InputRequest
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    answered: anyio.Event = field(default_factory=anyio.Event)
-    text: str | None = None
-    reason: str = ""
-
-    def answer(self, text: str | None, action: str) -> None:
-        """Set the answer, or the client's action in place of an answer; the first call counts."""
-        if not self.answered.is_set():
-            self.text, self.reason = text, f"the client's answer was {action}"
-            self.answered.set()
-
-    def accept(self, form: ElicitResult) -> None:
-        """Set the answer from a client's form."""
-        text = (form.content or {}).get(_TEXT) if form.action == "accept" else None
-        self.answer(text if isinstance(text, str) else None, form.action)
-
-
-class PendingInputs:
-    """Pending input requests of all executions, oldest first."""
-
-    def __init__(self) -> None:
-        self._pending: list[PendingInput] = []
-        self._changed = anyio.Event()
-
-    async def ask(self, request: InputRequest) -> str:
-        """Wait for the answer and return it.
-
-        Raises:
-            EOFError: there is no answer; the message has the reason.
-        """
-        if request.password:
-            raise EOFError(_PASSWORD)
-        pending = PendingInput(request)
-        self._pending.append(pending)
-        self._changed.set()
-        self._changed = anyio.Event()
-        try:
-            await pending.answered.wait()
-        finally:
-            self._pending.remove(pending)
-        if pending.text is None:
-            raise EOFError(pending.reason)
-        return pending.text
-
-    def find(self, execution_id: str) -> PendingInput | None:
-        """Return an execution's oldest pending input request."""
-        waiting = (
-            pending
-            for pending in self._pending
-            if pending.request.execution_id == execution_id and not pending.answered.is_set()
-        )
-        return next(waiting, None)
-
-    async def wait_for(self, execution_id: str) -> None:
-        """Wait until an execution asks for input."""
-        while self.find(execution_id) is None:
-            await self._changed.wait()
-
-    def accept(self, answer: InputAnswer) -> None:
-        """Answer the input request of that name, if it is still pending."""
-        for pending in self._pending:
-            if (pending.request.execution_id, pending.name) == (answer.execution_id, answer.input_name):
-                pending.accept(answer.form)
-
-
-@dataclass(frozen=True, slots=True)
-class InputAnswer:
-    """The client's answer to an execution's input request."""
-
-    execution_id: str
-    input_name: str
-    form: ElicitResult
 
 
 class Elicitation:

@@ -15,9 +15,12 @@ from fastmcp import Context
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.callers import CALLER, Caller, QuotaTracker
-from kernelexec.mcp.calls.elicitation import Elicitation, PendingInputs
-from kernelexec.mcp.calls.progress import TASK, PartialResult, Renderer, Task, check_wait, find_last_line
+from kernelexec.mcp.callers import CALLER, Caller
+from kernelexec.mcp.calls.elicitation import Elicitation
+from kernelexec.mcp.calls.pending_inputs import PendingInputs
+from kernelexec.mcp.calls.progress import PartialResult, Renderer, check_wait, find_last_line
+from kernelexec.mcp.calls.task import TASK, Task
+from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.results import ExecutionResult, OnInput, Progress
 from kernelexec.session import AsyncSession
 

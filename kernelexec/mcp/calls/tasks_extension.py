@@ -36,8 +36,9 @@ from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import UnknownExecution, UnknownSession
 from kernelexec.mcp.callers import AGENT_META, CALLER, EXECUTE, READ, Caller
 from kernelexec.mcp.calls.elicitation import make_input_form
-from kernelexec.mcp.calls.progress import TASK, Task, find_last_line
+from kernelexec.mcp.calls.progress import find_last_line
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
+from kernelexec.mcp.calls.task import TASK, Task
 from kernelexec.session import AsyncSession
 
 #: Tools whose calls are executions, and the argument by which a model sets its own wait.

@@ -23,10 +23,11 @@ from starlette.routing import Route
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.http.authentication import JwtOptions, OperatorProvider, make_auth_provider
+from kernelexec.mcp.http.authentication import JwtOptions, make_auth_provider
 from kernelexec.mcp.http.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.http.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.http.metrics import Metrics
+from kernelexec.mcp.http.oauth import OperatorProvider
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.run import INTERVAL, run_until_signal
 from kernelexec.mcp.server import make_server, silence_libraries

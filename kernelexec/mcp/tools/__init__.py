@@ -1,1 +1,1 @@
-"""The tools of the server, one module for each kind, and their descriptions."""
+"""The tools of the server, one module for each group, and their descriptions."""

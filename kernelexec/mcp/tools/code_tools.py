@@ -1,4 +1,4 @@
-"""Tools for code, its tests and sessions; their descriptions are in ``descriptions.md``."""
+"""Tools for code and sessions; their descriptions are in ``descriptions.md``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fastmcp import Context
 from fastmcp.exceptions import FastMCPError, ToolError
@@ -15,12 +15,11 @@ from mcp.types import TextContent
 
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.mcp.answers import PREVIEW_CHARS, fit_answer, preview, render_answer
+from kernelexec.mcp.answers import render_answer
 from kernelexec.mcp.calls.elicitation import Elicitation
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
-from kernelexec.results import ExecutionResult, OutputPage, SecurityError, TestCase, TestReport
-from kernelexec.session.features.run_tests import CASE_SECONDS
+from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
 
 #: Default seconds that a call blocks; clients end calls after a minute.
@@ -28,7 +27,6 @@ WAIT = 45.0
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
 _VARIABLES_MAX = 200
-_SHORTER_OUTPUT = "print less"
 
 SessionName = Annotated[
     str, "A session name of letters, digits, dots, dashes, underscores, created on first use; or a handle of create_session."
@@ -93,33 +91,6 @@ class VariableList:
 
     variables: list[VariableRow]
     total: int
-
-
-@dataclass(frozen=True, slots=True)
-class CaseAnswer:
-    """Result of a case: PASS, FAIL or ERROR, with a message; the line is of the case, or of the code if in_code."""
-
-    case: str
-    verdict: str
-    message: str
-    line: int | None
-    line_text: str | None
-    in_code: bool
-    output: str
-    duration: float
-
-
-@dataclass(frozen=True, slots=True)
-class TestsAnswer:
-    """Results of all cases with a summary; error is set if the code itself failed and no case ran."""
-
-    __test__ = False  # pytest would collect a class of this name
-
-    ok: bool
-    summary: str
-    error: CaseAnswer | None
-    output: str
-    cases: list[CaseAnswer]
 
 
 @contextmanager
@@ -246,26 +217,6 @@ class CodeTools:
             listing = await self._sessions.find_session(session).variables(limit=_VARIABLES_MAX)
         return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.variables], listing.total)
 
-    async def run_tests(
-        self,
-        context: Context,
-        cases: Annotated[list[str], "Expressions that must be true, or statements with assert. 1 to 200."],
-        code: Annotated[str, "Code to test; empty to test the session's variables."] = "",
-        timeout: Annotated[float, "Seconds for the code and for each case."] = CASE_SECONDS,
-        session: SessionName = "default",
-    ) -> TestsAnswer:
-        """Run test cases."""
-        elicitation = self._sessions.make_elicitation(context)
-        with report_errors():
-            opened = await self._sessions.get_session(session)
-            try:
-                report = await opened.run_tests(code, cases, timeout=timeout, approver=elicitation)
-                return fit_answer(partial(_make_tests_answer, report), PREVIEW_CHARS)
-            except SecurityError:
-                if elicitation.input_required is None:
-                    raise
-        return cast("TestsAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
-
 
 async def _make_cell_answer(partial_result: PartialResult, elicitation: Elicitation) -> ToolResult:
     needed = elicitation.input_required
@@ -288,20 +239,3 @@ def make_text_answer(text: str, key: str = "", record: Any = None) -> ToolResult
     """Return an answer of text, with a record in its metadata if there is one."""
     content = [TextContent(type="text", text=clean_text(text))]
     return ToolResult(content=content, meta={key: clean(asdict(record) | {"text": None})} if key else None)
-
-
-def _make_tests_answer(report: TestReport, chars: int) -> TestsAnswer:
-    error = None if report.error is None else _make_case_answer(report.error, chars)
-    output = preview(report.output, _SHORTER_OUTPUT, chars=chars)
-    return TestsAnswer(report.ok, report.summary, error, output, [_make_case_answer(case, chars) for case in report.cases])
-
-
-def _make_case_answer(case: TestCase, chars: int) -> CaseAnswer:
-    source = preview(case.source, "the text as you sent it", chars=chars)
-    message, output = (
-        preview(case.message, "shorten the message", chars=chars),
-        preview(case.output, _SHORTER_OUTPUT, chars=chars),
-    )
-    line_text = case.line_text and preview(case.line_text, "the text as you sent it", chars=chars)
-    where = case.line, line_text, case.in_code
-    return CaseAnswer(source, case.verdict, message, *where, output, round(case.duration, 3))

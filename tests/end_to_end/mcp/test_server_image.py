@@ -27,7 +27,7 @@ from kernelexec.docker.images.build import BuildOrder, build_image, built_images
 from kernelexec.docker.images.ca_certificates import own_authorities
 from kernelexec.docker.images.recipes import recipe
 from kernelexec.errors import EngineFailed
-from kernelexec.mcp.http.authentication import add_token
+from kernelexec.mcp.http.tokens import add_token
 from tests.support.command_line import BOUND
 from tests.support.engine import BASE, containers, needs_engine
 from tests.support.mcp_clients import Agent, connected, record_of, text_of

@@ -12,9 +12,9 @@ import pytest
 
 from kernelexec.errors import InvalidConfig, InvalidRequest
 from kernelexec.mcp.callers import ONLY_CLIENT, Caller
-from kernelexec.mcp.http.authentication import TokenFile, add_token, hash_token
 from kernelexec.mcp.http.guard import RequestGuard
 from kernelexec.mcp.http.http_server import HttpOptions, _listen
+from kernelexec.mcp.http.tokens import TokenFile, add_token, hash_token
 
 LIMIT = 100
 

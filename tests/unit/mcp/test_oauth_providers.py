@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.mcp.http.authentication import OperatorProvider
+from kernelexec.mcp.http.oauth import OperatorProvider
 
 
 @pytest.mark.parametrize(
