@@ -54,7 +54,10 @@ async def select_pictures(images: Sequence[Image], room: int) -> InlinePictures:
     for number, image in enumerate(images):
         fit, smaller = None, False
         if len(pictures.shown) < PICTURES_MAX and number < _TRIED:
-            fit, smaller = await anyio.to_thread.run_sync(_fit, image, limiter=_ONE_THREAD)
+            if _is_fit(image):
+                fit = image
+            else:
+                fit, smaller = await anyio.to_thread.run_sync(_fit, image, limiter=_ONE_THREAD)
         encoded_bytes = 0 if fit is None else (len(fit.content) + 2) // 3 * 4 + _ENVELOPE_BYTES
         if fit is None or encoded_bytes > room:
             pictures.left_out.append(number)
@@ -91,8 +94,6 @@ def _is_whole(png: bytes) -> bool:
 
 def _fit(image: Image) -> tuple[Image | None, bool]:
     """Return a picture converted for models, or None, and whether it has fewer pixels. Blocks: run it in a thread."""
-    if _is_fit(image):
-        return image, False
     try:
         import PIL.Image  # noqa: PLC0415 - few pictures need it
     except ImportError:
