@@ -1,23 +1,14 @@
-"""The user's side of a command: outputs, results and tables, plain or for a terminal; stdin, and questions at a terminal."""
+"""Outputs, results and tables for a terminal, or as plain lines for programs."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from kernelexec.cli.stdio import CommandFailed, write_guard, write_text
-from kernelexec.errors import InvalidRequest
-from kernelexec.policy.decisions import Approval, ApprovalRequest
-from kernelexec.provisioning.platform import hide_input
-from kernelexec.results import Error, ExecutionResult, InputRequest, Output, Stream, output_text
-
-_TERMINAL = "/dev/tty"
-_LINE_BYTES = 4096
-_YES = frozenset({"y", "yes"})
+from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
 
 
 class ConsoleOutput:
@@ -155,86 +146,3 @@ def render_table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
     with write_guard(sys.stdout), console.capture() as captured:
         console.print(table)
     return captured.get()
-
-
-def read_stdin(verb: str, limit_bytes: int = -1) -> bytes:
-    """Return the content of stdin, or its first bytes; ``verb`` says for an error what was to be done with it.
-
-    Raises:
-        InvalidRequest: stdin is closed, or cannot be read.
-    """
-    if sys.stdin is None:
-        message = f"stdin is closed: there is nothing to {verb}."
-        raise InvalidRequest(message)
-    try:
-        return sys.stdin.buffer.read(limit_bytes)
-    except OSError as exc:
-        message = f"stdin cannot be read: {exc.strerror}."
-        raise InvalidRequest(message) from exc
-
-
-async def confirm_at_terminal(request: ApprovalRequest, /) -> Approval:
-    """Ask for approval at the controlling terminal, also if stdin and stdout are redirected; see ``Approver``."""
-    try:
-        answer = await _read_line(_question(request))
-    except OSError:
-        return Approval(approved=False, reason="there is no terminal to ask at")
-    yes = answer.strip().lower() in _YES
-    return Approval(yes, "" if yes else "the answer was no")
-
-
-async def answer_at_terminal(request: InputRequest, /) -> str | None:
-    """Read a cell's input from the terminal; see ``OnInput``. The cell's output contains the prompt. None at end of input."""
-    answer = await _read_line("", echo=not request.password)
-    return answer.removesuffix("\n") if answer else None
-
-
-async def _read_line(question: str, *, echo: bool = True) -> str:
-    """Read a line from the terminal, with its newline; empty at end of input.
-
-    Raises:
-        OSError: there is no terminal.
-    """
-    with ExitStack() as closing:
-        fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-        closing.callback(os.close, fd)
-        if not echo:
-            closing.enter_context(hide_input(fd))
-        _write(fd, question)
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[bytes] = loop.create_future()
-
-        def read() -> None:
-            try:
-                line = os.read(fd, _LINE_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                line = b""
-            if not answered.done():
-                answered.set_result(line)
-
-        loop.add_reader(fd, read)
-        closing.callback(loop.remove_reader, fd)
-        return (await answered).decode("utf-8", "replace")
-
-
-def _question(request: ApprovalRequest) -> str:
-    noun = "command" if request.proposal.kind == "command" else f"{request.proposal.language} cell"
-    source = "".join(map(_escape, request.proposal.source))
-    lines = "\n".join(f"    {line}" for line in source.split("\n"))
-    return f"\n{' '.join(request.reasons)}\n{lines}\nRun this {noun}? [y/N] "
-
-
-def _write(fd: int, text: str) -> None:
-    """Write a whole text to a terminal, which accepts a page at a time."""
-    remaining = text.encode("utf-8", "backslashreplace")
-    os.set_blocking(fd, True)
-    while remaining:
-        remaining = remaining[os.write(fd, remaining) :]
-    os.set_blocking(fd, False)
-
-
-def _escape(char: str) -> str:
-    """Escape a character that could hide code from the user."""
-    return char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}"

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelexec.cli.console import read_stdin, show_table
+from kernelexec.cli.console import show_table
 from kernelexec.cli.options import ResultJsonOption, not_blank, option
-from kernelexec.cli.stdio import CELL_FAILED, OWN_FAILURE, current_directory, eprint, write_text
+from kernelexec.cli.stdio import CELL_FAILED, OWN_FAILURE, current_directory, eprint, read_stdin, write_text
 from kernelexec.config import FileBounds
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten

@@ -18,7 +18,8 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from kernelexec.cli.console import ConsoleOutput, answer_at_terminal, confirm_at_terminal
+from kernelexec.cli.confirm import answer_at_terminal, confirm_at_terminal
+from kernelexec.cli.console import ConsoleOutput
 from kernelexec.cli.stdio import SIGNAL_BASE, current_directory, eprint, handle_signals, write_text
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError

@@ -1,4 +1,4 @@
-"""The commands that run code and end: files, single cells, and the guidance about the environment of code."""
+"""The commands that run code: files, single cells, the prompt, and the guidance about the environment of code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import anyio
 import typer
 
 from kernelexec import cells
-from kernelexec.cli.console import ConsoleOutput, confirm_at_terminal, read_stdin
+from kernelexec.cli.confirm import confirm_at_terminal
+from kernelexec.cli.console import ConsoleOutput
 from kernelexec.cli.options import (
     ONE_COMMAND_SETTINGS,
     IsolationOptions,
@@ -37,6 +38,7 @@ from kernelexec.cli.stdio import (
     current_directory,
     eprint,
     is_refusal,
+    read_stdin,
     write_text,
 )
 from kernelexec.config import Config, check_seconds
@@ -138,6 +140,22 @@ def guidance(isolation_options: IsolationOptions, work_dir: WorkDirOption = None
         return status or INTERRUPTED
     write_text(sys.stdout, text)
     return 0
+
+
+@run_app.command(epilog=f"Exit status: 0 after Ctrl+D; {OWN_FAILURE} if kernelexec itself failed, or there is no terminal.")
+@with_isolation_options
+def repl(
+    isolation_options: IsolationOptions,
+    session: Annotated[str, option("--session", "The session's name.", "NAME")] = "repl",
+    timeout: Annotated[float | None, option("--timeout", "Seconds that each cell may run. Default: a week.")] = None,
+    work_dir: WorkDirOption = None,
+) -> int:
+    """Type cells at a prompt, in one session that is open until you press Ctrl+D."""
+    from kernelexec.cli.repl import run_repl
+
+    directory = Path(work_dir) if work_dir else None
+    config = isolation_options.load_config(**ONE_COMMAND_SETTINGS | {"save_displays": True})
+    return run_repl(config=config, name=session, timeout=timeout, work_dir=directory)
 
 
 def _use_session(

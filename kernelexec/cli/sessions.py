@@ -1,4 +1,4 @@
-"""The commands about sessions: journals, the prompt in one, and the open sessions of this machine with their variables."""
+"""The commands about sessions: journals, and the open sessions of this machine with their variables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ import anyio
 import typer
 
 from kernelexec.cli.console import show_table
-from kernelexec.cli.options import (
-    ONE_COMMAND_SETTINGS,
-    IsolationOptions,
-    WorkDirOption,
-    not_blank,
-    option,
-    with_isolation_options,
-)
+from kernelexec.cli.options import not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, write_guard, write_text
 from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, did_you_mean
 from kernelexec.kernel import request_once
@@ -69,24 +62,6 @@ def log(
     write_text(sys.stdout, "\n")
     show_table(_CALL_HEADINGS, [_call_row(call) for call in figures.calls])
     return 0
-
-
-@sessions_app.command(
-    epilog=f"Exit status: 0 after Ctrl+D; {OWN_FAILURE} if kernelexec itself failed, or there is no terminal."
-)
-@with_isolation_options
-def repl(
-    isolation_options: IsolationOptions,
-    session: Annotated[str, option("--session", "The session's name.", "NAME")] = "repl",
-    timeout: Annotated[float | None, option("--timeout", "Seconds that each cell may run. Default: a week.")] = None,
-    work_dir: WorkDirOption = None,
-) -> int:
-    """Type cells at a prompt, in one session that is open until you press Ctrl+D."""
-    from kernelexec.cli.repl import run_repl
-
-    directory = Path(work_dir) if work_dir else None
-    config = isolation_options.load_config(**ONE_COMMAND_SETTINGS | {"save_displays": True})
-    return run_repl(config=config, name=session, timeout=timeout, work_dir=directory)
 
 
 @sessions_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed.")

@@ -13,6 +13,7 @@ from typing import TextIO
 
 import anyio
 
+from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
 from kernelexec.results import ExecutionResult
 from kernelexec.session import AsyncSession
@@ -117,6 +118,22 @@ def write_guard(stream: TextIO) -> Iterator[None]:
         raise CommandFailed("", OUTPUT_CLOSED) from exc
     except OSError as exc:
         raise CommandFailed(f"{stream.name.strip('<>')} cannot be written: {exc.strerror}.") from exc
+
+
+def read_stdin(verb: str, limit_bytes: int = -1) -> bytes:
+    """Return the content of stdin, or its first bytes; ``verb`` says for an error what was to be done with it.
+
+    Raises:
+        InvalidRequest: stdin is closed, or cannot be read.
+    """
+    if sys.stdin is None:
+        message = f"stdin is closed: there is nothing to {verb}."
+        raise InvalidRequest(message)
+    try:
+        return sys.stdin.buffer.read(limit_bytes)
+    except OSError as exc:
+        message = f"stdin cannot be read: {exc.strerror}."
+        raise InvalidRequest(message) from exc
 
 
 def eprint(line: str) -> None:
