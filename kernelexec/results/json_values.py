@@ -8,7 +8,7 @@ from typing import Any, Self, TypeGuard
 
 from kernelexec.text import clean_text
 
-_COUNT_END = 2**63
+_COUNT_END, _SECONDS_END = 2**63, 2**40
 
 
 class JsonConvertible:
@@ -61,10 +61,10 @@ def read_list(value: object) -> list[Any]:
 
 
 def read_text(value: object, limit: int) -> str:
-    """Return the first ``limit`` characters of a text, with valid characters only; an empty text for another value."""
-    return clean_text(value[:limit]) if isinstance(value, str) else ""
+    """Return at most ``limit`` characters of a text, valid ones only; an empty text for another value."""
+    return clean_text(value[:limit])[:limit] if isinstance(value, str) else ""
 
 
 def read_seconds(value: object, default: float = 0.0) -> float:
-    """Return a number of seconds, or the default for a value that is none."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else default
+    """Return a number of seconds below 2**40, or the default for a value that is none."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < _SECONDS_END else default

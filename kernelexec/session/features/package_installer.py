@@ -305,7 +305,7 @@ class PackageInstaller:
             with suppress(ValueError):
                 package = LockedPackage(str(name), str(version))
                 earlier = known_packages.get(package.key)
-                locked.append(earlier if earlier is not None and earlier.has_version(version) else package)
+                locked.append(earlier if earlier is not None and earlier.has_version(package.version) else package)
         with suppress(OSError):
             lock = PackageLock(str(done.answer.get("python"))[:20], tuple(locked))
             replace_beneath(self._context.workspace_path, LOCK, lock.to_toml())

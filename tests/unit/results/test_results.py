@@ -11,6 +11,7 @@ import pytest
 
 from kernelexec import ExecutionFailed
 from kernelexec.results import (
+    BackgroundCommand,
     Diagnosis,
     DisplayData,
     Error,
@@ -24,6 +25,7 @@ from kernelexec.results import (
     Timing,
     strip_ansi,
 )
+from kernelexec.results.json_values import read_text
 
 PIXEL = b"\x89PNG\r\n\x1a\n and so on"
 PNG = base64.b64encode(PIXEL).decode()
@@ -222,3 +224,13 @@ def test_what_did_not_end_well_is_raised(status: Status) -> None:
 def test_a_raised_failure_names_the_exception_and_the_state() -> None:
     with pytest.raises(ExecutionFailed, match=r"ValueError: no \(state kept\)"):
         result_of(Error("ValueError", "no"), status="error", state="kept").raise_for_error()
+
+
+@pytest.mark.parametrize("seconds", [10**400, float("inf"), float("nan"), -1, 2**40, "1"])
+def test_a_duration_that_no_command_can_have_is_ignored(seconds: object) -> None:
+    command = BackgroundCommand("c1", "sleep 9", "running", duration=2.5)
+    assert command.update({"status": "running", "seconds": seconds}).duration == 2.5
+
+
+def test_a_text_has_at_most_its_limit_also_after_characters_are_escaped() -> None:
+    assert read_text("\udc00" * 5, 5) == "\\udc0"
