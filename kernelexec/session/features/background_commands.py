@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from kernelexec import cells
-from kernelexec.errors import CapacityReached, InvalidRequest, KernelNotAnswering, UnknownExecution, did_you_mean
+from kernelexec.errors import CapacityReached, Closed, InvalidRequest, KernelNotAnswering, UnknownExecution, did_you_mean
 from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
@@ -125,10 +125,10 @@ class BackgroundCommands:
         return self._refresh_status(command)
 
     async def has_running(self) -> bool:
-        """Return whether a background command runs; True if a living kernel does not answer."""
+        """Return whether a background command runs; True if a living kernel does not answer, or the session closes."""
         try:
             return any(command.status == "running" for command in await self.background_commands())
-        except KernelNotAnswering:
+        except (Closed, KernelNotAnswering):
             kernel = self._context.kernels.python.kernel
             return kernel is not None and kernel.alive
 
