@@ -93,10 +93,14 @@ class AsyncExecutor:
             check_venv(self.config)
         read_env_file(self.config.environment.env_file)
         if self.config.log_dir is not None:
-            containerlog.check(self.config.log_dir, self.config.work_dir or self.config.workspaces)
+            containerlog.check(self.config.log_dir, self.config.work_dir or self.config.absolute_workspace)
         if self.config.cache.enabled:
             context_paths = (path.path for path in self.config.context_paths if path.permission == "write")
-            writable = (self.config.work_dir or self.config.workspaces, *self.config.confinement.writable, *context_paths)
+            writable = (
+                self.config.work_dir or self.config.absolute_workspace,
+                *self.config.confinement.writable,
+                *context_paths,
+            )
             cache.check_directory(self.config.cache.results_directory, writable)
         self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._scope: TaskScope | None = None

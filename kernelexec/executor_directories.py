@@ -17,7 +17,7 @@ from kernelexec.provisioning.runtime.locations import create_temp_root, runtime_
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
 from kernelexec.records.journal import journal_path, running_cell
 from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.cell_run import OrphanedSession
+from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.session_resources import SessionResources
 
@@ -96,7 +96,9 @@ class ExecutorDirectories:
             return str(path) in awaiting_owner if awaiting_owner is not None else bool(list_orphaned_sessions(path))
 
         sweep(tuple(runtime_bases()), self._stop, spare=is_awaiting_owner)
-        remove_orphaned_workspaces(self._config.workspaces, {root.path.name for root in self._roots[1:]}, runtime_bases())
+        remove_orphaned_workspaces(
+            self._config.absolute_workspace, {root.path.name for root in self._roots[1:]}, runtime_bases()
+        )
 
     def stop_sweeping(self) -> None:
         """Ask a running sweep to stop."""

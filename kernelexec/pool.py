@@ -23,7 +23,7 @@ from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for, load_identity
 from kernelexec.provisioning.runtime.locations import remove_session_directories
-from kernelexec.session.kernels.supervisor import WarmKernel, start_with_retry
+from kernelexec.session.kernels.warm_start import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.rmtree import remove_tree
@@ -113,7 +113,7 @@ class KernelPool:
         """Return why a session cannot use a warm kernel, whose workspace is fixed and renamed for the session."""
         if work_dir is not None or self._config.work_dir is not None:
             return "Its kernel started cold: an idle one has a workspace already, and another one was chosen."
-        if (self._config.workspaces / name).exists():
+        if (self._config.absolute_workspace / name).exists():
             return "Its kernel started cold: an idle one has a workspace already, and the session's was there too."
         return None
 
@@ -211,7 +211,7 @@ class KernelPool:
         directory.mkdir(mode=0o700)
         if not self._workspace_is_fixed:
             return directory, None
-        workspace = self._config.workspaces / _WORKSPACES / f"{self._root.name}.{secrets.token_hex(4)}"
+        workspace = self._config.absolute_workspace / _WORKSPACES / f"{self._root.name}.{secrets.token_hex(4)}"
         workspace.mkdir(parents=True)
         return directory, workspace.resolve()
 

@@ -21,7 +21,7 @@ from kernelexec.pool import KernelPool, warm_kernel
 from kernelexec.provisioning import ForkServers, platform
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
-from kernelexec.session.kernels.supervisor import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.session_resources import SessionResources
 

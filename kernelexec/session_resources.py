@@ -84,7 +84,7 @@ class SessionResources:
             InvalidConfig: a context path is not available, or the log cannot be created.
         """
         workspace = Workspace.at(orphan.workspace)
-        if not workspace.path.is_relative_to(config.workspaces.resolve()):
+        if not workspace.path.is_relative_to(config.absolute_workspace.resolve()):
             check_allowed_path(workspace.path, config.allowed_paths)
         adopt = partial(cls._create, orphan.name, workspace, root, config, is_private=False)
         return adopt(make_directory=partial(_clear_owner_files, orphan), notebook=orphan.notebook, secrets=secrets)

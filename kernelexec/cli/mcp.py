@@ -419,7 +419,7 @@ def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
         "--jwt-keys": http_options.get("jwt", {}).get("keys", ""),
         "--auth": http_options.get("auth", {}).get("reference", "").rpartition(":")[0],
     }
-    shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.workspaces.expanduser().resolve()
+    shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.absolute_workspace.resolve()
     for option, location in named.items():
         path = Path(location).expanduser().resolve()
         if not path.is_file():

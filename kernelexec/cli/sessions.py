@@ -25,7 +25,7 @@ from kernelexec.records.journal import SUFFIX, JournalRow, journals, path_of, re
 from kernelexec.results import CallStatistics, Statistics, Variable, Variables
 from kernelexec.results.usage import format_size
 from kernelexec.results.variables import VARIABLES_MAX
-from kernelexec.session.features.limits import CALLS_MAX
+from kernelexec.session.features.statistics_hook import CALLS_MAX
 
 sessions_app = typer.Typer()
 _ANSWER_SECONDS = 5.0

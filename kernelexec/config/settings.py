@@ -388,7 +388,7 @@ class Config(FrozenModel):
     profile: str | None = None
     """The profile of new kernels; ``container`` and ``budgets`` override it."""
     workspace: Directory = Field(default_factory=lambda: Path("workspaces"))
-    """The directory in which every session gets its own directory; relative to the current one: see ``workspaces``."""
+    """The directory in which every session gets its own directory; relative to the current one: see ``absolute_workspace``."""
     work_dir: Directory | None = None
     """The default working directory of sessions, created if missing; if None, each session has its own."""
     allowed_paths: tuple[Directory, ...] = ()
@@ -495,6 +495,6 @@ class Config(FrozenModel):
         return self.container.network != "none" if self.isolation == "container" else self.has_local_network
 
     @property
-    def workspaces(self) -> Path:
+    def absolute_workspace(self) -> Path:
         """Return ``workspace`` as an absolute path."""
         return self.workspace.expanduser().absolute()

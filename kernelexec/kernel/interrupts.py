@@ -17,7 +17,7 @@ _STACKS_SECONDS, _STACKS_PAUSE = 0.2, 0.005
 
 
 class Interrupter:
-    """The means that end a running cell; `session/kernels/cell_end` decides their order."""
+    """The means that end a running cell; `session/kernels/escalation` decides their order."""
 
     def __init__(self, process: KernelProcess) -> None:
         self._process = process

@@ -15,7 +15,7 @@ from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.pictures import PICTURE_BYTES, PICTURES_MAX, InlinePictures, select_pictures
 from kernelexec.mcp.tables import compact_table
 from kernelexec.results import Stream, best_image, model_notes, output_text
-from kernelexec.results.result import JOINED_MAX, join_names
+from kernelexec.results.notes import JOINED_MAX, join_names
 from kernelexec.text import apply_returns, clean, utf8_size
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.

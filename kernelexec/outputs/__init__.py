@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelexec.outputs.collector import Collector, MaskedCollector, Spill, StreamMasking, feed_result, read_execution_count
+from kernelexec.outputs.collector import Collector, Spill, feed_result, read_execution_count
 from kernelexec.outputs.displays import Displays
+from kernelexec.outputs.masked_collector import MaskedCollector, StreamMasking
 
 __all__ = ["Collector", "Displays", "MaskedCollector", "Spill", "StreamMasking", "feed_result", "read_execution_count"]

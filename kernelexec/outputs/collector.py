@@ -1,68 +1,24 @@
-"""The collector that folds the messages of one request into outputs.
+"""The collector that folds the messages of one request, or a stored result, into outputs.
 
 The semantics are those of the Jupyter messaging specification as nbclient applies them: streams of one name are joined, an
 update changes every display of its id and adds none, ``clear_output(wait)`` waits for the next output.
-
-A masked collector masks secrets before it collects: streams piece by piece, other messages as a whole.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kernelexec.config import OutputLimits
-from kernelexec.outputs.displays import OVERHEAD_BYTES, Budget, Bundle, DisplayEntry, Displays, read_bundle
-from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream, decode_base64
-from kernelexec.secrets.masker import Masker, StreamMasker
+from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, read_bundle
+from kernelexec.outputs.displays import Budget, DisplayEntry, Displays
+from kernelexec.outputs.output_window import OutputWindow
+from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 from kernelexec.text import TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
 
-#: The size of the window of newest output for readers of a running cell, in multiples of ``stream_bytes``; the cost of a piece.
-_WINDOW_BUDGETS, _PIECE_BYTES = 4, 256
+#: The size of the window of newest output for readers of a running cell, in multiples of ``stream_bytes``.
+_WINDOW_BUDGETS = 4
 _TRACEBACK_BYTES, _EVALUE_BYTES, _ENAME_BYTES = 256 * 1024, 64 * 1024, 1024
-#: Binary formats are not searched: masking would corrupt them.
-_BINARY = ("image/", "audio/", "video/", "font/", "application/pdf", "application/octet-stream", "application/zip")
-_SVG = "image/svg+xml"
-
-
-class OutputWindow:
-    """The newest outputs. A position counts bytes of text since the start, at least one for each output."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.held_bytes = 0
-        self.end = 0
-        self._limit = limit_bytes
-        self._outputs: deque[tuple[Output, int]] = deque()
-
-    def add(self, output: Output, size: int) -> None:
-        """Add an output; the oldest are removed beyond the limit."""
-        self.end += max(1, size)
-        self._outputs.append((output, max(1, size)))
-        self.held_bytes += size + _PIECE_BYTES
-        while self.held_bytes > self._limit and len(self._outputs) > 1:
-            _, gone = self._outputs.popleft()
-            self.held_bytes -= gone + _PIECE_BYTES
-
-    def since(self, position: int) -> tuple[tuple[Output, ...], int]:
-        """Return the outputs after a position, streams joined, and the number of bytes that are no longer in memory."""
-        outputs: deque[Output] = deque()
-        start = self.end
-        for output, size in reversed(self._outputs):
-            if start <= position:
-                break
-            start -= size
-            outputs.appendleft(output)
-        return tuple(_join_streams(outputs)), max(0, start - position)
-
-
-def _join_streams(outputs: Iterable[Output]) -> Iterator[Output]:
-    for name, pieces in groupby(outputs, lambda output: output.name if isinstance(output, Stream) else None):
-        if name is None:
-            yield from pieces
-        else:
-            yield Stream(name, "".join(piece.text for piece in pieces if isinstance(piece, Stream)))
 
 
 class Spill(Protocol):
@@ -318,78 +274,3 @@ def feed_result(collector: Collector, result: ExecutionResult) -> None:
             case Error():
                 content = {"ename": output.ename, "evalue": output.evalue, "traceback": list(output.traceback)}
                 collector.feed("error", content)
-
-
-class StreamMasking:
-    """The masking state of one cell's output, late output included: a secret may cross the cell's end."""
-
-    def __init__(self, masker: Masker) -> None:
-        self.received_bytes = 0
-        self._masker = masker
-        self._flows: dict[str, StreamMasker] = {}
-
-    def mask_stream(self, name: str, text: str) -> str:
-        """Return the masked text of a stream that can be released by now."""
-        self.received_bytes += utf8_size(text)
-        return self._flow(name).feed(text)
-
-    def flush(self, *, except_name: str | None = None) -> list[tuple[str, str]]:
-        """Return the held-back text of all streams except one, because another output follows it."""
-        return [(name, flow.flush()) for name, flow in self._flows.items() if name != except_name and flow.holds_text]
-
-    def mask_content(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the masked content of any other message."""
-        masked: dict[str, Any] = self._masker.mask_value(
-            {name: value for name, value in content.items() if name != "data"}, keys=False
-        )
-        if isinstance(data := content.get("data"), dict):
-            masked["data"] = {
-                self._masker.mask_text(str(mime)): self._representation(str(mime), value) for mime, value in data.items()
-            }
-        if isinstance(metadata := content.get("metadata"), dict):
-            masked["metadata"] = self._masker.mask_value(metadata)
-        return masked
-
-    def _flow(self, name: str) -> StreamMasker:
-        flow = self._flows.get(name)
-        if flow is None:
-            flow = self._flows[name] = self._masker.stream_masker()
-        return flow
-
-    def _representation(self, mime: str, value: object) -> object:
-        binary = mime.startswith(_BINARY) and not mime.startswith(_SVG)
-        if binary and isinstance(value, str) and decode_base64(value) is not None:
-            return value
-        return self._masker.mask_value(value)
-
-
-class MaskedCollector(Collector):
-    """Collector of outputs without secrets. The collector of late output shares the masking state of the main one."""
-
-    def __init__(self, masking: StreamMasking, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as of a collector
-        super().__init__(*args, **options)
-        self._masking = masking
-
-    @property
-    def received_bytes(self) -> int:
-        """The size of the received stream text before masking, in bytes."""
-        return self._masking.received_bytes
-
-    def feed(self, msg_type: str, content: Mapping[str, Any]) -> None:
-        """Handle one iopub message; a possible beginning of a secret is held back until it is decided."""
-        if msg_type != "stream":
-            self.flush()
-            super().feed(msg_type, self._masking.mask_content(content))
-            return
-        name, text = "stderr" if content.get("name") == "stderr" else "stdout", content.get("text", "")
-        self.flush(except_name=name)
-        self._collect(name, self._masking.mask_stream(name, text if isinstance(text, str) else str(text)))
-
-    def flush(self, *, except_name: str | None = None) -> None:
-        """Release held-back text: the request has ended, or another output follows."""
-        for name, text in self._masking.flush(except_name=except_name):
-            self._collect(name, text)
-
-    def _collect(self, name: str, text: str) -> None:
-        if text:
-            super().feed("stream", {"name": name, "text": text})

@@ -1,65 +1,15 @@
-"""The displays of one kernel across its cells: their mime bundles, cleaned and measured, and updates by ``display_id``."""
+"""The displays of one kernel across its cells: an update reaches every display of its ``display_id``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 from weakref import WeakSet
 
+from kernelexec.outputs.bundles import Bundle
 from kernelexec.results import DisplayData, ExecuteResult
-from kernelexec.text import clean, clean_text, cut_middle, utf8_size
 
 #: The limit of known ids; the oldest are removed first.
 IDS_MAX = 1000
-#: The cost of a display, and of each value of its JSON, in addition to its text, in bytes.
-OVERHEAD_BYTES, _ITEM_BYTES = 256, 32
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """A display's content. ``size`` is its text in bytes, ``cost`` its approximate memory."""
-
-    data: dict[str, Any]
-    metadata: dict[str, Any]
-    size: int
-    cost: int
-    dropped_bytes: int
-
-
-def read_bundle(content: Mapping[str, Any], text_bytes: int) -> Bundle:
-    """Return the bundle of a message's content; a text representation keeps ``text_bytes`` of its head and tail."""
-    data: dict[str, Any] = {}
-    size = dropped = 0
-    cost = OVERHEAD_BYTES
-    bundle = content.get("data")
-    for mime, value in (bundle if isinstance(bundle, dict) else {}).items():
-        content_value, full_size = clean(value), None
-        if isinstance(content_value, str) and str(mime).startswith("text/"):
-            full_size = utf8_size(content_value)
-            content_value = cut_middle(content_value, text_bytes) if full_size > text_bytes else content_value
-        name = clean_text(str(mime))
-        kept_size, kept_cost = _measure(content_value)
-        size += kept_size if full_size is None else full_size
-        dropped += 0 if full_size is None or full_size <= text_bytes else full_size - kept_size
-        cost += kept_cost + utf8_size(name)
-        data[name] = content_value
-    metadata_value = content.get("metadata")
-    metadata = clean(metadata_value) if isinstance(metadata_value, dict) else {}
-    return Bundle(data, metadata, size, cost + _measure(metadata)[1], dropped)
-
-
-def _measure(value: object) -> tuple[int, int]:
-    """Return the bytes of text in a JSON value, and its approximate memory."""
-    match value:
-        case str():
-            size = utf8_size(value)
-            return size, size + _ITEM_BYTES
-        case dict() | list():
-            weights = [_measure(item) for item in (value if isinstance(value, list) else (*value, *value.values()))]
-            return sum(size for size, _ in weights), _ITEM_BYTES + sum(cost for _, cost in weights)
-        case _:
-            return 8, _ITEM_BYTES
 
 
 class Budget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.replay.player import read_history, replay
+from kernelexec.replay.history_reader import read_history
+from kernelexec.replay.player import replay
 
 __all__ = ["read_history", "replay"]

@@ -1,34 +1,25 @@
-"""The replay of the cells of a notebook, script or journal in a new session, in order, with a report.
+"""The replay of recorded cells in a new session, in order, with a report.
 
-The file is read and checked before anything starts. A cell is run again if it is safe to repeat. A cell before a snapshot is
-not run if the snapshot has all its variables and the cell was slow, is not safe to repeat, or uses a variable that was already
-loaded from the snapshot: then its imports, functions and classes are run, and its variables loaded. After the last cell before
-the snapshot all variables of the snapshot are loaded, so that changes in place are applied once.
+A cell is run again if it is safe to repeat. A cell before a snapshot is not run if the snapshot has all its variables and the
+cell was slow, is not safe to repeat, or uses a variable that was already loaded from the snapshot: then its imports,
+functions and classes are run, and its variables loaded. After the last cell before the snapshot all variables of the snapshot
+are loaded, so that changes in place are applied once.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio.to_thread
 
-from kernelexec import cells
-from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
 from kernelexec.recorded_history import History, RecordedCell
-from kernelexec.records import journal
-from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.replay_safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
 from kernelexec.results import ExecutionFailed, ExecutionResult, Outcome, Replay, ReplayedCell, Restored
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text
 
-#: The limits of a file for a replay, in bytes and in cells.
-FILE_BYTES, CELLS_MAX = 256 * 1024 * 1024, 10_000
 #: A cell of at most this duration in seconds is always run again, also if a snapshot has its variables.
 QUICK_SECONDS = 1.0
 #: Languages whose cells run in the Python kernel.
@@ -39,52 +30,6 @@ _HEAD_CHARS, _REASON_CHARS = 60, 300
 _MASKED = re.compile(r"[\[<(]secret [A-Za-z_]\w*[\])>]", re.ASCII)
 _CONTAINED_MASK = "its text held a secret, which is not recorded"
 _UNKNOWN_NAME = re.compile(r"name '(?P<name>[^']+)' is not defined")
-
-
-def read_history(path: str | os.PathLike[str], config: Config) -> History:
-    """Read and check the cells of a notebook, script or journal. For a thread: a large file takes long.
-
-    In a session's workspace, links that lead out of it are refused.
-
-    Raises:
-        InvalidRequest: the path is missing, not a file, too large, not a valid notebook, or has a cell that no kernel can run.
-    """
-    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
-        message = f"notebook={path!r:.200}: must be the path of a notebook, a script or a journal."
-        raise InvalidRequest(message)
-    try:
-        file = Path(path).expanduser()
-        problem = _file_problem(file, config.workspace)
-    except (OSError, ValueError, RuntimeError) as exc:
-        message = f"notebook {str(path)!r:.200} cannot be read: {getattr(exc, 'strerror', None) or exc}."
-        raise InvalidRequest(message) from exc
-    if problem is not None:
-        message = f"notebook {str(path)!r} {problem}."
-        raise InvalidRequest(message)
-    is_journal = file.suffix.lower() == journal.SUFFIX
-    history = journal.read_history(file) if is_journal else History(CellFile.read(file).past)
-    if len(history.cells) > CELLS_MAX:
-        message = f"notebook {str(path)!r} has {len(history.cells)} cells, the limit is {CELLS_MAX}: open a shorter one."
-        raise InvalidRequest(message)
-    for number, cell in enumerate(history.cells, 1):
-        cells.check(cell.source, limit_bytes=config.capacity.code_bytes, label=f"cell {number} of {path}")
-        if cell.stdin is not None:
-            cells.check(cell.stdin, limit_bytes=config.capacity.code_bytes, label="stdin")
-    return history
-
-
-def _file_problem(file: Path, workspace: Path) -> str | None:
-    info, parent = file.stat(), workspace.expanduser().absolute()
-    absolute = Path(os.path.abspath(file))  # noqa: PTH100 - without following links
-    if absolute.is_relative_to(parent) and absolute.parent != parent:
-        session_directory = (parent / absolute.relative_to(parent).parts[0]).resolve()
-        if not file.resolve().is_relative_to(session_directory):
-            return "leads out of the session's directory by a link, which cells may have created"
-    if not stat.S_ISREG(info.st_mode):
-        return "is no file: name a notebook or a script"
-    if info.st_size > FILE_BYTES:
-        return f"has {info.st_size} bytes, the limit is {FILE_BYTES}: clear its outputs"
-    return None
 
 
 async def replay(

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from kernelexec.results.attempts import Attempt as Attempt
+from kernelexec.results.attempts import Attempts as Attempts
+from kernelexec.results.background import BackgroundCommand as BackgroundCommand
+from kernelexec.results.background import BackgroundOutput as BackgroundOutput
+from kernelexec.results.call_statistics import CallStatistics as CallStatistics
+from kernelexec.results.call_statistics import Statistics as Statistics
+from kernelexec.results.call_statistics import StatisticsAccumulator as StatisticsAccumulator
 from kernelexec.results.environments import Installation as Installation
 from kernelexec.results.environments import Package as Package
 from kernelexec.results.environments import PythonEnvironment as PythonEnvironment
@@ -14,27 +21,22 @@ from kernelexec.results.file_operations import FilesDeleted as FilesDeleted
 from kernelexec.results.file_operations import FileText as FileText
 from kernelexec.results.file_operations import FileWritten as FileWritten
 from kernelexec.results.file_operations import NotDeleted as NotDeleted
+from kernelexec.results.inputs import InputRequest as InputRequest
+from kernelexec.results.inputs import OnInput as OnInput
+from kernelexec.results.notes import model_notes as model_notes
 from kernelexec.results.outputs import DisplayData as DisplayData
 from kernelexec.results.outputs import Error as Error
 from kernelexec.results.outputs import ExecuteResult as ExecuteResult
 from kernelexec.results.outputs import Image as Image
-from kernelexec.results.outputs import InputRequest as InputRequest
-from kernelexec.results.outputs import OnInput as OnInput
 from kernelexec.results.outputs import Output as Output
 from kernelexec.results.outputs import Stream as Stream
 from kernelexec.results.outputs import best_image as best_image
 from kernelexec.results.outputs import decode_base64 as decode_base64
 from kernelexec.results.outputs import output_text as output_text
 from kernelexec.results.outputs import strip_ansi as strip_ansi
-from kernelexec.results.reports import Attempt as Attempt
-from kernelexec.results.reports import Attempts as Attempts
-from kernelexec.results.reports import BackgroundCommand as BackgroundCommand
-from kernelexec.results.reports import BackgroundOutput as BackgroundOutput
-from kernelexec.results.reports import Outcome as Outcome
-from kernelexec.results.reports import Replay as Replay
-from kernelexec.results.reports import ReplayedCell as ReplayedCell
-from kernelexec.results.reports import TestCase as TestCase
-from kernelexec.results.reports import TestReport as TestReport
+from kernelexec.results.replay import Outcome as Outcome
+from kernelexec.results.replay import Replay as Replay
+from kernelexec.results.replay import ReplayedCell as ReplayedCell
 from kernelexec.results.result import Cause as Cause
 from kernelexec.results.result import CellLine as CellLine
 from kernelexec.results.result import Diagnosis as Diagnosis
@@ -48,21 +50,19 @@ from kernelexec.results.result import SecurityError as SecurityError
 from kernelexec.results.result import State as State
 from kernelexec.results.result import Status as Status
 from kernelexec.results.result import Timing as Timing
-from kernelexec.results.result import model_notes as model_notes
-from kernelexec.results.usage import CallStatistics as CallStatistics
+from kernelexec.results.snapshots import Restored as Restored
+from kernelexec.results.snapshots import SavedVariable as SavedVariable
+from kernelexec.results.snapshots import SkippedVariable as SkippedVariable
+from kernelexec.results.snapshots import Snapshot as Snapshot
+from kernelexec.results.tests import TestCase as TestCase
+from kernelexec.results.tests import TestReport as TestReport
 from kernelexec.results.usage import KernelStatus as KernelStatus
 from kernelexec.results.usage import LargeVariable as LargeVariable
 from kernelexec.results.usage import LimitsSet as LimitsSet
 from kernelexec.results.usage import MemoryUse as MemoryUse
-from kernelexec.results.usage import Statistics as Statistics
-from kernelexec.results.usage import StatisticsAccumulator as StatisticsAccumulator
 from kernelexec.results.usage import Stats as Stats
 from kernelexec.results.variables import CodeStatus as CodeStatus
 from kernelexec.results.variables import Completion as Completion
-from kernelexec.results.variables import Restored as Restored
-from kernelexec.results.variables import SavedVariable as SavedVariable
-from kernelexec.results.variables import SkippedVariable as SkippedVariable
-from kernelexec.results.variables import Snapshot as Snapshot
 from kernelexec.results.variables import Variable as Variable
 from kernelexec.results.variables import Variables as Variables
 

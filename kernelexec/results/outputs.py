@@ -1,11 +1,11 @@
-"""The outputs of a cell, their conversion to text and images, and the cell's requests for input."""
+"""The outputs of a cell, and their conversion to text and images."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -121,18 +121,3 @@ def decode_base64(text: str) -> bytes | None:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class InputRequest:
-    """A cell's ``input(prompt)`` or ``getpass(prompt)``; the answer of the latter is a ``password``, which is not shown."""
-
-    execution_id: str
-    session: str
-    prompt: str
-    password: bool = False
-
-
-OnInput = Callable[[InputRequest], str | Awaitable[str | None] | None]
-"""A function that answers an input request. If it returns None or raises, the cell gets an ``EOFError``. A plain function is
-called in a thread."""

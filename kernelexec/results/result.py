@@ -1,17 +1,15 @@
-"""The result of one cell: its outputs in order, a verdict about time, failure and state, and notes on it for a model."""
+"""The result of one cell: its outputs in order, and a verdict about time, failure and state."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelexec.errors import KernelexecError
 from kernelexec.results.json_values import JsonConvertible
 from kernelexec.results.outputs import Error, Image, Output, best_image, output_text, stream_text
-from kernelexec.text import clean
 
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
@@ -20,9 +18,6 @@ Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled"]
 #: The steps of the escalation that ends a cell, gentlest first.
 InterruptStep = Literal["interrupt", "signal", "cancel", "command", "kill"]
-#: The limits of names or files in a line, and of its characters.
-JOINED_MAX = 100
-_LINE_CHARS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,27 +225,3 @@ def _result_adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     return TypeAdapter(ExecutionResult)
-
-
-def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[str]:
-    """Return the notes of a result, its state, hints and files; ``timeout_advice`` ends the sentence about a timeout."""
-    notes = list(result.notes)
-    if result.state == "lost":
-        names = ", ".join(result.lost_names[:JOINED_MAX])
-        names_text = f": {names} are gone" if names else ""
-        notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
-    if result.interrupted == "timeout":
-        notes.append(f"Over its timeout: give a larger timeout if it needs more time{timeout_advice}.")
-    if result.diagnosis is not None and result.status == "error":
-        notes.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
-    if result.status == "unknown":
-        notes.append("Look whether its effects and variables are there. With a new request_id it would run again.")
-    if result.files:
-        notes.append(f"files made or changed: {join_names(result.files)}")
-    return [str(clean(line[:_LINE_CHARS])) for line in notes]
-
-
-def join_names(names: Sequence[str], limit: int = JOINED_MAX) -> str:
-    """Return the names in one line, with the number of further ones."""
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

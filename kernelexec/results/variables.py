@@ -1,4 +1,4 @@
-"""The variables of a live session, as an inspection reports them and as snapshots save them; and completions of code."""
+"""The results of an inspection of a live session: variables and completions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from kernelexec.results.json_values import JsonReadable, is_count, read_list, read_text
+from kernelexec.results.json_values import is_count, read_list, read_text
 
 #: Whether code can be run as it stands; ``unknown`` if the kernel cannot decide.
 CodeStatus = Literal["complete", "incomplete", "invalid", "unknown"]
@@ -103,58 +103,3 @@ def _read_shape(value: object) -> tuple[int, ...] | None:
     if isinstance(value, list) and len(value) <= _DIMENSIONS and all(is_count(length) for length in value):
         return tuple(value)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class SavedVariable:
-    """A saved variable. ``file`` is the name of its file in the snapshot's directory, ``sha256`` the digest of the file.
-
-    ``seconds`` is the time to save it; loading takes about as long.
-    """
-
-    name: str
-    type: str
-    size_bytes: int
-    seconds: float
-    file: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedVariable:
-    """A variable that is not in a snapshot, with the reason; ``defined`` says that it is a module, function or class."""
-
-    name: str
-    reason: str
-    defined: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot(JsonReadable):
-    """The variables of a session at one moment; the kernel pickled each into a file of its own.
-
-    Objects that several variables share are restored as separate copies. The files are pickles: only a kernel reads them.
-    """
-
-    snapshot_id: str
-    directory: str
-    variables: tuple[SavedVariable, ...] = ()
-    left_out: tuple[SkippedVariable, ...] = ()
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the saved variables."""
-        return frozenset(variable.name for variable in self.variables)
-
-    @property
-    def total_bytes(self) -> int:
-        """The total size of the files."""
-        return sum(variable.size_bytes for variable in self.variables)
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """The outcome of restoring a snapshot: the restored names, and the missing ones with reasons."""
-
-    names: tuple[str, ...]
-    missing: tuple[SkippedVariable, ...] = ()

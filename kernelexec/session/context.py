@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ import anyio
 
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config, check_seconds
-from kernelexec.errors import InvalidRequest, KernelError, KernelNotAnswering
+from kernelexec.errors import KernelError, KernelNotAnswering
 from kernelexec.events import Event
 from kernelexec.kernel import Kernel
 from kernelexec.results import ExecutionResult, SecurityError
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.masking import ResultMasking, mask_result
 from kernelexec.session.cells.queue import CellQueue
-from kernelexec.session.cells.result_builder import ResultMasking, build_aborted_result, mask_result
+from kernelexec.session.cells.result_builder import build_aborted_result
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
@@ -131,19 +132,3 @@ class SessionContext:
                 "The kernel did not report the result of the launcher's call: another program may have replaced the launcher."
             )
         return answer
-
-
-def check_whole_number(value: object, name: str, meaning: str, low: int, high: int | None = None) -> int:
-    """Return a whole number; raise ``InvalidRequest`` for another value. ``meaning`` completes the message."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        limits = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise InvalidRequest(f"{name}={value!r:.100} must be {meaning}, {limits}.")
-    return value
-
-
-def check_names(names: object, limit: int) -> list[str]:
-    """Return the names of variables as a list; raise ``InvalidRequest`` for another value, or for too many."""
-    texts = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [None]
-    if len(texts) > limit or not all(isinstance(name, str) for name in texts):
-        raise InvalidRequest(f"names={names!r:.100} must be a list of names, {limit} at most.")
-    return [str(name) for name in texts]

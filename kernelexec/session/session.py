@@ -30,24 +30,29 @@ from kernelexec.records.journal import Journal
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.cell_run import OnOutput, OrphanedSession
+from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
+from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
-from kernelexec.session.cells.result_builder import ResultMasking
 from kernelexec.session.cells.result_cache import open_result_cache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
+from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.background_commands import BackgroundCommands
+from kernelexec.session.features.culling import IdleCulling, IdleTimer
 from kernelexec.session.features.executions import Executions
 from kernelexec.session.features.inspection import Inspection
-from kernelexec.session.features.limits import IdleCulling, IdleTimer, SessionLimits, StatisticsHook
+from kernelexec.session.features.limits import SessionLimits
 from kernelexec.session.features.package_installer import PackageInstaller
+from kernelexec.session.features.preinstall import Preinstaller
 from kernelexec.session.features.retry import Retries
 from kernelexec.session.features.run_tests import CodeTests
 from kernelexec.session.features.session_files import AsyncFiles
+from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.snapshots import VariableSnapshots
+from kernelexec.session.features.statistics_hook import StatisticsHook
 from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.supervisor import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.workspace import FileChanges, Workspace
@@ -161,8 +166,10 @@ class AsyncSession:
         self._snapshots = VariableSnapshots(context)
         self._background = BackgroundCommands(context)
         self._packages = PackageInstaller(context, self._inspection)
+        self._preinstaller = Preinstaller(context, self._packages)
         self._limits = SessionLimits(context)
         self._tests = CodeTests(context)
+        self._prompts = SessionPrompts(context, self._inspection)
         self._retries = Retries(self.execute, self.restart, self._snapshots)
         self._culling = IdleCulling(context, timer, self._background)
 
@@ -186,12 +193,12 @@ class AsyncSession:
     kill_background = _delegate("_background", BackgroundCommands.kill_background)
     install = _delegate("_packages", PackageInstaller.install)
     rebuild = _delegate("_packages", PackageInstaller.rebuild)
-    preinstall = _delegate("_packages", PackageInstaller.preinstall)
+    preinstall = _delegate("_preinstaller", Preinstaller.preinstall)
     stats = _delegate("_limits", SessionLimits.stats)
     set_limits = _delegate("_limits", SessionLimits.set_limits)
     run_tests = _delegate("_tests", CodeTests.run_tests)
-    guidance = _delegate("_inspection", Inspection.guidance)
-    debugging = _delegate("_inspection", Inspection.debugging)
+    guidance = _delegate("_prompts", SessionPrompts.guidance)
+    debugging = _delegate("_prompts", SessionPrompts.debugging)
     execute_with_retry = _delegate("_retries", Retries.execute_with_retry)
 
     @property

@@ -2,7 +2,7 @@
 
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
 ratios; absolute figures are those of the machine. All parts run, or those that are named: ``--peers``, ``--sessions`` (how
-soon they give results, what many cost), ``--containers`` (where the time of a start goes) and ``--ladder`` (how fast cells
+soon they give results, what many cost), ``--containers`` (where the time of a start goes) and ``--timeouts`` (how fast cells
 over their timeout are ended). What was found is shown as tables, written as JSON and drawn.
 """
 
@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.containers import show_containers
-from tests.benchmarks.ladder import show_ladder
 from tests.benchmarks.mcp import calls, throughput
 from tests.benchmarks.peers import ALONE, PEERS, missing
 from tests.benchmarks.report import draw, show_figures, show_times, write_json
 from tests.benchmarks.sessions import at_once, beside, restarts, starts
+from tests.benchmarks.timeouts import show_timeouts
 
 ONE_LINE = "print('x' * 10_000_000)"
 MANY_LINES = "for _ in range(100_000): print('x' * 99)"
@@ -181,13 +181,13 @@ def containers(chosen: argparse.Namespace) -> Any:
     return show_containers(*((1, 20) if chosen.smoke else (max(10, chosen.rounds),)))
 
 
-def ladder(chosen: argparse.Namespace) -> Any:
-    return show_ladder(rounds=1 if chosen.smoke else chosen.rounds)
+def timeouts(chosen: argparse.Namespace) -> Any:
+    return show_timeouts(rounds=1 if chosen.smoke else chosen.rounds)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "containers": containers,
-    "ladder": ladder,
+    "timeouts": timeouts,
     "sessions": sessions,
     "mcp": mcp,
     "peers": peers,

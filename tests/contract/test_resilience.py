@@ -16,8 +16,8 @@ from kernelexec import AsyncExecutor, ExecutionResult, Executor, Session
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from tests.conftest import EVERY_WAY, KINDS
-from tests.container.test_adoption import killed_server
 from tests.support.engine import needs_engine
+from tests.support.killed_server import killed_server
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -31,7 +31,9 @@ CLEAN = {"parent": 1, "processes": 0, "tmp": [], "shm": [], "objects": 0, "leads
 
 def ids(executor: Executor) -> set[str]:
     with Engine() as engine:
-        return {found.id for found in engine.list_containers(f"{WORKSPACE}={executor.config.workspaces}") if found.running}
+        return {
+            found.id for found in engine.list_containers(f"{WORKSPACE}={executor.config.absolute_workspace}") if found.running
+        }
 
 
 def opened(tmp_path: Path, more: dict[str, Any] | None = None, **options: Any) -> Executor:

@@ -23,7 +23,7 @@ from kernelexec.provisioning import Handover, LocalBackend, RuntimeDirectory, lo
 from kernelexec.provisioning.runtime.discovery import list_orphaned_sessions
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import running_cell
-from kernelexec.session.cells.cell_run import OrphanedSession
+from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session_resources import SessionResources
 
 BOUND = 60

@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> Config:
 
 def left_with(config: Config, root: Path, journal: Path) -> OrphanedSessionFile:
     """A session ``a`` as its owner's private directory tells of it."""
-    workspace, directory = config.workspaces / "a", root / "a"
+    workspace, directory = config.absolute_workspace / "a", root / "a"
     for path in (workspace, directory):
         path.mkdir(parents=True, exist_ok=True)
     write_session_file(directory, "a", workspace, None, journal)

@@ -50,7 +50,7 @@ def made(config: Config, root: Path) -> SessionResources:
 
 
 def taken_over(config: Config, root: Path) -> SessionResources:
-    workspace, directory = config.workspaces / "a", root / "left"
+    workspace, directory = config.absolute_workspace / "a", root / "left"
     for path in (workspace, directory):
         path.mkdir(parents=True, exist_ok=True)
     left = OrphanedSessionFile("a", workspace, directory, None, Handover(1, "token", {}, {}))
@@ -69,7 +69,7 @@ def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_it
         had(config, root)
     assert opened(tmp_path) == []
     assert [path.name for path in root.iterdir() if path.name != "left"] == []
-    assert list(config.workspaces.glob("a/*")) == []
+    assert list(config.absolute_workspace.glob("a/*")) == []
     found = had(config, root)
     try:
         assert found.journal is not None

@@ -221,7 +221,7 @@ class ContainerBackend:
             "mounts": [*self._mounts_at_start(), *own_mounts],
             "labels": build_labels(
                 session=self.session,
-                workspace=self.config.workspaces,
+                workspace=self.config.absolute_workspace,
                 root=self.root,
                 runtime=runtime.path,
                 held_by="lease" if runtime.has_lease else "pipe",
@@ -255,7 +255,9 @@ class ContainerBackend:
         """Run a task in a container of its own, with the workspace only if the task writes there."""
         from kernelexec.provisioning.container.task_container import run_in_container  # noqa: PLC0415 - docker, as above
 
-        labels = build_labels(session=self.session, workspace=self.config.workspaces, root=self.root, runtime=task.directory)
+        labels = build_labels(
+            session=self.session, workspace=self.config.absolute_workspace, root=self.root, runtime=task.directory
+        )
         binds = self._mounts_at_start() if task.sees_workspace else []
         return await run_in_container(task, self.config, self.environment(), labels, binds, self.cwd)
 

@@ -39,7 +39,7 @@ class OrphanedRoot:
 
 def adopt_orphans(config: Config) -> list[OrphanedRoot]:
     """Take over private directories of dead owners in a workspace, in a thread; may raise ``EngineFailed``."""
-    workspace = str(config.workspaces)
+    workspace = str(config.absolute_workspace)
     with Engine.acquire() as engine:
         containers = engine.list_containers(f"{WORKSPACE}={workspace}")
         orphans = []
@@ -81,7 +81,7 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
     left, and ended ones are removed after a while. May raise ``EngineFailed``.
     """
     waiting = set()
-    own_workspace = str(config.workspaces)
+    own_workspace = str(config.absolute_workspace)
     with Engine.acquire() as engine:
         for container in engine.list_containers(OWNER):
             if stop.is_set():

@@ -162,13 +162,15 @@ def _other_sessions(config: Config) -> Iterator[str]:
         with suppress(OSError):
             yield from (str(path) for path in base.glob(f"{ROOT_PREFIX}*"))
     cache_directory = config.cache.results_directory if config.cache.enabled else None
-    yield from _absolute_paths(path for path in (config.workspaces, config.log_dir, cache_directory) if path is not None)
+    yield from _absolute_paths(
+        path for path in (config.absolute_workspace, config.log_dir, cache_directory) if path is not None
+    )
 
 
 def record_directories(config: Config) -> list[Path]:
     """Return the directories with records of the code that ran: the journals and logs of all sessions."""
     logs = config.log_dir
-    return [config.workspaces.resolve() / ".journals", *([logs.expanduser().resolve()] if logs else [])]
+    return [config.absolute_workspace.resolve() / ".journals", *([logs.expanduser().resolve()] if logs else [])]
 
 
 def file_roots(config: Config, workspace: Path, to_kernel_path: Callable[[str], str]) -> tuple[FileRoot, ...]:

@@ -100,7 +100,7 @@ def writable_directories(config: Config, workspace: str | None, *, with_temporar
 def all_writable_directories(config: Config, workspace: str | None) -> list[str]:
     """Return the directories that kernels of any session can write."""
     directories = writable_directories(config, workspace)
-    return [*directories, str(config.workspaces.resolve())] if directories else []
+    return [*directories, str(config.absolute_workspace.resolve())] if directories else []
 
 
 def find_own_import(directories: Iterable[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Readers of journals: records, requests, rows for people, cells for a replay, the cell of a dead owner, and statistics.
+"""Readers of journals: their records, their requests, and their cells as rows for people.
 
 Any program may have written the file: types and sizes of values are checked, and lines that are not records are skipped.
 """
@@ -6,20 +6,15 @@ Any program may have written the file: types and sizes of values are checked, an
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelexec import cells
-from kernelexec.cells import Cell
-from kernelexec.errors import InvalidCode, InvalidRequest, did_you_mean
-from kernelexec.recorded_history import History, RecordedCell, restore_call
+from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.records.journal.records import request_mark
-from kernelexec.results import CallStatistics, ExecutionResult, Snapshot, Statistics, StatisticsAccumulator
+from kernelexec.results import ExecutionResult
 
 DIRECTORY, SUFFIX = ".journals", ".jsonl"
 #: Separators of the numbers of parts, and of sibling journals of other processes; session names do not contain them.
@@ -29,9 +24,7 @@ _ANY_REQUEST, _ANY_SPACED = b'"request_id":"', b'"request_id": "'
 #: The keys of a record for the fields of a row that have another name.
 _KEYS = {"reason": "why"}
 #: Larger recorded values are not believed: of a duration in seconds, of another number.
-_LONGEST, _LARGEST = 1e9, 2.0**53
-#: The timeout of a running cell whose record names none, in seconds.
-_TIMEOUT = 60.0
+SECONDS_MAX, _LARGEST = 1e9, 2.0**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +177,7 @@ def _fits(name: str, value: object) -> bool:
         case "exit_code":
             return isinstance(value, int)
         case "seconds":
-            return _number(value, _LONGEST) is not None
+            return read_number(value, SECONDS_MAX) is not None
         case _:
             return isinstance(value, str)
 
@@ -197,164 +190,7 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-@dataclass(slots=True)
-class _SessionRun:
-    """A life of a session: from its opening to its end, or to the end of its owner."""
-
-    whole: bool = True
-    """Whether its own replay was completed."""
-    cells: dict[str, RecordedCell] = field(default_factory=dict)
-    running: str | None = None
-    kernel: object = None
-    snapshot: Snapshot | None = None
-    covered: int = 0
-    replaced: list[int] = field(default_factory=list)
-
-    def take(self, record: dict[str, Any]) -> None:
-        """Add the next record of this life."""
-        match record.get("event"):
-            case "started":
-                self.running, self.kernel = str(record.get("execution_id")), record.get("kernel")
-                self.cells[self.running] = _start_cell(record)
-            case "finished" if (execution_id := str(record.get("execution_id"))) in self.cells:
-                self.cells[execution_id] = _finish_cell(self.cells[execution_id], record)
-                self.running = None
-            case "aborted" if self.running is not None and self.running == record.get("execution_id"):
-                del self.cells[self.running]
-                self.running = None
-            case "kernel":
-                self._kernel_changed(record)
-            case "snapshot":
-                with suppress(ValueError, TypeError):
-                    self.snapshot, self.covered = Snapshot.from_dict(record["snapshot"]), len(self.cells)
-            case "replayed":
-                self.whole = True
-                self._take_over(record)
-
-    def _kernel_changed(self, record: dict[str, Any]) -> None:
-        change, language = record.get("change"), record.get("language")
-        if change == "started" and language == "python" and self.cells:
-            self.replaced.append(len(self.cells))
-        elif change == "died" and self.running is not None and language == self.kernel:
-            self.cells[self.running] = replace(self.cells[self.running], ended_kernel=True)
-
-    def _take_over(self, record: dict[str, Any]) -> None:
-        """Replace the cells that a replay ran by those that its snapshot stood for."""
-        carried, played = History.from_metadata(record), record.get("cells")
-        if carried is None or not isinstance(played, list):
-            return
-        rest = {str(cell.get("execution_id")) for cell in played[carried.covered :] if isinstance(cell, dict)}
-        cells = {f"covered {number}": cell for number, cell in enumerate(carried.cells)}
-        self.cells = cells | {execution_id: cell for execution_id, cell in self.cells.items() if execution_id in rest}
-        self.snapshot, self.covered = carried.snapshot, carried.covered
-        self.replaced.clear()
-
-
-def read_history(path: Path) -> History:
-    """Return the cells of the newest life that has any; a life that ended during its own replay does not count.
-
-    Cells that never ran are left out: nothing of them was lost.
-    """
-    life = newest = _SessionRun()
-    for record in read(path):
-        if record.get("event") == "opened":
-            if life.cells and life.whole:
-                newest = life
-            life = _SessionRun(whole="replays" not in record)
-        else:
-            life.take(record)
-    last = life if life.cells and life.whole else newest
-    return History(tuple(last.cells.values()), last.snapshot, last.covered, tuple(last.replaced))
-
-
-def _start_cell(record: dict[str, Any]) -> RecordedCell:
-    cell = RecordedCell(str(record.get("code", "")), language=str(record.get("language", "python")), status="unfinished")
-    return restore_call(cell, record) if record.get("lasts") is True else cell
-
-
-def _finish_cell(cell: RecordedCell, record: dict[str, Any]) -> RecordedCell:
-    status, error, interrupted = (record.get(name) for name in ("status", "error", "interrupted"))
-    return replace(
-        cell,
-        status=status if status in ("ok", "error") else None,
-        interrupted=interrupted if interrupted in ("timeout", "request") else None,
-        seconds=_number(record.get("seconds"), _LONGEST),
-        ename=str(error.get("ename")) if isinstance(error, dict) else None,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class RunningCell:
-    """A cell that was sent to a kernel, and whose end is not recorded."""
-
-    execution_id: str
-    cell: Cell
-    kernel_epoch: int
-    request_id: str | None
-    timeout: float
-    """The timeout from its start, in seconds."""
-    began: float
-    """The time when it was sent, in seconds of ``time.monotonic``."""
-
-
-def running_cell(path: Path) -> RunningCell | None:
-    """Return the cell that is running in the newest life of a session, if any. For a thread: a journal may be long."""
-    running: dict[str, Any] | None = None
-    for fields in read(path):
-        match fields.get("event"):
-            case "opened" | "closed":
-                running = None
-            case "started":
-                running = fields
-            case "finished" | "aborted" if running and running.get("execution_id") == fields.get("execution_id"):
-                running = None
-    with suppress(LookupError, TypeError, ValueError, InvalidCode):
-        return None if running is None else _restore_running(running)
-    return None
-
-
-def _restore_running(fields: dict[str, Any]) -> RunningCell | None:
-    """Return the cell of a record; None if it cannot be restored."""
-    timeout, epoch, request_id, execution_id = (
-        fields.get(name) for name in ("timeout", "kernel_epoch", "request_id", "execution_id")
-    )
-    cell = cells.from_record(fields)
-    if not isinstance(execution_id, str) or not isinstance(epoch, int) or cells.source_digest(cell) != fields["sha256"]:
-        return None
-    if request_id is not None and (not isinstance(request_id, str) or cells.fingerprint(cell) != fields["fingerprint"]):
-        return None
-    elapsed = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(fields["time"])).total_seconds())
-    budget = float(timeout) if isinstance(timeout, int | float) and timeout > 0 else _TIMEOUT
-    return RunningCell(execution_id, cell, epoch, request_id, budget, time.monotonic() - elapsed)
-
-
-def statistics(path: Path, *, keep: int) -> Statistics:
-    """Return the statistics of all ended cells of a journal, and the newest of them one by one; without their limits."""
-    tally, begun = StatisticsAccumulator(keep), dict[str, dict[str, Any]]()
-    for fields in read(path):
-        name = fields.get("execution_id")
-        if isinstance(name, str) and fields.get("event") == "started":
-            begun[name] = fields
-        elif isinstance(name, str) and fields.get("event") == "finished":
-            tally.add(_call(name, begun.pop(name, {}), fields))
-    return tally.statistics
-
-
-def _call(name: str, begun: dict[str, Any], ended: dict[str, Any]) -> CallStatistics:
-    peak = _number(ended.get("peak_memory_bytes"))
-    return CallStatistics(
-        name,
-        str(begun.get("language", "")),
-        ended.get("status") == "ok",
-        _number(ended.get("seconds")) or 0.0,
-        _number(begun.get("timeout")),
-        cpu_seconds=_number(ended.get("cpu_seconds")),
-        peak_memory_bytes=None if peak is None else int(peak),
-        output_bytes=int(_number(ended.get("total_bytes")) or 0),
-    )
-
-
-def _number(value: object, limit: float = _LARGEST) -> float | None:
+def read_number(value: object, limit: float = _LARGEST) -> float | None:
     """Return a recorded number if it is plausible."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < limit else None  # type: ignore[arg-type, operator]

@@ -1,4 +1,4 @@
-"""Cells in the notebook format, and files of cells: notebooks (``.ipynb``, through nbformat) and scripts (``# %%``).
+"""Files of cells: notebooks (``.ipynb``, any format version, read and written through nbformat) and scripts (``# %%``).
 
 Scripts need no nbformat, which can take more than a second to import (jsonschema, with
 all formats installed).
@@ -11,18 +11,16 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from kernelexec.cells import Cell, ShellCell
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import DisplayUpdated, Event
 from kernelexec.recorded_history import RecordedCell, RecordedStatus, restore_call
-from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
+from kernelexec.records.notebook.cell_format import notebook_output
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.workspace.safe_files import replace_file
 
-_JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 _CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)
 _PROSE = re.compile(r"\[(?:markdown|md)\]")
 _COMMENT = re.compile(r"^# ?", re.MULTILINE)
@@ -175,43 +173,3 @@ def _prose(text: str) -> str:
     """Return Markdown from comments, or from one string in triple quotes."""
     quoted = _QUOTED.fullmatch(text.strip())
     return quoted["text"].strip("\n") if quoted else _COMMENT.sub("", text)
-
-
-def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
-    """Return a cell with its outputs in the notebook format 4.5, and metadata for a replay."""
-    noted = {"execution_id": result.execution_id, "status": result.status, "state": result.state, "seconds": result.timing.run}
-    if isinstance(cell, ShellCell) and cell.persistent:
-        noted["command"] = {"work_dir": cell.work_dir, "stdin": cell.stdin}
-    if cell.language != "python":
-        noted["language"] = cell.language
-    return {
-        "cell_type": "code",
-        "id": result.execution_id[:16],
-        "metadata": {"kernelexec": noted},
-        "execution_count": result.execution_count,
-        "source": cell.source,
-        "outputs": [notebook_output(output) for output in result.outputs],
-    }
-
-
-def notebook_output(output: Output) -> dict[str, Any]:
-    """Return an output in the notebook format."""
-    match output:
-        case Stream():
-            return {"output_type": "stream", "name": output.name, "text": output.text}
-        case DisplayData() | ExecuteResult():
-            content = {"data": bundle(output.data), "metadata": output.metadata}
-            if isinstance(output, DisplayData):
-                return {"output_type": "display_data", **content}
-            return {"output_type": "execute_result", **content, "execution_count": output.execution_count}
-        case Error():
-            traceback = list(output.traceback)
-            return {"output_type": "error", "ename": output.ename, "evalue": output.evalue, "traceback": traceback}
-
-
-def bundle(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mime bundle of the format: JSON for JSON media types, text for all others."""
-    return {
-        mime: value if isinstance(value, str) or _JSON_TYPE.fullmatch(mime) else json.dumps(value, ensure_ascii=False)
-        for mime, value in data.items()
-    }

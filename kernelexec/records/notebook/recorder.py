@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from kernelexec.cells import Cell
 from kernelexec.events import CellExecuted, DisplayUpdated, Event
-from kernelexec.records.notebook.notebook_io import bundle, code_cell
+from kernelexec.records.notebook.cell_format import bundle, code_cell
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.text import make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file

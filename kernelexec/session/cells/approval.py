@@ -15,8 +15,8 @@ from kernelexec.policy import Policy, Refusal
 from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
 from kernelexec.policy.refusal import shorten_command
 from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.callbacks import CallbackError, call_user_function
 from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.user_functions import CallbackError, call_user_function
 
 logger = logging.getLogger("kernelexec")
 _NOTHING_RAN = "Nothing ran; other cells are not affected."

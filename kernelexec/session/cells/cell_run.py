@@ -1,11 +1,11 @@
-"""One run of a cell in a session, from its submission to its result, or from the takeover of its kernel."""
+"""One run of a cell in a session, from its submission to its result."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,6 @@ from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
-from kernelexec.provisioning import Handover
-from kernelexec.records.journal import RunningCell
 from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Timing
 from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
@@ -174,29 +172,3 @@ class CellRun:
         metadata = self.execution.reply_metadata if self.execution else {}
         report = metadata.get(protocol.METADATA_KEY)
         return report if isinstance(report, dict) else {}
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanedSession:
-    """A kernel without an owner, and its running cell according to the journal."""
-
-    handover: Handover
-    running_cell: RunningCell | None
-    ended_epochs: Mapping[str, int] = field(default_factory=dict)
-    """The last epoch of each other language's kernel that ended with the owner."""
-
-    def make_run(self, isolation: str) -> CellRun | None:
-        """Return a run that resumes the cell, or None if no cell runs in that kernel: cells of other kernels have ended."""
-        running_cell = self.running_cell
-        if running_cell is None or running_cell.cell.kernel != "python" or running_cell.kernel_epoch != self.handover.epoch:
-            return None
-        return CellRun(
-            cell=running_cell.cell,
-            masked_cell=running_cell.cell,
-            timeout=running_cell.timeout,
-            isolation=isolation,
-            request_id=running_cell.request_id,
-            execution_id=running_cell.execution_id,
-            in_flight=True,
-            timestamps=Timestamps(running_cell.began, running_cell.began, running_cell.began),
-        )

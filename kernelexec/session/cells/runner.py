@@ -17,14 +17,15 @@ from kernelexec.outputs import Collector, MaskedCollector, StreamMasking, feed_r
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.callbacks import answer_input_requests
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.result_builder import build_result, build_unknown_result, mask_result
+from kernelexec.session.cells.input_answers import answer_input_requests
+from kernelexec.session.cells.masking import mask_result
+from kernelexec.session.cells.result_builder import build_result, build_unknown_result
 from kernelexec.session.cells.result_cache import FROM_CACHE_NOTE, CellResultCache
-from kernelexec.session.kernels.cell_end import LostState, Verdict, report_lost_state
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
+from kernelexec.session.kernels.verdict import LostState, Verdict, report_lost_state
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
 logger = logging.getLogger("kernelexec")

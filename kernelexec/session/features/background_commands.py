@@ -15,7 +15,8 @@ from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
 from kernelexec.results.json_values import is_count, read_list
 from kernelexec.session.cells.cell_run import CellRun
-from kernelexec.session.context import SessionContext, check_whole_number
+from kernelexec.session.context import SessionContext
+from kernelexec.session.features.arguments import check_whole_number
 from kernelexec.text import clean_text
 
 #: The seconds that the kernel's control thread may take to answer, also while a cell runs.

@@ -19,7 +19,8 @@ from kernelexec.results import ExecutionResult, OnInput, OutputPage, Progress
 from kernelexec.session.cells.approval import check_callables
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
-from kernelexec.session.context import SessionContext, check_whole_number
+from kernelexec.session.context import SessionContext
+from kernelexec.session.features.arguments import check_whole_number
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024

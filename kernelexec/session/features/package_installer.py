@@ -1,9 +1,8 @@
-"""The installation of packages into a session's virtual environment, with an exact lock, and before its first cell."""
+"""The installation of packages into a session's virtual environment, with an exact lock."""
 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,12 +33,6 @@ from kernelexec.workspace.safe_files import read_regular, replace_beneath
 #: The lock of a workspace's virtual environment.
 LOCK = Path(".kernelexec", "pylock.toml")
 _LOCK_BYTES = 2 * 1024 * 1024
-_SYSTEM = """
-export DEBIAN_FRONTEND=noninteractive; as=; [ "$(id -u)" = 0 ] || as="sudo -n"
-$as apt-get update -qq && $as apt-get install -qq -y --no-install-recommends -- {}
-"""
-_NPM = "npm install --no-audit --no-fund -- {}"
-_REASON_CHARS = 300
 #: The seconds that an installation may take by default.
 INSTALL_SECONDS = 600.0
 _DEFAULT_VENV = ".venv"
@@ -125,49 +118,6 @@ class PackageInstaller:
         installation = await self._install(InstallRequest(fresh=True), activate=False)
         if not installation.ok:
             raise KernelError(f"The virtual environment {installation.venv} cannot be replaced: {installation.output}")
-
-    async def preinstall(self) -> None:
-        """Install system packages, then Python packages, then npm packages. The executor calls it."""
-        wanted = self._context.config.programs.preinstall
-        if wanted.system and self._context.isolation != "container":
-            self._warn_not_installed("system", wanted.system, "system packages are installed in containers only")
-        elif wanted.system:
-            await self._run_install_command("system", wanted.system, _SYSTEM)
-        if wanted.python:
-            await self._preinstall_python(wanted.python)
-        if wanted.npm:
-            await self._run_install_command("npm", wanted.npm, _NPM)
-
-    async def _preinstall_python(self, names: tuple[str, ...]) -> None:
-        try:
-            installation = await self.install(names, wheels=self._context.config.programs.preinstall.wheels)
-        except KernelexecError as exc:
-            self._warn_not_installed("python", names, str(exc))
-        else:
-            self._context.kernels.python.notes.extend(installation.notes)
-            if not installation.ok:
-                self._warn_not_installed("python", names, installation.output)
-
-    async def _run_install_command(self, kind: str, names: tuple[str, ...], command: str) -> None:
-        """Run an internal command in the kernel's environment, without rules and without a record in the notebook."""
-        context = self._context
-        if not context.kernels.backend.network:
-            self._warn_not_installed(kind, names, "the session has no network")
-            return
-        script = command.format(shlex.join(names)).strip()
-        source = protocol.run_program_source(["sh", "-c", script])
-        try:
-            run, result = await context.run_internally(source, INSTALL_SECONDS)
-        except KernelexecError as exc:
-            self._warn_not_installed(kind, names, str(exc))
-        else:
-            if result.status != "ok" or run.get_launcher_report().get("exit_code") != 0:
-                self._warn_not_installed(kind, names, result.stderr or result.stdout)
-
-    def _warn_not_installed(self, kind: str, names: Iterable[str], output: str) -> None:
-        reason = output.strip()[-_REASON_CHARS:].strip() or "no reason was reported"
-        message = f"programs.preinstall.{kind} ({', '.join(names)}) was not installed: {reason}"
-        self._context.kernels.python.notes.append(message)
 
     async def _install(
         self, request: InstallRequest, lock: PackageLock | None = None, *, activate: bool = True

@@ -13,7 +13,7 @@ from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import Attempt, Attempts, ExecutionResult
 from kernelexec.session.cells.cell_run import OnOutput
-from kernelexec.session.context import check_whole_number
+from kernelexec.session.features.arguments import check_whole_number
 from kernelexec.session.features.snapshots import VariableSnapshots
 
 #: A function that returns the code of the next try from all tries so far, or None to give up.

@@ -17,8 +17,8 @@ from kernelexec.events import KernelChanged, MemoryHigh
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import Backend, InstalledSpec
 from kernelexec.provisioning.runtime.discovery import write_language_file
-from kernelexec.session.kernels.cell_end import LOST_WITH_OWNER
 from kernelexec.session.kernels.supervisor import KernelSupervisor
+from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
 from kernelexec.session.lifecycle import TaskScope
 
 _ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}

@@ -15,7 +15,7 @@ from kernelexec.config import Config
 from kernelexec.executor_directories import ExecutorDirectories, adopted_resources
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
-from kernelexec.session.cells.cell_run import OrphanedSession
+from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session_resources import SessionResources
 
 BOUND = 60

@@ -142,7 +142,7 @@ class Place:
             "others_kernel": int(self.other.execute("import os; print(os.getpid())").stdout),
             "others_connection": str(connection),
             "others_file": str(self.other.workspace / "own"),
-            "journal": str(executor.config.workspaces / ".journals" / "other.jsonl"),
+            "journal": str(executor.config.absolute_workspace / ".journals" / "other.jsonl"),
             **more,
         }
 

@@ -110,7 +110,7 @@ def test_what_is_not_safe_is_not_repeated_and_who_needs_it_says_so(own: Executor
 
 
 def test_what_is_not_safe_is_repeated_on_request(own: Executor, tmp_path: Path) -> None:
-    mark = own.config.workspaces / "again" / "mark"
+    mark = own.config.absolute_workspace / "again" / "mark"
     mark.parent.mkdir(parents=True)
     mark.touch()
     path = written(tmp_path / "a.ipynb", f"import os\nr = os.remove({str(mark)!r})", "print(r)")

@@ -19,12 +19,12 @@ TIMEOUT, GRACE = 0.2, 1.0
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     config = {"budgets": {"grace": GRACE}}
-    with Executor(isolation="local", workspace=tmp_path_factory.mktemp("ladder"), config=config) as opened:
+    with Executor(isolation="local", workspace=tmp_path_factory.mktemp("escalation"), config=config) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("overrun", OVERRUNS.values(), ids=OVERRUNS)
-def test_an_overrun_is_ended_by_its_rung(patient: Executor, overrun: Overrun) -> None:
+def test_an_overrun_is_ended_by_its_step(patient: Executor, overrun: Overrun) -> None:
     session = patient.session()
     magic = overrun.code.startswith(("%%", "!"))
     assert session.execute(f"{overrun.prepared}\nx = 1").ok
@@ -43,7 +43,7 @@ def test_an_overrun_is_ended_by_its_rung(patient: Executor, overrun: Overrun) ->
     session.close()
 
 
-def test_an_interrupt_on_request_climbs_the_same_ladder(patient: Executor) -> None:
+def test_an_interrupt_on_request_takes_the_same_steps(patient: Executor) -> None:
     session = patient.session()
     running = session.execute("import time\nprint('before', flush=True)\ntime.sleep(600)", wait=0.3)
     assert running.status == "running"

@@ -14,7 +14,7 @@ from tests.support.overrunning_cells import OVERRUNS
 TIMEOUT = 0.5
 
 
-def show_ladder(rounds: int) -> dict[str, list[float]]:
+def show_timeouts(rounds: int) -> dict[str, list[float]]:
     table = Table(title=f"cells over a timeout of {TIMEOUT} s, grace 1 s: medians of {rounds}")
     found: dict[str, list[float]] = {}
     for name in ("cell", "s from timeout to result", "step", "state"):

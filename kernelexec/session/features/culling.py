@@ -1,0 +1,70 @@
+"""The culling of idle kernels: it frees their memory, the session stays, and its next cell reports the lost state."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import anyio
+
+from kernelexec.events import Event, KernelChanged, MemoryHigh, OutputReceived
+from kernelexec.session.context import SessionContext
+from kernelexec.session.features.background_commands import BackgroundCommands
+
+logger = logging.getLogger("kernelexec")
+
+
+class IdleTimer:
+    """A hook that records the time of a session's last use, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.last_use = time.monotonic()
+
+    def __call__(self, event: Event, /) -> None:
+        """Restart the timer at each use; events that a kernel causes by itself do not count as uses."""
+        if not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
+            self.restart()
+
+    def restart(self) -> None:
+        """Count the idle time from now on."""
+        self.last_use = time.monotonic()
+
+
+class IdleCulling:
+    """The end of a session's kernels after ``capacity.idle_seconds`` without a use.
+
+    Cells, file operations, snapshots, tests and background commands are uses, from their beginning to their end. Inspections
+    and threads that a cell left running are not.
+    """
+
+    def __init__(self, context: SessionContext, timer: IdleTimer, background: BackgroundCommands) -> None:
+        self._context = context
+        self._timer = timer
+        self._background = background
+        self._task = anyio.CancelScope()
+        self.culled_at: float | None = None
+        """The time, on the monotonic clock, of the last culling."""
+
+    async def run(self, idle_seconds: float) -> None:
+        """End idle kernels, as a task of the session."""
+        with self._task:
+            while True:
+                await anyio.sleep(max(0.0, self._timer.last_use + idle_seconds - time.monotonic()))
+                if self._is_idle(idle_seconds) and not await self._background.has_running():
+                    epochs = await self._context.kernels.cull(lambda: self._is_idle(idle_seconds))
+                    if epochs:
+                        self.culled_at = time.monotonic()
+                        extra = {"session": self._context.name, "kernel_epoch": epochs, "idle": idle_seconds}
+                        logger.info("kernelexec.kernel_culled", extra=extra)
+                if self._is_due(idle_seconds):
+                    self._timer.restart()  # the next check follows after another idle time
+
+    def stop(self) -> None:
+        """End the task."""
+        self._task.cancel()
+
+    def _is_idle(self, idle_seconds: float) -> bool:
+        return self._context.queue.first is None and self._is_due(idle_seconds)
+
+    def _is_due(self, idle_seconds: float) -> bool:
+        return time.monotonic() >= self._timer.last_use + idle_seconds
