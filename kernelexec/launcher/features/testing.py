@@ -46,6 +46,9 @@ _READ_BYTES, _READS = 64 * 1024, 16
 _REPORTS_BYTES = 1024 * 1024
 #: Variable with a mark in the environment of the watcher and its descendants.
 _MARK = "KERNELEXEC_TESTS"
+#: None is no failure from functions whose names begin so, and from the methods that IPython calls for magics and commands.
+_ASSERTING = ("assert", "check", "expect", "test", "verify")
+_SHELL_METHODS = ("run_line_magic", "run_cell_magic", "system", "getoutput")
 _ENCODE, _EVALUATE, _SET_HANDLER = json.JSONEncoder().encode, eval, signal.signal
 _NOT_RUN = {"verdict": "ERROR", "message": "It was not run."}
 
@@ -316,7 +319,9 @@ class CaseRunner:
         if code.co_flags & inspect.CO_COROUTINE:
             value = asyncio.run(value)
         if error := self._shell.inner_error:  # IPython only shows this error, as for %run and %%capture
-            raise _CaseError(f"{error['ename']}: {error['evalue']}")
+            if error["ename"] == "AssertionError":
+                raise AssertionError(error["evalue"])
+            raise _CaseError(f"{error['ename']}: {error['evalue']}".removesuffix(": "))
         return value
 
     def _check(self, source: str, name: str) -> None:
@@ -331,13 +336,15 @@ class CaseRunner:
         compares = not statements and isinstance(last.value, ast.Compare)
         value, operands = self._evaluate_expression(last.value, name, compares=compares)
         has_results, code = self._check_results(), self._shell.last_exit_code
+        called = _find_called_name(last.value)
+        is_magic = called in _SHELL_METHODS
+        text = linecache.getline(name, last.lineno).strip() if is_magic else ast.unparse(last.value)
         if value is None and code:
-            raise _CaseError(f"The last command ended with exit code {code}.")
-        if value is None and (statements or has_results or code == 0):
+            raise _CaseError(f"{text} ended with exit code {code}.")
+        if value is None and (statements or has_results or is_magic or called.startswith(_ASSERTING)):
             return
         if not value and (not statements or type(value).__name__ in ("bool", "bool_")):  # numpy's False too
             explained = [f"{side} is {_show(operand)}" for side, operand in operands.items()]
-            text = ast.unparse(last.value)
             raise AssertionError("; ".join([f"{text} does not hold", *explained]) if compares else f"{text} is {_show(value)}")
 
     def _evaluate_expression(self, node: ast.expr, name: str, *, compares: bool) -> tuple[Any, dict[str, Any]]:
@@ -359,8 +366,9 @@ class CaseRunner:
 
     def _check_results(self) -> bool:
         """Return whether there are results; raise AssertionError if one is not true."""
-        results = self._namespace.get(RESULTS, ())
-        truths = [bool(result) for result in (results.values() if isinstance(results, dict) else results)]
+        content = self._namespace.get(RESULTS, ())
+        results = content.values() if isinstance(content, dict) else content if isinstance(content, list | tuple) else [content]
+        truths = [bool(result) for result in results]
         false = [str(position) for position, truth in enumerate(truths, 1) if not truth]
         if false:
             raise AssertionError(f"Of {len(truths)} results not true: {', '.join(false)}.")
@@ -375,13 +383,22 @@ class CaseRunner:
         text = linecache.getline(file, line).strip()
         is_failed = isinstance(exc, AssertionError) and name != CODE
         if is_failed or isinstance(exc, _CaseError):
-            message = truncate(exc) or f"{text or 'an assertion'} does not hold"
+            is_known = text and not text.startswith("%%")
+            message = truncate(exc) or f"{text if is_known else 'an assertion'} does not hold"
         elif isinstance(exc, SystemExit):
             message = "It exits." if exc.code is None else f"It exits, with {_show(exc.code)}."
         else:
             message = f"{type(exc).__name__}: {truncate(exc)}".removesuffix(": ")
         verdict = {"verdict": "FAIL" if is_failed else "ERROR", "message": _cut(message, _MESSAGE_CHARS)}
         return verdict | ({"line": line, "line_text": _cut(text, _MESSAGE_CHARS), "in_code": file == CODE} if line else {})
+
+
+def _find_called_name(node: ast.expr) -> str:
+    """Return the name of the function or method that an expression calls, in small letters; empty for another expression."""
+    match node.value if isinstance(node, ast.Await) else node:
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return name.lstrip("_").lower()
+    return ""
 
 
 def _show(value: Any) -> str:

@@ -40,8 +40,9 @@ class CodeTests:
         position for all, shared memory is shared. The tests wait for their place in the queue like a cell; no notebook
         records them.
 
-        A case is source text. A single expression must be true, and None is not. In several statements no assertion may fail,
-        and an expression at the end must not be False. A command at the end (``!``) must exit with 0. Nothing false may be in
+        A case is source text. A single expression must be true; None is not, except from a magic or a call of a function whose
+        name begins with assert, check, expect, test or verify. In several statements no assertion may fail, and an expression
+        at the end must not be False. A command at the end (``!``) must exit with 0. Nothing false may be in
         ``test_results``, a list that is empty at the start of each case; a single expression may just append to it. An exit
         is an error.
 
