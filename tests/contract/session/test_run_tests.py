@@ -93,7 +93,7 @@ VERDICTS = {
 MOCKS = {
     "a clock that stands": "import time\ntime.monotonic = time.time = lambda: 0.0",
     "no children": "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)",
-    "no calls": "import json, os, select\njson.dumps = os.write = os.waitpid = os.getpid = select.poll = None",
+    "no calls": "import json, os, select\njson.dumps = os.write = os.fork = os.waitpid = os.getpid = select.poll = None",
     "no shell": "get_ipython = None",
     "a len of its own": "import builtins\nbuiltins.len = lambda x: 7",
 }
