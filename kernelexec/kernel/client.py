@@ -292,7 +292,7 @@ class KernelClient:
         if execution is not None and execution.on_input_request is not None and execution.end is None:
             execution.on_input_request(request)
         else:
-            self.answer(request, None, "nobody is there to answer")
+            self.answer(request, None, "no client can answer")
 
     def _on_replay(self, execution: Execution, message: Message) -> None:
         """Take a report on output that is published again: its beginning with the reply so far, or a gap in it."""

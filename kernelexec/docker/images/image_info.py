@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _MARK = "kernelexec="
-_PROGRAM = re.compile(r"program=(?P<name>[a-z0-9]+) (?P<said>.*)")
+_PROGRAM = re.compile(r"program=(?P<name>[a-z0-9]+) (?P<version>.*)")
 _VERSION = re.compile(r"\d+(\.\d+)+\S*")
 _LONGEST = 200
 
@@ -56,7 +56,7 @@ class ImageFacts:
         answer: dict[str, Any] = {}
         for line in output.splitlines():
             if match := _PROGRAM.fullmatch(line):
-                programs[match["name"]] = match["said"]
+                programs[match["name"]] = match["version"]
             elif line.startswith(_MARK):
                 answer = _object(line.removeprefix(_MARK))
         specs = answer.get("kernelspecs")

@@ -26,8 +26,8 @@ _INQUIRY = Path(__file__).with_name("image_probe_script.py")
 _SHELL = """
 for name in bash sh node git; do
   path=$(command -v "$name") || continue
-  case $name in node|git) said=$("$name" --version 2>/dev/null) || said=$path;; *) said=$path;; esac
-  echo "program=$name $said"
+  case $name in node|git) version=$("$name" --version 2>/dev/null) || version=$path;; *) version=$path;; esac
+  echo "program=$name $version"
 done
 exec "$0" "$@"
 """

@@ -272,7 +272,7 @@ class _Reader:
                 return output if kind in _SEQUENCES else output and UNKNOWN
 
     def _output_of(self, substitution: Node) -> str:
-        """Record the commands of a substitution, and return the text that stands in its place."""
+        """Record the commands of a substitution, and return the text that replaces it."""
         if substitution.id not in self._outputs:
             self._outputs[substitution.id] = self._walk(substitution, None).rstrip("\n")
         return self._outputs[substitution.id]

@@ -53,7 +53,7 @@ class OomDetector:
         self._is_flagged = False
         """Whether the engine says that a process was killed for want of memory: it never takes that back."""
         self._was_flagged = False
-        """Whether it said so of an earlier kernel of the container."""
+        """Whether it reported one of an earlier kernel of the container."""
         self._is_counted = False
         """Whether the container's init has reported the kills until the kernel's end."""
 

@@ -187,7 +187,7 @@ def test_a_new_owner_answers_for_nobody(tmp_path: Path) -> None:
         kill_after(owner, "asked Name?")
         result = anyio.run(taken, path)
     assert (result.status, result.state) == ("ok", "kept")
-    assert result.text == "Name? no nobody is there to answer\n"
+    assert result.text == "Name? no no client can answer\n"
 
 
 def test_what_cannot_answer_is_refused(local: Session) -> None:
