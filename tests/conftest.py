@@ -29,9 +29,10 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 #: This directory.
 TESTS = Path(__file__).resolve().parent
 
-#: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all.
+#: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all. Their fork servers import
+#: no large libraries, which takes a second of processor time for each executor.
 KINDS: dict[str, dict[str, object]] = {
-    "local": {},
+    "local": {"preload": []},
     "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
 }
 #: Further ones, for the modules that say what holds for a kernel: how it is reached makes no difference to the others.
@@ -39,14 +40,14 @@ OVER_TCP: dict[str, dict[str, object]] = {
     "container over tcp": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30, "transport": "tcp"}},
 }
 #: In namespaces of this machine.
-WRAPPED: dict[str, dict[str, object]] = {"bubblewrap": {}}
+WRAPPED: dict[str, dict[str, object]] = {"bubblewrap": {"preload": []}}
 #: The same, and whether it is forked makes none either.
 NOT_FORKED: dict[str, dict[str, object]] = {
     "local without fork server": {"fork_server": False},
     "container without fork server": {**KINDS["container"], "fork_server": False},
 }
 #: As on a system that pins no unix sockets and forks no kernels: its side is this machine's all the same.
-ELSEWHERE: dict[str, dict[str, object]] = {"local without unix sockets": {}}
+ELSEWHERE: dict[str, dict[str, object]] = {"local without unix sockets": {"preload": []}}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
 _MORE = NOT_FORKED | OVER_TCP | ELSEWHERE
 _MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else needs_engine) for kind in _MORE)
@@ -80,6 +81,8 @@ _UNMEASURED = (
     *("hostile", "fuzz", "unit/launcher", "contract/launcher", "local/provisioning/test_confinement.py"),
     *("end_to_end/test_readme.py", "end_to_end/test_notebooks.py", "end_to_end/cli/test_streams.py"),
     *("end_to_end/cli/test_running.py", "end_to_end/cli/test_containers.py", "end_to_end/mcp/test_leaving_clients.py"),
+    *("end_to_end/mcp/test_stdio.py", "end_to_end/mcp/test_request_ids.py", "end_to_end/mcp/test_answers.py"),
+    *("end_to_end/mcp/test_answer_limits.py", "end_to_end/mcp/test_structured.py"),
 )
 #: How coverage's settings reach the processes that a test starts.
 _COVERAGE = "COVERAGE_PROCESS_CONFIG"
@@ -94,6 +97,12 @@ def _is_unmeasured(item: pytest.Item) -> bool:
     if path.parts[0] == "contract" and params.get("kind", "local") != "local":
         return True
     return "legacy" in params.values()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run two workers a core with ``-n auto``: tests wait about a third of their time, for engines and for bounds."""
+    return 2 * (os.cpu_count() or 1)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

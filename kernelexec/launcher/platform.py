@@ -41,6 +41,7 @@ def _import_optional(name: str) -> Any:
 
 #: None on Windows.
 fcntl, resource, termios = _import_optional("fcntl"), _import_optional("resource"), _import_optional("termios")
+fork: Any = getattr(os, "fork", None)
 
 
 @dataclass(frozen=True)

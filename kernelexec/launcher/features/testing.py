@@ -24,13 +24,14 @@ from contextlib import suppress
 from functools import partial
 
 # By name: a test may replace functions of these modules, such as the clock, for the rest of its process.
-from os import _exit, fork, getpid, read, waitpid, write
+from os import _exit, getpid, read, waitpid, write
 from time import monotonic
 from types import CodeType
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from ..output.truncate import truncate
+from ..platform import fork
 from ..processes import proc, tree
 
 #: The list to which cases append their results, as in tutorials.
@@ -92,7 +93,7 @@ def _fork(work: Callable[[], None]) -> int:
     """Fork a process that calls ``work`` and ends; return its id."""
     with catch_warnings():
         simplefilter("ignore", DeprecationWarning)  # the child has no other threads, and waits for none
-        pid = fork()
+        pid: int = fork()
     if pid:
         return pid
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,9 +26,9 @@ def test_the_entry_starts_the_server_with_its_options(tmp_path: Path, in_process
         "env": {"DOCKER_HOST": "unix:///nope"},
         "cwd": str(tmp_path),
     }
-    with connected(
-        StdioTransport(entry["command"], entry["args"], cwd=entry["cwd"], log_file=tmp_path / "log"), "auto"
-    ) as agent:
+    env = {"XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}  # a client passes few variables
+    transport = StdioTransport(entry["command"], entry["args"], env=env, cwd=entry["cwd"], log_file=tmp_path / "log")
+    with connected(transport, "auto") as agent:
         assert "42" in agent.text("execute_code", code="6 * 7")
     assert (tmp_path / "work" / "default").is_dir()
 
