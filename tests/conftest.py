@@ -29,8 +29,8 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 #: This directory.
 TESTS = Path(__file__).resolve().parent
 
-#: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all. Their fork servers import
-#: no large libraries, which takes a second of processor time for each executor.
+#: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all. Fork servers import no
+#: large libraries here: that takes a second of processor time for each executor.
 KINDS: dict[str, dict[str, object]] = {
     "local": {"preload": []},
     "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
