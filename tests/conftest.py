@@ -101,8 +101,8 @@ def _is_unmeasured(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run two workers a core with ``-n auto``: tests wait about a third of their time, for engines and for bounds."""
-    return 2 * (os.cpu_count() or 1)
+    """Run one worker more than there are cores with ``-n auto``: tests wait about a third of their time, for engines and bounds."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
