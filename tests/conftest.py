@@ -101,7 +101,7 @@ def _is_unmeasured(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one worker more than there are cores with ``-n auto``: tests wait about a third of their time, for engines and bounds."""
+    """Run one worker more than there are cores with ``-n auto``: tests wait for engines and bounds a third of their time."""
     return (os.cpu_count() or 1) + 1
 
 
