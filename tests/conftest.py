@@ -130,10 +130,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def run_apart() -> Iterator[None]:
-    """Let this run, one of several workers perhaps, tell its own processes from all others, and find its own programs."""
+def own_programs() -> Iterator[None]:
+    """Let the tests find the programs of their own environment first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(RUN, uuid.uuid4().hex)
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         yield
 
@@ -147,10 +146,11 @@ def signals_as_in_a_terminal() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place_apart(run_apart: None) -> Iterator[None]:
-    """Private directories of a module's own: what its killed owners leave is no other module's matter."""
+def own_remains(own_programs: None) -> Iterator[None]:
+    """Give each module its own private directories and mark its processes: other modules' killed owners leave some a moment."""
     place = tempfile.mkdtemp(prefix="kxr-", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RUN, uuid.uuid4().hex)
         patch.setenv("XDG_RUNTIME_DIR", place)
         yield
     shutil.rmtree(place, ignore_errors=True)

@@ -279,7 +279,6 @@ PLACES = {
         interrupted="timeout",
         timeout=0.5,
     ),
-    "its loop is stopped": Hostile("kernel.io_loop.stop()", KEPT, "ok", then="lost"),
     "its namespace is empty": Hostile("get_ipython().user_ns.clear()", KEPT, "ok", then="kept"),
     "it no longer knows any request": Hostile("kernel.shell_handlers.clear()", KEPT, "ok", then="lost"),
     "its iopub thread is stopped": Hostile("kernel.iopub_thread.stop(); print('x')", LOST, timeout=3.0),

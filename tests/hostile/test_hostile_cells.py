@@ -80,6 +80,17 @@ def test_a_hostile_cell_gets_its_verdict(own_executor: Executor, bystander: Sess
     assert (seen.status, seen.state, seen.kernel_epoch) == ("ok", "kept", 1)
 
 
+def test_a_cell_that_stops_its_kernels_loop_loses_the_state_in_its_own_result_or_in_the_next(own_executor: Executor) -> None:
+    session = own_executor.session("stopped")
+    assert session.execute(MEANS + "\nkeepsake = 1").ok
+    result = session.execute("kernel.io_loop.stop()")
+    following = session.execute("'keepsake' in globals()")
+    died_meanwhile = result.state == "lost"  # its process ends at once, before the result was built or after
+    assert (result.status, following.state) == (("error", "kept") if died_meanwhile else ("ok", "lost"))
+    assert "keepsake" in (result if died_meanwhile else following).lost_names
+    session.close()
+
+
 def test_every_display_arrives_though_the_driver_was_held_up(tmp_path: Path) -> None:
     count = 30_000
 

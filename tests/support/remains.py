@@ -9,7 +9,7 @@ import psutil
 
 from kernelexec import Session
 
-#: A variable that every process of one test run inherits: several runs at once do not see each other.
+#: A variable that every process of one test module inherits: modules, of one run or of several at once, do not see each other.
 RUN = "KERNELEXEC_TEST_RUN"
 
 
@@ -19,7 +19,7 @@ def processes_of(owner: int) -> list[psutil.Process]:
 
 
 def marked_processes() -> dict[int, str]:
-    """Every process that a kernel of this test run is or has started, wherever it went, with its command line."""
+    """Every process that a kernel of this test module is or has started, wherever it went, with its command line."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -64,5 +64,5 @@ def descriptors() -> dict[str, int]:
 
 
 def runtime_directories() -> set[Path]:
-    """The executors' private directories of this test run that are there."""
+    """The executors' private directories of this test module that are there."""
     return set(Path(os.environ["XDG_RUNTIME_DIR"]).glob("kx-*"))

@@ -90,7 +90,7 @@ class Server:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place(place_apart: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def place(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with jupyter_place(tmp_path_factory.mktemp("jupyter")) as found:
         yield found
 
