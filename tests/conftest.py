@@ -79,10 +79,13 @@ _LONGEST = (
 #: They run without coverage, which takes two thirds of the driver's processor time.
 _UNMEASURED = (
     *("hostile", "fuzz", "unit/launcher", "contract/launcher", "local/provisioning/test_confinement.py"),
-    *("end_to_end/test_readme.py", "end_to_end/test_notebooks.py", "end_to_end/cli/test_streams.py"),
-    *("end_to_end/cli/test_running.py", "end_to_end/cli/test_containers.py", "end_to_end/mcp/test_leaving_clients.py"),
-    *("end_to_end/mcp/test_stdio.py", "end_to_end/mcp/test_request_ids.py", "end_to_end/mcp/test_answers.py"),
-    *("end_to_end/mcp/test_answer_limits.py", "end_to_end/mcp/test_structured.py"),
+    *(f"end_to_end/test_{name}.py" for name in ("command_execution", "notebooks", "readme", "secure_example")),
+    *(f"end_to_end/cli/test_{name}.py" for name in ("agents", "config", "containers", "mcp_entry", "publication", "running")),
+    *(f"end_to_end/cli/test_{name}.py" for name in ("signals", "streams")),
+    *("end_to_end/frameworks/test_tracing.py", "end_to_end/jupyter/test_server.py"),
+    *(f"end_to_end/mcp/test_{name}.py" for name in ("answer_limits", "answers", "calls", "http", "jwt", "leaving_clients")),
+    *(f"end_to_end/mcp/test_{name}.py" for name in ("metrics", "oauth", "oauth_providers", "quotas", "request_bodies")),
+    *(f"end_to_end/mcp/test_{name}.py" for name in ("request_ids", "server_image", "stdio", "structured", "task_owners")),
 )
 #: How coverage's settings reach the processes that a test starts.
 _COVERAGE = "COVERAGE_PROCESS_CONFIG"
