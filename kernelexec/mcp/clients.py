@@ -108,7 +108,7 @@ class MCPClient:
     """The file with a project's settings; None if there is none."""
     section: str = "mcpServers"
     """The key of the servers in the file."""
-    omitted: tuple[str, ...] = ("cwd",)
+    omitted: tuple[str, ...] = ("type", "cwd")
     """The keys of ``make_server_entry`` that the client does not know: ``type``, and ``cwd`` for the working directory."""
     url: str | None = "url"
     """The key of an HTTP server's address in an entry; None if the client only starts programs."""
@@ -121,27 +121,12 @@ _VARIABLE = "${{env:{}}}"
 CLIENTS = {
     client.name: client
     for client in (
-        MCPClient("claude-code", "Claude Code", "{claude}/.claude.json", ".mcp.json"),
-        MCPClient(
-            *("claude-desktop", "Claude Desktop", "{settings}/Claude/claude_desktop_config.json", None),
-            omitted=("type", "cwd"),
-            url=None,
-        ),
-        MCPClient("cursor", "Cursor", "{home}/.cursor/mcp.json", ".cursor/mcp.json", variable=_VARIABLE),
-        MCPClient(
-            *("vscode", "VS Code", "{settings}/Code/User/mcp.json", ".vscode/mcp.json", "servers"),
-            omitted=(),
-            variable=_VARIABLE,
-        ),
-        MCPClient(
-            *("codex", "Codex", "{codex}/config.toml", ".codex/config.toml", "mcp_servers", ("type", "cwd")),
-            variable=None,
-        ),
-        MCPClient(
-            *("gemini", "Gemini CLI", "{home}/.gemini/settings.json", ".gemini/settings.json"),
-            omitted=("type", "cwd"),
-            url="httpUrl",
-        ),
+        MCPClient("claude-code", "Claude Code", "{claude}/.claude.json", ".mcp.json", omitted=("cwd",)),
+        MCPClient("claude-desktop", "Claude Desktop", "{settings}/Claude/claude_desktop_config.json", None, url=None),
+        MCPClient("cursor", "Cursor", "{home}/.cursor/mcp.json", ".cursor/mcp.json", omitted=("cwd",), variable=_VARIABLE),
+        MCPClient("vscode", "VS Code", "{settings}/Code/User/mcp.json", ".vscode/mcp.json", "servers", (), variable=_VARIABLE),
+        MCPClient("codex", "Codex", "{codex}/config.toml", ".codex/config.toml", "mcp_servers", variable=None),
+        MCPClient("gemini", "Gemini CLI", "{home}/.gemini/settings.json", ".gemini/settings.json", url="httpUrl"),
     )
 }
 

@@ -49,6 +49,12 @@ def python(code: str) -> list[CodeBlock]:
     return [CodeBlock(code=code, language="python")]
 
 
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a directory of the test's own, where the journals of executors without a workspace go."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ag2CodeExecutor]:
     with Ag2CodeExecutor(
@@ -59,10 +65,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ag2CodeExecut
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what AG2 uses of pydantic
 @pytest.mark.parametrize("given", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")])
-def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(given: dict[str, Any], tmp_path: Path) -> None:
     settings = LLMConfig({"model": "scripted", "model_client_cls": "ScriptedModel"})
     assistant = ConversableAgent("assistant", llm_config=settings, human_input_mode="NEVER")
     asked: list[str] = []
@@ -319,7 +322,6 @@ def test_switched_off_execution_and_unfit_settings_are_said_at_once() -> None:
         Ag2CodeExecutor(code_execution_config={"use_dockr": False})
 
 
-def test_the_docstring_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_docstring_is_true() -> None:
     found = doctest.testmod(ag2)
     assert (found.attempted, found.failed) == (2, 0)
