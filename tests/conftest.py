@@ -211,9 +211,11 @@ def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ex
 
 @pytest.fixture
 def session(executor: Executor, request: pytest.FixtureRequest) -> Iterator[Session]:
-    """A fresh session of its own."""
-    name = f"t{abs(hash(request.node.nodeid)) % 10**8}"
-    opened = executor.session(name)
+    """A fresh session of its own, or the module's for tests that are marked ``shared_session``."""
+    if request.node.get_closest_marker("shared_session"):
+        yield executor.session("shared")
+        return
+    opened = executor.session(f"t{abs(hash(request.node.nodeid)) % 10**8}")
     yield opened
     opened.close()
 

@@ -50,11 +50,13 @@ def test_what_is_not_in_force_is_said_at_once_and_by_the_next_result(session: Se
 
 
 @pytest.mark.parametrize("wanted", BAD, ids=repr)
+@pytest.mark.shared_session
 def test_a_limit_that_no_container_could_have_is_refused(session: Session, wanted: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(wanted))):
         session.set_limits(**wanted)  # type: ignore[arg-type]
 
 
+@pytest.mark.shared_session
 def test_no_limit_at_all_is_refused(session: Session) -> None:
     with pytest.raises(InvalidRequest, match="at least one limit"):
         session.set_limits()

@@ -57,6 +57,7 @@ def verdict(result: ExecutionResult) -> tuple[object, ...]:
 
 
 @row("the cell raises")
+@pytest.mark.shared_session
 def test_the_cell_raises(session: Session) -> None:
     session.execute("x = 1")
     assert verdict(session.execute("1/0")) == ("error", 1, "kept", None, None)
@@ -65,6 +66,7 @@ def test_the_cell_raises(session: Session) -> None:
 
 @row("a command exits with 7")
 @pytest.mark.parametrize("how", ["execute_command", "!", "%%bash", "%%sh"])
+@pytest.mark.shared_session
 def test_a_command_exits_7(session: Session, how: str) -> None:
     session.execute("x = 1")
     if how == "execute_command":
@@ -77,6 +79,7 @@ def test_a_command_exits_7(session: Session, how: str) -> None:
 
 
 @row("timeout, and the cell obeys the interrupt")
+@pytest.mark.shared_session
 def test_a_timeout_that_the_cell_obeys(session: Session) -> None:
     session.execute("x = 1")
     result = session.execute("print('before')\nwhile True: pass", timeout=0.3)
@@ -90,6 +93,7 @@ def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
     session.execute("x = 1")
     result = session.execute(SWALLOWS, timeout=0.3)
     assert verdict(result) == ("error", 124, "lost", "timeout", "timeout")
+    assert result.ended_by == "kill"
     assert result.lost_names == ("x",)
     assert result.error is not None
     assert any("File" in line for line in result.error.traceback)  # where it hung
@@ -99,6 +103,7 @@ def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
 
 
 @row("`input()` without `on_input`")
+@pytest.mark.shared_session
 def test_input_with_nobody_to_answer(session: Session) -> None:
     session.execute("x = 1")
     started = time.monotonic()
@@ -114,6 +119,7 @@ def test_input_with_nobody_to_answer(session: Session) -> None:
         ("exit()", 1, "exited"),
         ("import os; os._exit(3)", 3, "exited"),
         ("import ctypes; ctypes.string_at(0)", 139, "crashed"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "killed"),
     ],
 )
 def test_the_kernel_dies(session: Session, code: str, exit_code: int, cause: str) -> None:

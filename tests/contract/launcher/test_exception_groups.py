@@ -83,6 +83,7 @@ def failed(session: Session, code: str) -> tuple[ExecutionResult, Error, Diagnos
 
 
 @pytest.mark.parametrize(("code", "ename", "message", "line"), GROUPS.values(), ids=GROUPS)
+@pytest.mark.shared_session
 def test_a_group_is_one_error_with_all_that_failed(session: Session, code: str, ename: str, message: str, line: int) -> None:
     result, error, diagnosis = failed(session, code)
     assert error.ename == ename
@@ -90,7 +91,7 @@ def test_a_group_is_one_error_with_all_that_failed(session: Session, code: str, 
     assert error.traceback[-1] == f"{ename}: {message}"
     assert (diagnosis.kind, diagnosis.message, diagnosis.line) == (ename, message, line)
     assert diagnosis.line_text == code.splitlines()[line - 1].strip()
-    assert f'File "Cell In[1]", line {line}' in result.text
+    assert f'File "Cell In[{result.execution_count}]", line {line}' in result.text
     assert "interactiveshell.py" not in result.text
     assert len(result.text) < 10_000
 
@@ -111,6 +112,7 @@ def test_the_traceback_is_the_tree_that_python_prints(session: Session) -> None:
     )
 
 
+@pytest.mark.shared_session
 def test_a_group_that_tells_nothing_is_an_error_all_the_same(session: Session) -> None:
     assert session.execute(STRANGE).status == "error"
     assert session.execute("1 + 1").text == "2\n"
@@ -124,6 +126,7 @@ def test_a_group_of_an_earlier_cell_is_told_by_the_cell_that_ran_it(session: Ses
 
 
 @pytest.mark.parametrize("code", ["%run script.py", "%%capture\nraise ExceptionGroup('g', [ValueError('a')])"])
+@pytest.mark.shared_session
 def test_a_group_of_a_script_or_a_captured_cell_is_an_error(session: Session, code: str) -> None:
     (session.workspace / "script.py").write_text("raise ExceptionGroup('g', [ValueError('a')])\n")
     result = session.execute(code)

@@ -43,6 +43,7 @@ async def work():
 
 @pytest.mark.parametrize("code", ["1", "await asyncio.sleep(0)"])
 @pytest.mark.parametrize("prepared", [HOOKED, TRANSFORMED], ids=["hook", "transformer"])
+@pytest.mark.shared_session
 def test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept(session: Session, prepared: str, code: str) -> None:
     session.execute(prepared)
     session.execute("armed = True")
@@ -63,6 +64,7 @@ def test_a_cell_that_cleans_up_after_its_interrupt_goes_on(session: Session, cau
     "cell",
     ["async with asyncio.TaskGroup() as group: group.create_task(work())", "await asyncio.gather(work())", "await work()"],
 )
+@pytest.mark.shared_session
 def test_a_signal_between_two_tasks_loses_neither(session: Session, cell: str) -> None:
     session.execute(BETWEEN)
     result = session.execute(cell, timeout=20)

@@ -34,6 +34,7 @@ OWN_CELL = {
 
 
 @pytest.mark.parametrize("code", OWN_CELL.values(), ids=OWN_CELL)
+@pytest.mark.shared_session
 def test_output_by_every_way_is_in_its_own_cell(session: Session, code: str) -> None:
     for _ in range(10):
         result = session.execute(code)
@@ -86,6 +87,7 @@ def test_a_stream_that_a_cell_closed_serves_the_next(session: Session) -> None:
     assert session.execute_command("echo a; echo b >&2").text == "a\nb\n"
 
 
+@pytest.mark.shared_session
 def test_a_forked_child_that_comes_back_from_the_cell_ends(session: Session) -> None:
     code = "import os\nchild = os.fork()\nif child: print('parent', os.waitpid(child, 0)[1])\nelse: print('child')"
     assert sorted(session.execute(code).stdout.splitlines()) == ["child", "parent 0"]
@@ -103,6 +105,7 @@ ANOTHER_WAY = {
 
 
 @pytest.mark.parametrize("code", ANOTHER_WAY.values(), ids=ANOTHER_WAY)
+@pytest.mark.shared_session
 def test_what_came_before_is_before(session: Session, code: str) -> None:
     session.execute(code)
     result = session.execute(
@@ -141,6 +144,7 @@ FAILS_WITHIN = {
 
 
 @pytest.mark.parametrize("code", FAILS_WITHIN.values(), ids=FAILS_WITHIN)
+@pytest.mark.shared_session
 def test_a_failure_that_ipython_only_shows_is_a_failure(session: Session, code: str) -> None:
     (session.workspace / "fails.py").write_text("1 / 0\n")
     (session.workspace / "exits.py").write_text("import sys\nsys.exit(3)\n")
@@ -156,11 +160,13 @@ def test_a_failure_that_ipython_only_shows_is_a_failure(session: Session, code: 
 @pytest.mark.parametrize(
     "code", ["try: 1 / 0\nexcept ArithmeticError: get_ipython().showtraceback()", "%run works.py", "%%capture\nprint(1)"]
 )
+@pytest.mark.shared_session
 def test_a_traceback_that_the_cell_shows_itself_is_no_failure(session: Session, code: str) -> None:
     (session.workspace / "works.py").write_text("import sys\nsys.exit(0)\n")
     assert session.execute(code).status == "ok"
 
 
+@pytest.mark.shared_session
 def test_displays_and_prints_keep_their_order(session: Session) -> None:
     code = "for n in range(50):\n    print(n)\n    display({'text/plain': f'd{n}'}, raw=True)\n"
     expected = "".join(f"{n}\nd{n}\n" for n in range(50))
@@ -173,6 +179,7 @@ def test_displays_and_prints_keep_their_order_however_often_text_is_published(se
     assert session.execute(code).text == "".join(f"{n}\nd{n}\n" for n in range(1000))
 
 
+@pytest.mark.shared_session
 def test_stdout_and_stderr_keep_their_order(session: Session) -> None:
     result = session.execute("import sys\nfor n in range(100): print(n, file=(sys.stdout, sys.stderr)[n % 2])")
     assert result.text == "".join(f"{n}\n" for n in range(100))
@@ -184,6 +191,7 @@ def test_names_of_the_users_own_are_known_when_they_are_lost(session: Session) -
     assert session.execute("os._exit(0)").lost_names == ("a", "f", "loop", "os")
 
 
+@pytest.mark.shared_session
 def test_the_failing_line_is_counted_from_the_beginning_of_the_cell(session: Session) -> None:
     diagnosis = session.execute("\n  \n\nx = 1\n1 / 0").diagnosis
     assert diagnosis is not None
@@ -215,12 +223,14 @@ def test_figures_are_shown_without_being_asked_for_and_saved(session: Session) -
 
 
 @pytest.mark.parametrize("code", ["len?", "%pinfo len", "import json\njson.dumps??"])
+@pytest.mark.shared_session
 def test_help_is_shown_where_nobody_pages(session: Session, code: str) -> None:
     result = session.execute(code)
     assert result.status == "ok"
     assert "Docstring" in result.text or "Source" in result.text
 
 
+@pytest.mark.shared_session
 def test_a_cell_that_catches_its_interrupt_ends_in_order(session: Session) -> None:
     code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('caught')\nprint('cleaned up')"
     result = session.execute(code, timeout=0.3)
@@ -286,6 +296,7 @@ def test_the_launcher_imports_none_of_ours() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.shared_session
 def test_the_kernel_knows_a_cell_by_the_id_of_its_execution(session: Session) -> None:
     result = session.execute("print(get_ipython().kernel.get_parent()['header']['msg_id'])")
     assert result.stdout.strip() == result.execution_id

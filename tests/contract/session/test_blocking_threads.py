@@ -190,6 +190,7 @@ def test_calls_at_the_moment_of_the_end_are_answered(closed: Executor, delay: fl
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.shared_session
 def test_a_callback_that_would_wait_for_itself_is_refused(session: Session, call: Callable[[Session], object]) -> None:
     found: list[BaseException] = []
 

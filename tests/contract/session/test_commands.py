@@ -43,12 +43,14 @@ CODES = {
 
 
 @pytest.mark.parametrize(("command", "code"), CODES.items(), ids=CODES)
+@pytest.mark.shared_session
 def test_the_exit_code_is_the_commands_own(session: Session, command: str, code: int) -> None:
     result = session.execute_command(command)
     assert (result.exit_code, result.status, result.state) == (code, "error" if code else "ok", "kept")
     assert session.execute("_exit_code").text == f"{code}\n"
 
 
+@pytest.mark.shared_session
 def test_stdout_and_stderr_are_apart_and_in_order_of_each(session: Session) -> None:
     result = session.execute_command("echo a; echo b >&2; echo c; echo d >&2")
     assert (result.stdout, result.stderr) == ("a\nc\n", "b\nd\n")
@@ -77,6 +79,7 @@ def test_cd_and_export_last_for_the_next_command_only(session: Session) -> None:
     assert session.execute_command('pwd; echo "${A-none}"').stdout == f"{session.workspace}\nnone\n"
 
 
+@pytest.mark.shared_session
 def test_a_command_has_no_arguments_of_its_own(session: Session) -> None:
     assert session.execute_command('echo "$# ${1-none} $0"').stdout == "0 none bash\n"
 
@@ -111,6 +114,7 @@ def test_a_directory_that_is_gone_is_said_and_left(session: Session) -> None:
 
 
 @pytest.mark.parametrize("work_dir", ["missing", "..", "/", "file", "link", "a\0b"])
+@pytest.mark.shared_session
 def test_a_work_dir_that_is_no_good_is_refused_before_anything_runs(session: Session, work_dir: str) -> None:
     (session.workspace / "file").write_text("x")
     (session.workspace / "link").unlink(missing_ok=True)
@@ -120,6 +124,7 @@ def test_a_work_dir_that_is_no_good_is_refused_before_anything_runs(session: Ses
     assert not (session.workspace / "ran").exists()
 
 
+@pytest.mark.shared_session
 def test_stdin_goes_in_and_ends(session: Session) -> None:
     text = "one\ntwo \u65e5\n" * 50_000
     result = session.execute_command("sha256sum; wc -c < /dev/null", stdin=text)
@@ -131,6 +136,7 @@ def test_stdin_goes_in_and_ends(session: Session) -> None:
 
 
 @pytest.mark.parametrize("command", ["", " \n", "a\0b", "\ud800", "x" * (5 * 1024 * 1024)])
+@pytest.mark.shared_session
 def test_a_command_that_no_shell_could_take_is_refused(session: Session, command: str) -> None:
     with pytest.raises(InvalidCode):
         session.execute_command(command)
@@ -143,11 +149,13 @@ def test_a_command_may_be_long(session: Session, size: int) -> None:
     assert session.execute_command("pwd; echo $LONG").stdout == f"/tmp\n{size}\n"
 
 
+@pytest.mark.shared_session
 def test_here_documents_quotes_and_unicode(session: Session) -> None:
     command = "cat <<'END'\n$not 'a' \"b\" `c` \\d \u65e5\nEND\necho \"it's $((6 * 7))\""
     assert session.execute_command(command).stdout == "$not 'a' \"b\" `c` \\d \u65e5\nit's 42\n"
 
 
+@pytest.mark.shared_session
 def test_bytes_that_are_no_text_are_replaced(session: Session) -> None:
     result = session.execute_command(r"printf 'a\xff\xe6\x97\xa5b'; printf '\xe6\x97' >&2")
     assert (result.stdout, result.stderr) == ("a\ufffd\u65e5b", "\ufffd")
@@ -183,6 +191,7 @@ def test_a_timeout_ends_the_whole_group(session: Session) -> None:
     session.execute(f"import time\nwhile not all(map(ended, {pids})): time.sleep(0.01)").raise_for_error()
 
 
+@pytest.mark.shared_session
 def test_a_command_leads_a_group_of_its_own(session: Session) -> None:
     ids = session.execute_command("cut -d' ' -f1,5,6 /proc/$$/stat").stdout.split()
     assert len(set(ids)) == 1
@@ -210,6 +219,7 @@ MAGICS = {
 
 
 @pytest.mark.parametrize(("code", "expected"), MAGICS.items(), ids=MAGICS)
+@pytest.mark.shared_session
 def test_shell_magics_work_as_in_jupyter(session: Session, code: str, expected: tuple[str, str, int]) -> None:
     result = session.execute(code)
     stdout, stderr, exit_code = expected
@@ -220,6 +230,7 @@ def test_shell_magics_work_as_in_jupyter(session: Session, code: str, expected: 
         assert session.execute("found").text == "'caught\\n'\n"
 
 
+@pytest.mark.shared_session
 def test_a_command_after_code_that_failed_has_its_own_exit_code(session: Session) -> None:
     session.execute("!exit 9")
     assert session.execute("1 / 0").exit_code == 1
@@ -227,6 +238,7 @@ def test_a_command_after_code_that_failed_has_its_own_exit_code(session: Session
     assert session.execute_command("true").exit_code == 0
 
 
+@pytest.mark.shared_session
 def test_commands_find_the_kernels_interpreter_environment(session: Session) -> None:
     result = session.execute_command('echo "$TERM $NO_COLOR $PAGER"; test -t 1 || echo no terminal')
     assert result.stdout == "dumb 1 cat\nno terminal\n"

@@ -199,6 +199,7 @@ def test_names_are_completed_and_told_about(session: Session) -> None:
         ("%%bash\nls", ("incomplete", "")),
     ],
 )
+@pytest.mark.shared_session
 def test_the_kernel_tells_whether_code_can_be_run(session: Session, code: str, told: tuple[str, str]) -> None:
     assert session.is_complete(code) == told
 
@@ -242,6 +243,7 @@ def test_a_session_whose_kernel_died_says_so_and_starts_none_for_a_look(session:
     assert session.variables().names == ("x",)
 
 
+@pytest.mark.shared_session
 def test_a_look_that_makes_no_sense_is_refused(session: Session) -> None:
     for cursor in (-1, 2, 0.5, True):
         with pytest.raises(InvalidRequest, match="from 0 to 1"):

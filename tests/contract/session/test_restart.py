@@ -76,6 +76,7 @@ async def nobody_awaits(_: object) -> None: ...
 
 
 @pytest.mark.parametrize("on_output", [3, "print", nobody_awaits])
+@pytest.mark.shared_session
 def test_what_cannot_hear_output_is_refused_before_anything_runs(session: Session, on_output: Any) -> None:
     with pytest.raises(InvalidRequest, match="must be a plain function of one output"):
         session.execute("x = 1", on_output=on_output)
@@ -112,6 +113,7 @@ def test_a_pattern_that_takes_for_ever_is_refused_and_holds_nobody_up(executor: 
     other.close()
 
 
+@pytest.mark.shared_session
 def test_what_is_of_the_wrong_type_is_a_clear_error(executor: Executor, session: Session) -> None:
     done: Any = session.execute("1").execution_id
     wrong: list[Any] = [[], 5, None]
@@ -131,6 +133,7 @@ def test_what_is_of_the_wrong_type_is_a_clear_error(executor: Executor, session:
             call()
 
 
+@pytest.mark.shared_session
 def test_an_empty_id_is_no_execution(session: Session) -> None:
     running = session.execute("import time; time.sleep(0.5); 1", wait=0.1)
     with pytest.raises(UnknownExecution):

@@ -30,6 +30,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("code", WAYS)
+@pytest.mark.shared_session
 def test_a_refused_command_never_runs_in_whichever_way_it_is_sent(session: Session, code: str) -> None:
     (session.workspace / "marked").write_text("")
     before = (session.workspace / "marked").stat().st_mode

@@ -234,6 +234,7 @@ BAD_NAMES: tuple[Any, ...] = ("x", b"x", 5, [5], ["x"] * 2000)
 
 
 @pytest.mark.parametrize("names", BAD_NAMES, ids=["text", "bytes", "number", "numbers", "too many"])
+@pytest.mark.shared_session
 def test_what_are_no_names_is_refused(session: Session, names: Any) -> None:
     with pytest.raises(InvalidRequest, match="names="):
         session.snapshot(names)

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor
+from kernelexec.cli import servers
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, list_live_roots
 from kernelexec.provisioning.runtime.locations import runtime_bases
+from tests.conftest import Command
 from tests.support.command_line import BOUND, COMMAND, environment, kernelexec
 from tests.support.mcp_clients import record_of
 from tests.support.mcp_server import Server, serving
@@ -115,11 +117,15 @@ def test_what_makes_no_sense_is_said(server: Server, tmp_path: Path) -> None:
     del server
 
 
-def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_holds_nobody_up(
+    server: Server, tmp_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_ANSWER_SECONDS", 2.0)
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="x = 41")
         server.process.send_signal(signal.SIGSTOP)
         try:
-            assert [row["state"] for row in shown(tmp_path) if row["pid"] == server.process.pid] == [""]
+            rows = json.loads(in_process(tmp_path, "ps", "--json").stdout)
+            assert [row["state"] for row in rows if row["pid"] == server.process.pid] == [""]
         finally:
             server.process.send_signal(signal.SIGCONT)

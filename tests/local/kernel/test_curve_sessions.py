@@ -25,33 +25,35 @@ from tests.contract.session.test_restart import (
 )
 from tests.contract.test_contract import (
     test_a_cell_that_raises_is_a_result_with_its_output,
-    test_a_cell_that_swallows_interrupts_is_killed_and_told,
     test_a_chatty_loop_is_ended_by_the_wall_clock,
-    test_a_death_is_told_and_the_next_cell_runs,
     test_a_timeout_keeps_state_and_output_and_step,
-    test_input_fails_at_once_and_the_next_cell_runs,
     test_state_lasts_from_cell_to_cell,
     test_two_kernels_do_not_see_each_other,
     test_unicode_survives_both_ways,
     test_wait_returns_early_and_the_cell_goes_on,
 )
+from tests.contract.test_resilience import (
+    test_a_timeout_that_the_cell_swallows,
+    test_input_with_nobody_to_answer,
+    test_the_kernel_dies,
+)
 from tests.hostile.test_floods import test_ten_megabytes_come_whole_where_the_budget_allows
 
 __all__ = [
     "test_a_cell_that_raises_is_a_result_with_its_output",
-    "test_a_cell_that_swallows_interrupts_is_killed_and_told",
     "test_a_cell_whose_reply_is_too_large_is_what_its_outputs_say",
     "test_a_chatty_loop_is_ended_by_the_wall_clock",
     "test_a_death_between_cells_is_told_though_a_restart_came_between",
-    "test_a_death_is_told_and_the_next_cell_runs",
     "test_a_timeout_keeps_state_and_output_and_step",
+    "test_a_timeout_that_the_cell_swallows",
     "test_displays_and_prints_keep_their_order",
     "test_figures_are_shown_without_being_asked_for_and_saved",
-    "test_input_fails_at_once_and_the_next_cell_runs",
+    "test_input_with_nobody_to_answer",
     "test_output_by_every_way_is_in_its_own_cell",
     "test_state_lasts_from_cell_to_cell",
     "test_stdout_and_stderr_keep_their_order",
     "test_ten_megabytes_come_whole_where_the_budget_allows",
+    "test_the_kernel_dies",
     "test_two_kernels_do_not_see_each_other",
     "test_unicode_survives_both_ways",
     "test_wait_returns_early_and_the_cell_goes_on",
