@@ -104,8 +104,8 @@ def _is_unmeasured(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one worker more than there are cores with ``-n auto``: tests wait for engines and bounds a third of their time."""
-    return (os.cpu_count() or 1) + 1
+    """Run two workers more than there are cores with ``-n auto``: tests wait for engines and bounds a third of their time."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
