@@ -78,7 +78,8 @@ _LONGEST = (
 #: Tests that run driver code which other tests measure, with other inputs, and tests of the launcher, which has no coverage.
 #: They run without coverage, which takes two thirds of the driver's processor time.
 _UNMEASURED = (
-    *("hostile", "fuzz", "unit/launcher", "contract/launcher", "local/provisioning/test_confinement.py"),
+    *("hostile", "fuzz", "unit/launcher", "unit/outputs/test_collector_bounds.py", "contract/launcher"),
+    "local/provisioning/test_confinement.py",
     *(f"end_to_end/test_{name}.py" for name in ("command_execution", "notebooks", "readme", "secure_example")),
     *(f"end_to_end/cli/test_{name}.py" for name in ("agents", "config", "containers", "mcp_entry", "publication", "running")),
     *(f"end_to_end/cli/test_{name}.py" for name in ("signals", "streams")),
