@@ -145,7 +145,7 @@ def show(found: dict[str, dict[str, list[float]]]) -> None:
 
 
 def peers(chosen: argparse.Namespace) -> Any:
-    """Fails in smoke mode unless everybody who can be installed beside us runs."""
+    """Fail in smoke mode unless every installable peer runs."""
     found = run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20)
     show(found)
     wanted = [name for name in PEERS if name not in ALONE]

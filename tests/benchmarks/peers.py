@@ -1,4 +1,4 @@
-"""Everybody who runs cells in a Jupyter kernel, behind one small interface: start, execute, close."""
+"""The peers that run cells in a Jupyter kernel, behind one small interface: start, execute, close."""
 
 from __future__ import annotations
 

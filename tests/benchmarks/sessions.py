@@ -52,7 +52,7 @@ async def opened(isolation: str = "local", **config: Any) -> AsyncIterator[Async
 async def until(true: Callable[[], bool]) -> None:
     """Wait, TimeoutError after a while, until that is so."""
     async with asyncio.timeout(_READY_SECONDS):
-        while not true():  # noqa: ASYNC110 - what is made ready ahead says so to nobody
+        while not true():  # noqa: ASYNC110 - kernels that are started ahead report to no caller
             await asyncio.sleep(0.05)
 
 

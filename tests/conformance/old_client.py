@@ -1,4 +1,4 @@
-"""The client of an old SDK, over both transports: it lists, runs cells, sees pictures, and is told of progress."""
+"""The client of an old SDK, over both transports: it lists, runs cells, receives pictures and progress."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _PLACE = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 def run_scenarios(prefix: Path, env: dict[str, str], url: str) -> tuple[list[str], dict[str, int]]:
     """What is wrong with a server, and how many checks it passed by era.
 
-    Wrong is also what passes though it is said to need something that our server has not, and a scenario that did not run.
+    A listed scenario that passes although our server lacks its requirement is wrong too, and so is a scenario that did not run.
     """
     found, passed = [], {}
     for era, needs in tomllib.loads(NEEDS.read_text()).items():

@@ -95,7 +95,7 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
 
 def test_what_a_cell_starts_meanwhile_waits_for_the_next_owners_word(tmp_path: Path) -> None:
     killed_server(tmp_path, STARTING)
-    time.sleep(1)  # nobody is there, for five times as long as it would wait
+    time.sleep(1)  # no owner is there, for five times as long as it would wait
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
@@ -136,7 +136,7 @@ def test_without_adoption_nothing_labelled_is_left(tmp_path: Path) -> None:
     assert labelled(tmp_path) == []
 
 
-def test_whoever_adopts_nothing_removes_what_waits(tmp_path: Path) -> None:
+def test_an_owner_that_adopts_nothing_removes_what_waits(tmp_path: Path) -> None:
     killed_server(tmp_path)
 
     async def run() -> None:
@@ -162,7 +162,7 @@ def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_container_that_was_never_ready_is_removed_by_who_takes_the_others_over(tmp_path: Path) -> None:
+def test_a_container_that_was_never_ready_is_removed_by_the_next_owner(tmp_path: Path) -> None:
     killed_server(tmp_path)
     [unready] = [found for found in labelled(tmp_path) if found.labels[SESSION] == "b"]
     Path(unready.labels[RUNTIME]).parent.joinpath(HANDOVER_FILE).unlink()
@@ -176,7 +176,7 @@ def test_a_container_that_was_never_ready_is_removed_by_who_takes_the_others_ove
     assert labelled(tmp_path) == []
 
 
-def test_the_container_of_a_session_whose_workspace_is_gone_is_removed_by_who_cannot_take_it_over(tmp_path: Path) -> None:
+def test_a_container_whose_workspace_is_gone_is_removed_by_the_next_owner(tmp_path: Path) -> None:
     killed_server(tmp_path)
     shutil.rmtree(tmp_path / "b")
 
@@ -189,7 +189,7 @@ def test_the_container_of_a_session_whose_workspace_is_gone_is_removed_by_who_ca
     assert labelled(tmp_path) == []
 
 
-def test_what_is_told_of_an_adopted_container_is_what_it_has_not_what_its_new_owner_would_give(tmp_path: Path) -> None:
+def test_the_report_on_an_adopted_container_is_of_its_own_settings(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     killed_server(tmp_path, network="bridge", mounts=[{"source": str(tmp_path / "shared")}])
     names = {found.labels[SESSION]: found.id[:12] for found in labelled(tmp_path)}
@@ -224,7 +224,7 @@ def test_an_adopted_session_keeps_the_paths_that_its_container_has(tmp_path: Pat
     asyncio.run(run())
 
 
-def test_a_kernel_of_another_language_that_ended_with_its_owner_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_a_kernel_of_another_language_that_ended_with_its_owner_is_called_lost(tmp_path: Path) -> None:
     image = language_image(IMAGE)
     killed = subprocess.run([sys.executable, "-c", BILINGUAL, str(tmp_path), image], check=False)
     assert killed.returncode == -signal.SIGKILL

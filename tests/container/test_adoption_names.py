@@ -44,7 +44,7 @@ asyncio.run(serve())
 
 
 class Server:
-    """A process with an executor, which does what it is told."""
+    """A process with an executor, which obeys the test."""
 
     def __init__(self, workspace: Path, number: int) -> None:
         command = [sys.executable, "-c", SERVER, str(workspace), MINIMAL, str(number)]

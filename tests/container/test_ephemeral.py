@@ -22,7 +22,7 @@ def test_no_variable_lasts_and_the_workspace_does(tmp_path: Path) -> None:
         assert (second.kernel_epoch, second.notes) == (first.kernel_epoch + 1, first.notes)
 
 
-def test_a_cell_that_dies_is_told_as_everywhere(tmp_path: Path) -> None:
+def test_a_cell_that_dies_is_reported_as_everywhere(tmp_path: Path) -> None:
     config = {"container": {"image": IMAGE, "mode": "ephemeral"}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
         session = executor.session("a")

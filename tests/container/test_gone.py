@@ -1,4 +1,4 @@
-"""A container that somebody else ends or removes: told as it is, and the next cell runs in a new one."""
+"""A container that another program ends or removes: the result says so, and the next cell runs in a new one."""
 
 from __future__ import annotations
 

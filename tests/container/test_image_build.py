@@ -83,7 +83,7 @@ def test_the_smallest_image_is_built_behind_this_machines_authorities_and_withou
     assert nameless(engine) <= before
 
 
-def test_a_base_without_ipykernel_is_told_apart_and_what_to_add_is_said() -> None:
+def test_a_base_without_ipykernel_is_recognized_and_the_message_says_what_to_add() -> None:
     ended = kernelexec("check", BASE, "--json")
     said = json.loads(ended.stdout)
     assert ended.returncode == 1
@@ -116,7 +116,7 @@ def test_what_asks_an_image_leaves_no_container(engine: Engine) -> None:
     assert not [found for found in containers(engine, PROBE) if found["ImageID"] == probe_image(engine, BASE).id]
 
 
-def test_an_image_that_is_not_there_is_said_to_be_missing_with_the_way_to_get_it(engine: Engine) -> None:
+def test_an_image_that_is_not_there_is_called_missing_with_the_way_to_get_it(engine: Engine) -> None:
     with pytest.raises(ImageMissing, match="is not here"):
         probe_image(engine, "kernelexec/minimal:never-built")
     ended = kernelexec("check", "kernelexec/minimal:never-built")
@@ -136,7 +136,7 @@ def test_an_image_without_python_or_shell_is_described_all_the_same(engine: Engi
     assert empty.architecture == without_python.architecture
 
 
-def test_an_interpreter_that_only_root_may_run_is_told_as_such(engine: Engine, tag: str) -> None:
+def test_an_interpreter_that_only_root_may_run_is_reported_as_such(engine: Engine, tag: str) -> None:
     private = small("RUN python3 -m venv --copies /root/venv && chmod 0700 /root", "ENV PATH=/root/venv/bin:$PATH")
     hidden = small("RUN chmod 0700 $(readlink -f /usr/bin/python3)")
     with removed_after(engine, tag, f"{tag}:hidden"):
@@ -149,7 +149,7 @@ def test_an_interpreter_that_only_root_may_run_is_told_as_such(engine: Engine, t
     assert other.executable == "/usr/bin/python3"
 
 
-def test_a_failed_build_says_which_step_and_what_it_said_and_leaves_nothing(engine: Engine, tag: str) -> None:
+def test_a_failed_build_says_which_step_and_its_output_and_leaves_nothing(engine: Engine, tag: str) -> None:
     before, running = nameless(engine), {found["Id"] for found in containers(engine)}
     steps = ("RUN echo done > /a", f"RUN echo {tag} && echo it broke >&2 && exit 3")
     with pytest.raises(ImageBuildFailed) as failure:

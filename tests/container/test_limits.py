@@ -1,4 +1,4 @@
-"""Limits that change while a kernel lives: its state is kept, its later kernels have them too, and what cannot be is said."""
+"""Limits that change while a kernel lives: its state is kept, later kernels have them too, impossible ones are reported."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_the_state_is_kept_and_the_timeout_is_in_force(session: Session) -> None
     assert (result.interrupted, result.state) == ("timeout", "kept")
 
 
-def test_what_is_not_in_force_is_still_said_after_a_snapshot(session: Session) -> None:
+def test_what_is_not_in_force_is_still_reported_after_a_snapshot(session: Session) -> None:
     found = session.set_limits(memory_bytes=512 * MIB)
     session.snapshot()
     assert session.execute("1").notes == found.not_applied
 
 
-def test_what_is_not_in_force_is_said_at_once_and_by_the_next_result(session: Session) -> None:
+def test_what_is_not_in_force_is_reported_at_once_and_by_the_next_result(session: Session) -> None:
     found = session.set_limits(memory_bytes=512 * MIB)
     following = session.execute("1")
     assert following.notes == found.not_applied

@@ -127,7 +127,7 @@ def test_an_interpreter_that_is_named_where_there_is_none_is_not_replaced(tmp_pa
         executor.session()
 
 
-def test_what_cannot_be_had_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path) -> None:
     config = options(BASE, runtime_image="kernelexec/none-of-that-name")
     told = rf"has no ipykernel.*none-of-that-name is not here.*kernelexec image check {BASE}"
     with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=told):

@@ -170,7 +170,7 @@ def test_a_container_that_is_asked_to_stop_does_and_another_one_follows(executor
     assert ids(executor) != {before}
 
 
-def test_want_of_memory_is_told_of_the_kernel_that_had_it(session: Session) -> None:
+def test_want_of_memory_is_reported_of_the_kernel_that_had_it(session: Session) -> None:
     greedy = "held = []\nwhile True: held.append(bytearray(b'x' * (8 << 20)))"
     for _ in range(2):
         assert session.execute(greedy).cause == "oom"

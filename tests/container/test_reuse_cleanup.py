@@ -130,7 +130,7 @@ def test_limits_that_were_changed_and_changed_back_are_in_force(tmp_path: Path) 
         assert session.stats().memory_limit_bytes == 256 << 20
 
 
-def test_a_container_that_is_just_made_when_nobody_wants_it_any_more_is_removed(
+def test_a_container_that_is_created_after_its_session_was_cancelled_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
     def slow(*args: Any) -> str:
         container = create_container(*args)
         made.set()
-        time.sleep(0.5)  # in the thread, of which nobody knows yet what it made
+        time.sleep(0.5)  # in the thread, whose mounts are not known yet
         return container
 
     monkeypatch.setattr(container, "create_container", slow)

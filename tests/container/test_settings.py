@@ -265,7 +265,7 @@ def test_what_is_mounted_is_seen_within_a_directory_in_memory_and_around_one(tmp
 
 
 @pytest.mark.parametrize("layout", ["host", "classic"])
-def test_a_work_dir_is_taken_by_either_path_and_said_as_the_kernel_sees_it(tmp_path: Path, layout: str) -> None:
+def test_a_work_dir_is_taken_by_either_path_and_reported_as_the_kernel_sees_it(tmp_path: Path, layout: str) -> None:
     with opened(tmp_path, layout=layout) as executor:
         session = executor.session("a")
         there = "/workspace" if layout == "classic" else str(session.workspace)
@@ -308,7 +308,7 @@ def test_a_mount_that_is_not_given_is_refused_before_anything_starts(tmp_path: P
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A name for containers; whoever has it in the end is removed."""
+    """A name for containers; a container that has it at the end is removed."""
     chosen = f"kernelexec-test-{uuid.uuid4().hex[:8]}"
     yield chosen
     with Engine() as engine:
@@ -323,7 +323,7 @@ def made(name: str, **labels: str) -> str:
     return container
 
 
-def test_what_tells_runs_apart_is_put_behind_a_fixed_name_too(tmp_path: Path, name: str) -> None:
+def test_the_mark_of_a_run_follows_a_fixed_name_too(tmp_path: Path, name: str) -> None:
     with opened(tmp_path, name=name, instance="two") as executor:
         executor.session("a")
         with Engine() as engine:

@@ -84,7 +84,7 @@ def test_another_machine_than_linux_has_its_engine_in_a_virtual_one(monkeypatch:
     ("said", "inside", "sign"),
     [({}, False, "sockets"), ({}, True, None), ({"node": "another"}, False, None), ({"release": "another"}, False, None)],
 )
-def test_who_may_not_look_into_the_engine_goes_by_the_machine(
+def test_without_rights_in_the_engine_the_machine_decides(
     monkeypatch: pytest.MonkeyPatch, short_path: Path, said: dict[str, object], inside: object, sign: str | None
 ) -> None:
     stat = Path.stat

@@ -37,7 +37,7 @@ def bounds_of(said: str) -> dict[str, int]:
 
 
 @needs_engine
-def test_an_image_that_is_missing_is_said_how_to_make(tmp_path: Path) -> None:
+def test_a_missing_image_comes_with_the_command_that_builds_it(tmp_path: Path) -> None:
     config = config_of("kernelexec/minimal:not-built", sudo=True)
     how = r"`kernelexec image build minimal --sudo --tag kernelexec/minimal-sudo:not-built` makes it"
     with Executor(workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=how):
@@ -46,7 +46,7 @@ def test_an_image_that_is_missing_is_said_how_to_make(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """Of a user whom nobody knows."""
+    """Return the settings of a user without an account."""
     config = config_of(SUDO, user=USER, sudo=True)
     with Executor(workspace=tmp_path_factory.mktemp("w"), config=config) as executor:
         yield executor.session("a")
@@ -72,7 +72,7 @@ def test_root_can_do_what_installing_a_package_takes(session: Session) -> None:
 
 @needs_engine
 @needs_root
-def test_the_user_has_no_capability_and_root_has_those_that_are_said(session: Session) -> None:
+def test_the_user_has_no_capability_and_root_has_the_listed_ones(session: Session) -> None:
     assert bounds_of(session.execute_command(BOUNDS).text) == {"CapEff": 0, "CapBnd": KEPT, "NoNewPrivs": 0}
     found = bounds_of(session.execute_command(f"sudo -n {BOUNDS}").text)
     assert found == {"CapEff": KEPT, "CapBnd": KEPT, "NoNewPrivs": 0}
@@ -119,7 +119,7 @@ def test_a_root_that_can_only_be_read_has_an_account_that_can_only_be_read(tmp_p
 
 
 @needs_engine
-def test_whoever_is_root_already_needs_no_account(tmp_path: Path) -> None:
+def test_root_needs_no_account(tmp_path: Path) -> None:
     with Executor(workspace=tmp_path, config=config_of(SUDO, user="0:0", sudo=True)) as executor:
         session = executor.session("a")
         assert session.execute_command("sudo -n id -u; grep -c kernel- /etc/passwd").text == "0\n0\n"
@@ -146,7 +146,7 @@ def test_an_image_without_accounts_runs_kernels_all_the_same(tmp_path: Path) -> 
 
 @needs_engine
 @needs_root
-def test_without_the_option_the_same_image_gives_nobody_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_option_the_same_image_gives_no_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without_rules = load("container", config={"container": {"image": SUDO, "user": USER}, "rules": {"dangers": False}})
     with Executor(workspace=tmp_path, config=without_rules) as executor:
         session = executor.session("a")

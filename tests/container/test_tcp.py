@@ -1,4 +1,4 @@
-"""Containers that are reached by ports: who can reach them, what they can reach, and what is left of them."""
+"""Containers that are reached by ports: the clients that can reach them, their own reach, and the remains."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_result_says_once_that_there_is_a_network(executor: Executor) -> Non
     session.close()
 
 
-def test_a_person_is_told_which_network_there_is(
+def test_a_user_learns_which_network_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("kernelexec.notices._printed_notices", set())
@@ -138,7 +138,7 @@ def test_a_person_is_told_which_network_there_is(
     assert f"the image {IMAGE}; network: kernelexec, with 5 ports open on 127.0.0.1; of this machine" in capsys.readouterr().err
 
 
-def test_hooks_are_told_where_it_is_reached(tmp_path: Path) -> None:
+def test_hooks_learn_where_it_is_reached(tmp_path: Path) -> None:
     told: list[Event] = []
     with Executor("container", workspace=tmp_path, config=OPTIONS, hooks=[told.append]) as executor:
         ports = container_of(executor.session("a")).ports
@@ -160,7 +160,7 @@ def test_a_kernel_of_another_program_is_refused(tmp_path: Path) -> None:
         asyncio.run(receiving)
 
 
-def test_memory_that_gets_short_is_told_before_it_is_over(tmp_path: Path) -> None:
+def test_memory_that_gets_short_is_reported_before_it_is_over(tmp_path: Path) -> None:
     told: list[Event] = []
     config = {"container": {**OPTIONS["container"], "memory_bytes": 256 * MIB}}  # type: ignore[dict-item]
     with Executor("container", workspace=tmp_path, config=config, hooks=[told.append]) as executor:
@@ -172,7 +172,7 @@ def test_memory_that_gets_short_is_told_before_it_is_over(tmp_path: Path) -> Non
     assert (high.limit_bytes, high.biggest[0].name) == (256 * MIB, "big")
 
 
-def test_a_kernel_that_runs_out_of_memory_is_told_from_one_that_is_killed(tmp_path: Path) -> None:
+def test_a_kernel_that_runs_out_of_memory_is_distinguished_from_a_killed_one(tmp_path: Path) -> None:
     config = {"container": {**OPTIONS["container"], "memory_bytes": 128 * MIB}}  # type: ignore[dict-item]
     with Executor("container", workspace=tmp_path, config=config) as executor:
         session = executor.session("a")

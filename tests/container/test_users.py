@@ -1,4 +1,4 @@
-"""Kernels that run as somebody whom neither the image nor the machine needs to know, and callers who are not root."""
+"""Kernels of a user without an account in image or machine, and callers without root."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_all_that_is_made_in_the_workspace_belongs_to_that_user(session: Session
     assert session.execute_command("rm -r outputs && echo gone").text == "gone\n"
 
 
-def test_its_private_directory_is_shared_with_it_and_nobody_else(session: Session) -> None:
+def test_its_private_directory_is_shared_only_with_it(session: Session) -> None:
     runtime = runtime_of(session)
     found = {path.name: path.stat() for path in (runtime.path, *runtime.path.iterdir())}
     own = found.pop(runtime.path.name)
@@ -94,7 +94,7 @@ except PermissionError:
     assert session.execute(code).text == "kept\n"
 
 
-def test_who_visits_a_kernel_of_another_user_reaches_it(session: Session) -> None:
+def test_a_visitor_reaches_the_kernel_of_another_user(session: Session) -> None:
     session.execute("visible = 1")
     said = asyncio.run(
         request_once(runtime_of(session), "kernelexec_variables_request", {"names": None, "limit": 10}, patience=20)
@@ -153,7 +153,7 @@ except (KernelexecError, InvalidWorkDir) as exc:
 """
 
 
-def test_a_caller_who_is_not_root_has_kernels_of_his_own(short_path: Path) -> None:
+def test_a_caller_without_root_has_its_own_kernels(short_path: Path) -> None:
     os.chown(short_path, 1234, 1234)
     argv = [sys.executable, "-c", AS_ANOTHER, str(short_path), str(CONTAINER["image"]), "1234"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)

@@ -104,7 +104,7 @@ def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
 
 @row("`input()` without `on_input`")
 @pytest.mark.shared_session
-def test_input_with_nobody_to_answer(session: Session) -> None:
+def test_input_without_an_answer(session: Session) -> None:
     session.execute("x = 1")
     started = time.monotonic()
     assert verdict(session.execute("input('? ')", timeout=30)) == ("error", 1, "kept", None, None)

@@ -18,11 +18,11 @@ _NUMBERS: list[Any] = [0, 1, -1, 0.001, 1e308, 2**31, 2**63, -(2**63), 10**400, 
 _VALUES = {"string": _TEXTS, "integer": _NUMBERS, "number": _NUMBERS, "boolean": [True, False]}
 _ODD: list[Any] = [None, True, 0, -1, 2**64, "", "x", [], {}, [[]], {"a": {}}, [None]]
 _ODD_HEADERS = ["", "x", "1" * 5000, "text/html", "2020-01-01", "../"]
-#: Who sends them, and whoever else that may come to be by spoiled headers.
+#: Their senders, and the senders that spoiled headers may name.
 AGENTS = ["fuzz-1", "fuzz-2", *(header for header in _ODD_HEADERS if len(header) < 200)]
 _NESTED = [b"[" * 50_000, b'{"a":' * 20_000, b"[" * 500 + b"]" * 500]
 _BYTES = [b"", b"null", b"[]", b"{}", b"\xff\xfe", b'"x"', b"5", b'{"jsonrpc": "2.0"', b"NaN", b"\0" * 100, *_NESTED]
-#: What code, commands and files may be, so that nobody is harmed and nothing takes long.
+#: The code, commands and files in them, which harm nothing and take no time.
 _HARMLESS: dict[str, list[Any]] = {
     "code": ["1", "# nothing", "print(1)", "x = 1", "1/0", "'\\ud800'", ""],
     "command": ["true", "false", "echo a", ""],

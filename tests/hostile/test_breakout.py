@@ -85,7 +85,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def bystander(executor: Executor) -> Session:
-    """Another agent, who must not notice anything."""
+    """Another agent, which must not notice anything."""
     session = executor.session("bystander")
     session.execute(f"count = 0\nopen('own', 'w').write({SECRET!r})")
     return session

@@ -1,4 +1,4 @@
-"""More output than anybody wants: memory stays flat, what was cut is said, and the rest can be read."""
+"""Too much output: memory stays flat, cuts are reported, and the rest can be read."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_progress_bar_is_one_line(session: Session) -> None:
     assert (result.stderr, result.truncated) == ("9999/10000", False)
 
 
-def test_a_waiting_reader_gets_pieces_and_is_told_what_it_missed(session: Session) -> None:
+def test_a_waiting_reader_gets_pieces_and_learns_what_it_missed(session: Session) -> None:
     running = session.execute("for n in range(200): print(f'{n:06d}' + 'x' * 99_993)\nprint('end')", wait=0.001)
     progress = session.wait_for(running.execution_id, wait=60)
     assert progress.result is not None

@@ -1,4 +1,4 @@
-"""Hostile, broken and merely loud cells: each ends with the right verdict inside its budgets, and harms nobody else."""
+"""Hostile, broken and merely loud cells: each ends with the right verdict inside its budgets, and harms no other session."""
 
 from __future__ import annotations
 

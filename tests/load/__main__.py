@@ -140,11 +140,11 @@ class Agent:
     async def _is_killed(self, client: Client[Any]) -> None:
         said, _ = await self._ask(client, "import os; print('pid', os.getpid())")
         pid = int(said.partition("pid ")[2].split()[0])
-        psutil.Process(pid).send_signal(signal.SIGKILL)  # a kernel of ours: it has just said so itself
+        psutil.Process(pid).send_signal(signal.SIGKILL)  # a kernel of ours: it has just reported itself
         await self._lost(client)
 
     async def _is_removed(self, client: Client[Any]) -> None:
-        """Somebody removes the container, whose name for itself is its id."""
+        """Remove the container from outside; its host name is its id."""
         said, _ = await self._ask(client, "import socket; print('in', socket.gethostname())")
         container = said.partition("in ")[2].split()[0]
         removing = await asyncio.create_subprocess_exec("docker", "rm", "--force", container, stdout=DEVNULL)
@@ -159,7 +159,7 @@ class Agent:
         await self._remembers(client)
 
     async def _leaves(self, _client: Client[Any]) -> None:
-        """A client of its own goes away amid a cell, and the next cell is in step."""
+        """Let a client leave during a cell; the next cell must be in step."""
         async with self.client() as other:
             call = asyncio.ensure_future(self._ask(other, "import time; time.sleep(20)"))
             await asyncio.sleep(self._random.uniform(0.0, 0.5))

@@ -30,12 +30,12 @@ from starlette.routing import Route
 from tests.support.command_line import BOUND
 
 AUDIENCE, CLIENT, SECRET = "upstream-audience", "kernelexec-at-upstream", "upstream-secret"
-#: Who logs in under these names has a token that names no user, or one that has ended.
+#: Users with these names get a token that names no user, or an expired one.
 NOBODY, LATE = "nobody", "late"
 
 
 class Issuer:
-    """OpenID Connect, as far as a proxy needs it: it knows one program, and whoever has the cookie ``login``."""
+    """OpenID Connect, as far as a proxy needs it: it knows one program, and the users with the cookie ``login``."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -95,14 +95,14 @@ class Issuer:
         return JSONResponse({"access_token": self.token(user), "token_type": "Bearer", "expires_in": 600, "scope": "openid"})
 
     async def _introspect(self, request: Request) -> Answer:
-        """A token here is a user's name and scopes; no issuer is told of, as none has to be."""
+        """A token here is a user's name and scopes; it names no issuer, as none is required."""
         user, _, scopes = str((await request.form())["token"]).partition(" ")
         said = {"active": user != "wrong", "client_id": CLIENT, "scope": scopes}
         return JSONResponse(said if user == NOBODY else said | {"sub": user})
 
 
 def bound() -> socket.socket:
-    """A socket that keeps a free port of 127.0.0.1 for who listens there, though it is bound already."""
+    """A socket that keeps a free port of 127.0.0.1 for the later listener, though it is bound already."""
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.bind(("127.0.0.1", 0))

@@ -99,7 +99,7 @@ def notebook(cwd: Path, *sources: str, tags: Sequence[str] = ()) -> str:
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """What the command said as it refused: one line of its own beside the one about isolation."""
+    """Return the command's refusal: one line of its own beside the one about isolation."""
     assert (done.returncode, done.stdout) == (125, "")
     [line] = [line for line in done.stderr.splitlines() if "isolation=local: code runs" not in line]
     assert line.startswith("kernelexec: ")

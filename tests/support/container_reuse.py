@@ -1,4 +1,4 @@
-"""Containers in which kernel follows kernel: how they are opened, told apart, and looked into."""
+"""Containers in which kernel follows kernel: how they are opened, distinguished and inspected."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def containers(engine: Engine, label: str | None = None) -> list[dict[str, Any]]
 
 
 def output_of(engine: Engine, image: str, *command: str) -> str:
-    """What a command in a container of that image writes; it runs as kernels do, for nobody whom the image knows."""
+    """Return the output of a command in a container of that image, run as kernels are, by a user without an account."""
     host = {"network_mode": "none", "read_only": True, "cap_drop": ["ALL"], "tmpfs": {"/tmp": ""}}
     settings = {"image": image, "entrypoint": list(command[:1]), "command": list(command[1:]), "user": "43210:43210"}
     container = engine.create(None, {**settings, "environment": {"HOME": "/tmp"}}, host)
@@ -54,7 +54,7 @@ def output_of(engine: Engine, image: str, *command: str) -> str:
 
 
 def nameless(engine: Engine) -> set[str]:
-    """Images that nobody has a name for, and which nothing is built upon."""
+    """Return the images without a name, upon which nothing is built."""
     return {str(image["Id"]) for image in engine.api.images(filters={"dangling": True})}
 
 

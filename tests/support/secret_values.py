@@ -17,7 +17,7 @@ GUISES = frozenset().union(*map(encodings, SECRETS.values()))
 
 
 def config(kind: str, tmp_path: Path, **more: Any) -> dict[str, Any]:
-    """Settings of an executor whose kernels are told both: one from a file, one from a function."""
+    """Settings of an executor whose kernels get two secrets: one from a file, one from a function."""
     (tmp_path / "api-key").write_text(f"{AWKWARD}\n")
     references = {"API_KEY": {"file": tmp_path / "api-key"}, "NAME_LIKE": lambda: NAME}
     return KINDS[kind] | {"secrets": references} | more

@@ -94,7 +94,7 @@ class Terminal:
             return True
         try:
             chunk = os.read(self._fd, 65536)
-        except OSError:  # what Linux says where nobody has the other side
+        except OSError:  # Linux's error where the other side is closed
             return False
         self.text += _CONTROL.sub("", chunk.decode("utf-8", "replace")).replace("\r", "")
         return bool(chunk)

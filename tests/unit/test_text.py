@@ -174,7 +174,7 @@ def test_a_run_with_nothing_in_it_is_empty() -> None:
     assert not run_of(10, ["a"]).is_empty
 
 
-def test_text_that_nobody_has_any_more_is_gone_at_once() -> None:
+def test_unreferenced_text_is_gone_at_once() -> None:
     budget = TextBudget(10)
     run = TextRun("stdout", budget)
     run.append("0123456789\n")  # cut: the budget knows the run

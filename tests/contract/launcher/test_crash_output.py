@@ -45,7 +45,7 @@ def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> 
     assert undelivered_output(content, "m_1", 99) == []
 
 
-def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_the_connection(path: Path) -> None:
+def test_what_was_left_is_heard_also_where_the_death_is_reported_after_the_end_of_the_connection(path: Path) -> None:
     words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     words.add(OUT, b"one")
@@ -61,7 +61,7 @@ def test_what_was_left_is_heard_also_where_the_death_is_told_after_the_end_of_th
     assert asyncio.run(run()) == "one"
 
 
-def test_what_nobody_can_know_any_more_is_counted(path: Path) -> None:
+def test_lost_statistics_are_counted(path: Path) -> None:
     words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     for n in range(3 * HALF_BYTES // 100):

@@ -39,7 +39,7 @@ def test_children_that_print_at_once_lose_nothing(session: Session) -> None:
     assert result.stdout.count("\N{GRINNING FACE}") == 4 * 50 * 390
 
 
-def test_what_a_child_raises_or_shows_is_told_in_text(session: Session) -> None:
+def test_what_a_child_raises_or_shows_is_reported_in_text(session: Session) -> None:
     code = "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse:\n"
     code += "    display({'text/plain': 'shown'}, raw=True)\n    1 / 0"
     result = session.execute(code)

@@ -1,4 +1,4 @@
-"""What user code starts as a program is judged before it starts, however it came by its words; what is not seen is said."""
+"""What user code starts as a program is judged before it starts, wherever its words come from; unseen ones are reported."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_lists_hold_for_programs(tmp_path: Path) -> None:
         assert "rule 'allowed-commands'" in result.error.evalue
 
 
-def test_without_rules_nobody_is_asked(tmp_path: Path) -> None:
+def test_without_rules_no_approval_is_requested(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"rules": {"dangers": False}}) as executor:
         session = executor.session()
         assert session.execute(f"{_BEGIN}\nsubprocess.call(['chm' + 'od', '--version'], stdout=-3)").text.strip() == "0"

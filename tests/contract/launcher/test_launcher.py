@@ -198,7 +198,7 @@ def test_the_failing_line_is_counted_from_the_beginning_of_the_cell(session: Ses
     assert (diagnosis.line, diagnosis.line_text) == (5, "1 / 0")
 
 
-def test_more_names_than_are_told_are_counted(session: Session) -> None:
+def test_more_names_than_are_listed_are_counted(session: Session) -> None:
     session.execute("globals().update({f'name{n}': n for n in range(1500)})")
     lost = session.execute("import os; os._exit(0)")
     assert (len(lost.lost_names), lost.state) == (1000, "lost")
@@ -224,7 +224,7 @@ def test_figures_are_shown_without_being_asked_for_and_saved(session: Session) -
 
 @pytest.mark.parametrize("code", ["len?", "%pinfo len", "import json\njson.dumps??"])
 @pytest.mark.shared_session
-def test_help_is_shown_where_nobody_pages(session: Session, code: str) -> None:
+def test_help_is_shown_without_a_pager(session: Session, code: str) -> None:
     result = session.execute(code)
     assert result.status == "ok"
     assert "Docstring" in result.text or "Source" in result.text

@@ -1,4 +1,4 @@
-"""Memory that gets short is told before it is over, and who was killed for want of it is told from who was killed."""
+"""Memory that gets short is reported before it is used up, and a kill for lack of memory is distinguished from others."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_kernel_that_is_killed_by_its_own_cell_after_a_child_ran_out_of_memory
     assert verdict(result) == ("error", 137, "lost", "killed")
 
 
-def test_a_kernel_that_runs_out_of_memory_after_a_child_did_is_told_so(tight_session: Session) -> None:
+def test_a_kernel_that_runs_out_of_memory_after_a_child_did_says_so(tight_session: Session) -> None:
     assert tight_session.execute_command(HUNGRY).exit_code == 137
     result = tight_session.execute("y = bytearray(b'x') * 500_000_000")
     assert verdict(result) == ("error", 137, "lost", "oom")
 
 
-def test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_told_once(tight: Tight) -> None:
+def test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_called_once(tight: Tight) -> None:
     told: list[Event] = []
     session = tight.session(256 * MIB, [told.append])
     quiet = session.execute("small = bytearray(2 * 2**20)\nbig = bytearray(b'x') * 100_000_000")
@@ -60,7 +60,7 @@ def test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_told_o
     assert sum(isinstance(event, MemoryHigh) for event in told) == 2
 
 
-def test_a_cell_that_fills_the_memory_step_by_step_is_told_of_before_it_dies(tight: Tight) -> None:
+def test_a_cell_that_fills_the_memory_step_by_step_is_warned_of_before_it_dies(tight: Tight) -> None:
     told: list[Event] = []
     session = tight.session(256 * MIB, [told.append])
     session.execute("import time\nkept = bytearray(b'x') * 60_000_000")
@@ -70,7 +70,7 @@ def test_a_cell_that_fills_the_memory_step_by_step_is_told_of_before_it_dies(tig
     assert any(isinstance(event, MemoryHigh) for event in told)
 
 
-def test_a_peak_within_a_cell_is_told_as_one(tight: Tight) -> None:
+def test_a_peak_within_a_cell_is_reported_as_one(tight: Tight) -> None:
     session = tight.session(256 * MIB)
     result = session.execute("import time\nbig = bytearray(b'x') * 200_000_000\ntime.sleep(2)\ndel big")
     (note,) = result.notes
@@ -88,7 +88,7 @@ def test_files_that_were_read_do_not_count(tight: Tight) -> None:
 
 
 @pytest.mark.parametrize("code", ["import os\nos.kill(os.getpid(), 9)", "raise MemoryError"])
-def test_what_is_no_want_of_memory_is_not_told_as_one(tight_session: Session, code: str) -> None:
+def test_what_is_no_want_of_memory_is_not_reported_as_one(tight_session: Session, code: str) -> None:
     result = tight_session.execute(code)
     assert result.cause != "oom"
     assert not any("memory" in note for note in result.notes)

@@ -1,4 +1,4 @@
-"""How a kernel is confined is said, what it may do goes on working, and what is required and missing stops it."""
+"""The layers that confine a kernel are reported, allowed actions go on working, and a missing required layer stops it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ with Executor("local", workspace={str(tmp_path)!r}, config={{"confinement": {opt
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_what_the_machine_lacks_is_said_once(tmp_path: Path) -> None:
+def test_what_the_machine_lacks_is_reported_once(tmp_path: Path) -> None:
     done = _without_landlock(tmp_path)
     first, second = map(ExecutionResult.from_json, done.stdout.splitlines())
     assert first.text == second.text == "2\n"

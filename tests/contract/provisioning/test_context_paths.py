@@ -252,7 +252,7 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize(("given", "said"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_said_before_anything_runs(base: Path, given: list[dict[str, Any]], said: str) -> None:
+def test_what_cannot_be_is_reported_before_anything_runs(base: Path, given: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said), Executor(config=loaded(base, *given)) as executor:
         executor.session("a", work_dir=base / "work")
     assert list((base / "work").iterdir()) == [base / "work" / "in"]
@@ -275,7 +275,7 @@ def test_a_name_is_a_plain_one(base: Path, name: Any) -> None:
         ({"path": "data", "protected_paths": "sub"}, r"context_paths\.0\.protected_paths: "),
     ],
 )
-def test_an_option_that_is_none_is_said(base: Path, given: dict[str, Any], said: str) -> None:
+def test_an_option_that_is_none_is_reported(base: Path, given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
         loaded(base, given)
 

@@ -75,7 +75,7 @@ def test_what_is_no_sort_of_credentials_is_refused() -> None:
 
 
 @needs_engine
-def test_they_can_be_read_and_not_written_and_what_is_not_there_is_said(home: Path, tmp_path: Path) -> None:
+def test_they_can_be_read_and_not_written_and_what_is_not_there_is_reported(home: Path, tmp_path: Path) -> None:
     (home / ".npmrc").unlink()
     container = {"image": MINIMAL, "credentials": list(CREDENTIALS)}
     with Executor("container", workspace=tmp_path / "workspaces", config={"container": container}) as executor:
@@ -100,7 +100,7 @@ def test_they_can_be_read_and_not_written_and_what_is_not_there_is_said(home: Pa
 
 
 @needs_engine
-def test_the_home_is_the_kernels_own_whoever_it_is(home: Path, tmp_path: Path) -> None:
+def test_the_home_is_the_kernels_own_for_every_user(home: Path, tmp_path: Path) -> None:
     for path in home.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     container = {"image": MINIMAL, "credentials": ["gh_config"], "user": "4321:4321"}

@@ -35,14 +35,14 @@ def test_an_engine_that_never_answers_is_not_waited_for(listening: socket.socket
     assert time.monotonic() - began < 10
 
 
-def test_a_place_where_nobody_listens_is_named(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_listener_is_named(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(short_path / "s"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
     assert probe() == f"The container engine does not answer: no server listens at unix://{short_path}/s. Is Docker started?"
 
 
-def test_what_is_no_address_of_an_engine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_address_of_an_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "gopher://here")
     with pytest.raises(IsolationUnavailable, match="gopher://here"):
         AsyncExecutor("container")

@@ -1,4 +1,4 @@
-"""Variables from a file, under all others; and all variables of this process, which is said aloud."""
+"""Variables from a file, under all others; and all variables of this process, with a warning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READ = {
 }
 
 
-def test_lines_are_read_and_bad_ones_told_by_their_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_are_read_and_bad_ones_reported_by_their_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "env").write_text(LINES)
     assert read_env_file(tmp_path / "env") == READ
     told = [record for record in caplog.records if record.getMessage() == "kernelexec.env_file_line_ignored"]
@@ -71,7 +71,7 @@ def test_the_file_is_under_everything_else(kind: str, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_all_variables_are_passed_on_request_and_that_is_said_once(
+def test_all_variables_are_passed_on_request_and_that_is_reported_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(notices, "_printed_notices", set())
@@ -87,7 +87,7 @@ def test_all_variables_are_passed_on_request_and_that_is_said_once(
     assert capsys.readouterr().err.count("environment.pass_all=True: kernels get every variable of this process") == 1
 
 
-def test_without_the_option_nothing_is_said_and_nothing_passed(
+def test_without_the_option_nothing_is_reported_and_nothing_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(notices, "_printed_notices", set())

@@ -65,7 +65,7 @@ def test_typescript_over_its_timeout_loses_its_state_and_says_so(session: Sessio
     assert session.execute("x").text == "1\n"
 
 
-def test_a_cell_that_is_interrupted_on_request_is_told_so(session: Session) -> None:
+def test_a_cell_that_is_interrupted_on_request_says_so(session: Session) -> None:
     running = session.execute("echo begun; sleep 60", language="bash", wait=0.01)
     assert running.status == "running"
     while not session.wait_for(running.execution_id, wait=0.05).text:

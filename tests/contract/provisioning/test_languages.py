@@ -120,7 +120,7 @@ def test_one_kernel_serves_all_names_of_a_language(shared: Session) -> None:
         assert (result.text, result.language) == ("5\n", "typescript")
 
 
-def test_that_a_kernel_listens_on_a_port_is_said_once(here: Session) -> None:
+def test_that_a_kernel_listens_on_a_port_is_reported_once(here: Session) -> None:
     notes = [here.execute("1", language="typescript").notes for _ in range(2)]
     assert notes == [(PORT,), ()]
     assert here.execute("echo 1", language="bash").notes == ()
@@ -199,7 +199,7 @@ def test_javascript_that_is_too_long_for_node_is_refused(here: Session) -> None:
         here.execute("//" + "x" * 100_000, language="js")
 
 
-def test_node_that_is_missing_is_said(specs: Path, tmp_path: Path) -> None:
+def test_node_that_is_missing_is_reported(specs: Path, tmp_path: Path) -> None:
     config = {"environment": {"set": {"PATH": str(tmp_path)}}}
     for program in ("sh", "env"):
         (tmp_path / program).symlink_to(shutil.which(program) or "/bin/false")
@@ -210,7 +210,7 @@ def test_node_that_is_missing_is_said(specs: Path, tmp_path: Path) -> None:
 
 
 @needs_engine
-def test_an_image_without_node_and_without_a_kernel_for_bash_is_told_and_used_as_it_is(tmp_path: Path) -> None:
+def test_an_image_without_node_and_without_a_kernel_for_bash_is_reported_and_used_as_it_is(tmp_path: Path) -> None:
     with Executor(isolation="container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
         session = executor.session()
         result = session.execute("console.log(1)", language="js")

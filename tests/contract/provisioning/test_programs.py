@@ -290,7 +290,7 @@ def test_an_environment_that_hangs_costs_a_cell_and_no_session(session: Session)
     assert (following.stdout, following.kernel_epoch) == ("x\n", result.kernel_epoch)
 
 
-def test_the_environment_is_told_while_a_cell_runs(session: Session) -> None:
+def test_the_environment_is_reported_while_a_cell_runs(session: Session) -> None:
     made_venv(session.workspace / ".venv")
     record = packages_of(session.workspace / ".venv") / "Some_Thing-1.2.dist-info"
     record.mkdir()
@@ -305,7 +305,7 @@ def test_the_environment_is_told_while_a_cell_runs(session: Session) -> None:
     session.interrupt()
 
 
-def test_without_a_kernel_there_is_no_environment_to_tell(session: Session) -> None:
+def test_without_a_kernel_there_is_no_environment_to_report(session: Session) -> None:
     session.execute("import os; os._exit(3)")
     with pytest.raises(KernelNotAnswering, match="no living kernel"):
         session.environment()

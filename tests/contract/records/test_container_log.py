@@ -178,7 +178,7 @@ def test_a_disk_that_takes_no_line_fails_no_cell(tmp_path: Path, monkeypatch: py
         assert executor.session("a").execute("print(1)").text == "1\n"
 
 
-def test_no_output_is_told_of_where_no_hook_asks(tmp_path: Path) -> None:
+def test_no_output_is_reported_where_no_hook_asks(tmp_path: Path) -> None:
     plain: list[str] = []
     asking: list[str] = []
 

@@ -48,7 +48,7 @@ NOTE = "[outputs left out: the notebook had grown too large]\n"
 
 
 class Recorder(Noting):
-    """One that writes at once what it is told."""
+    """A recorder that writes at once."""
 
     def __call__(self, event: Event, /) -> None:
         super().__call__(event)

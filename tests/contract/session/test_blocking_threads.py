@@ -1,4 +1,4 @@
-"""The blocking executor among threads, callbacks and forks: what cannot be is refused at once, and nobody waits for ever."""
+"""The blocking executor among threads, callbacks and forks: deadlocks are refused at once, and no caller waits for ever."""
 
 from __future__ import annotations
 

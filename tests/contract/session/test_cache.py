@@ -318,7 +318,7 @@ def test_nothing_is_found_in_a_kernel_of_a_dead_owner(tmp_path: Path) -> None:
         assert (result.text, result.state, result.kernel_epoch, result.cached) == ("42\n", "kept", 1, False)
 
 
-def test_a_restart_begins_anew(tmp_path: Path) -> None:
+def test_a_restart_begins_again(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         run(session, "x = 1", "x")
         session.restart()
@@ -329,7 +329,7 @@ def test_a_restart_begins_anew(tmp_path: Path) -> None:
         assert session.execute("'x' in globals()").text == "False\n"
 
 
-def test_who_follows_a_cell_that_is_found_gets_its_outputs(tmp_path: Path) -> None:
+def test_a_follower_of_a_cached_cell_gets_its_outputs(tmp_path: Path) -> None:
     cell = "print('one')\ndisplay({'text/plain': 'two'}, raw=True)"
     with opened(tmp_path) as session:
         run(session, cell)

@@ -89,7 +89,7 @@ def test_a_command_may_take_its_path_away(session: Session) -> None:
     assert session.execute_command("echo $PWD $A $PATH").stdout == "/tmp 1 /nowhere\n"
 
 
-def test_a_command_with_a_trap_of_its_own_is_told_what_does_not_last(session: Session) -> None:
+def test_a_command_with_a_trap_of_its_own_learns_what_does_not_last(session: Session) -> None:
     result = session.execute_command("trap 'echo bye' EXIT; cd /tmp")
     assert result.stdout == "bye\n"
     assert "do not last" in result.stderr
@@ -106,7 +106,7 @@ def test_a_work_dir_counts_for_one_command(session: Session) -> None:
     assert session.execute_command("pwd").stdout == f"{session.workspace}/one\n"
 
 
-def test_a_directory_that_is_gone_is_said_and_left(session: Session) -> None:
+def test_a_directory_that_is_gone_is_reported_and_left(session: Session) -> None:
     session.execute_command("mkdir -p gone && cd gone && rmdir ../gone")
     result = session.execute_command("pwd")
     assert result.stdout == f"{session.workspace}\n"

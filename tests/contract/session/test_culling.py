@@ -1,4 +1,4 @@
-"""Kernels that nobody uses end after a time, and nothing that is used does; the session's next cell says what was lost."""
+"""Unused kernels end after a time, used ones do not; the session's next cell says what was lost."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_an_idle_container_is_removed(tmp_path: Path) -> None:
         assert (result.text.strip(), result.state, result.cause) == ("2", "lost", "culled")
 
 
-def test_a_server_says_how_long_kernels_live_that_nobody_uses(tmp_path: Path) -> None:
+def test_a_server_says_how_long_unused_kernels_live(tmp_path: Path) -> None:
     with serving(tmp_path, "--idle", "90") as server, server.client(x_kernelexec_agent="a") as agent:
         said = {tool.name: tool.description for tool in agent.do("list_tools")}
         for name in ("execute_code", "execute_command", "create_session"):

@@ -23,7 +23,7 @@ from kernelexec import (
 from tests.conftest import EVERY_KIND, KINDS
 
 BOUND = 60.0
-#: A class whose instances, and which itself, hang whoever asks them anything.
+#: A class that hangs every inspection of itself and of its instances.
 TRAPS = """
 import time
 def hang(*args): time.sleep(1000)
@@ -158,7 +158,7 @@ def test_a_kernel_that_holds_the_interpreters_lock_does_not_answer_and_loses_not
     assert session.variables(names=["x"]).names == ("x",)
 
 
-def test_so_many_variables_are_told_as_are_asked_for(session: Session) -> None:
+def test_as_many_variables_are_returned_as_requested(session: Session) -> None:
     session.execute("globals().update({f'n{n:04}': n for n in range(1500)})")
     whole = session.variables(wait=BOUND)
     assert (len(whole), whole.total, whole.names[-1]) == (1000, 1500, "n0999")
@@ -179,7 +179,7 @@ def test_a_container_that_a_thread_changes_all_the_time_can_be_looked_at(session
         assert session.execute("on = False").ok
 
 
-def test_names_are_completed_and_told_about(session: Session) -> None:
+def test_names_are_completed_and_described(session: Session) -> None:
     session.execute("value = 40\ndef double(n):\n    'Twice as much.'\n    return 2 * n")
     assert session.complete("x = val") == Completion(("value",), 4, 7)
     assert "double" in session.complete("dou + 1", 3).matches
@@ -200,7 +200,7 @@ def test_names_are_completed_and_told_about(session: Session) -> None:
     ],
 )
 @pytest.mark.shared_session
-def test_the_kernel_tells_whether_code_can_be_run(session: Session, code: str, told: tuple[str, str]) -> None:
+def test_the_kernel_says_whether_code_can_be_run(session: Session, code: str, told: tuple[str, str]) -> None:
     assert session.is_complete(code) == told
 
 
@@ -215,7 +215,7 @@ def test_a_busy_kernel_is_asked_nothing_and_a_look_can_wait_for_the_cell(session
 
 
 @pytest.mark.parametrize("look", ["complete('trap.')", "inspect('trap')"])
-def test_a_class_that_hangs_whoever_looks_costs_neither_state_nor_the_next_cell(session: Session, look: str) -> None:
+def test_a_class_that_hangs_an_inspection_costs_neither_state_nor_the_next_cell(session: Session, look: str) -> None:
     session.execute(f"{TRAPS}\nx = 40")
     found = eval(f"session.{look[:-1]}, wait={BOUND})", {"session": session})  # noqa: S307 - ours
     assert found in (None, Completion((), 5, 5))
@@ -223,7 +223,7 @@ def test_a_class_that_hangs_whoever_looks_costs_neither_state_nor_the_next_cell(
     assert (after.text, after.state) == ("40\n", "kept")
 
 
-def test_a_look_that_takes_too_long_is_told_and_ends_before_the_next_cell(session: Session) -> None:
+def test_a_look_that_takes_too_long_is_reported_and_ends_before_the_next_cell(session: Session) -> None:
     session.execute(f"{TRAPS}\nx = 40")
     with pytest.raises(KernelNotAnswering, match="did not answer in time"):
         session.complete("trap.", wait=0.2)

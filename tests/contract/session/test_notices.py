@@ -30,7 +30,7 @@ def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelexec.notices._printed_notices", set())
 
 
-def test_the_first_container_of_a_process_is_told_of(
+def test_the_first_container_of_a_process_is_reported(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "kernelexec"):
@@ -44,13 +44,13 @@ def test_the_first_container_of_a_process_is_told_of(
     assert len(caplog.records) == 2
 
 
-def test_a_container_with_sudo_is_told_of_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_container_with_sudo_is_reported_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     Notices(quiet=False)(replace(STARTED, container=replace(WHERE, sudo=True)))
     with_sudo = FIRST.replace("an/image;", "an/image, with sudo: it can become root in them;")
     assert capsys.readouterr().err == with_sudo
 
 
-def test_a_container_that_goes_with_its_session_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_container_that_goes_with_its_session_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     notices = Notices(quiet=False)
     notices(STARTED)
     notices(KernelChanged("a", 1, "started", language="other", container=WHERE))
@@ -63,7 +63,7 @@ def test_a_container_that_goes_with_its_session_is_told_of(capsys: pytest.Captur
     )
 
 
-def test_whoever_is_quiet_has_it_by_the_logger_only(
+def test_a_quiet_executor_reports_by_the_logger_only(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     notices = Notices(quiet=True)
@@ -74,7 +74,7 @@ def test_whoever_is_quiet_has_it_by_the_logger_only(
     assert [record.message for record in caplog.records] == ["kernelexec.container_started", "kernelexec.containers_removed"]
 
 
-def test_a_kernel_on_this_machine_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_on_this_machine_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     notices = Notices(quiet=False)
     notices(KernelChanged("a", 1, "started"))
     notices(SessionClosing("a"))

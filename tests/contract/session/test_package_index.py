@@ -1,4 +1,4 @@
-"""Packages from an index: who has a network that cells have not sees nothing of theirs, and has it for no longer than that."""
+"""Packages from an index: the installer has a network that cells lack, sees nothing of theirs, and only while it works."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_wheel_of_another_content_is_refused_by_a_lock(session: Session, wheel
     assert session.execute("import importlib.util; print(importlib.util.find_spec('lower'))").stdout == "None\n"
 
 
-def test_a_lock_of_another_python_is_told(session: Session, wheels: Path) -> None:
+def test_a_lock_of_another_python_is_reported(session: Session, wheels: Path) -> None:
     session.install("lower==1.0", wheels=wheels)
     lock = session.workspace / "other.lock"
     text = (session.workspace / ".kernelexec/pylock.toml").read_text()
@@ -167,7 +167,7 @@ def test_it_goes_on_while_a_cell_runs_and_is_found_after_it(session: Session, wh
     assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
 
 
-def test_another_version_is_told_and_comes_with_a_restart(session: Session, wheels: Path) -> None:
+def test_another_version_is_reported_and_comes_with_a_restart(session: Session, wheels: Path) -> None:
     session.install("lower==1.0", wheels=wheels)
     session.execute("import lower")
     done = session.install("lower==2.0", wheels=wheels)
@@ -177,7 +177,7 @@ def test_another_version_is_told_and_comes_with_a_restart(session: Session, whee
     assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
 
 
-def test_what_the_interpreter_has_itself_goes_first_and_that_is_told(session: Session, tmp_path: Path) -> None:
+def test_what_the_interpreter_has_itself_goes_first_and_that_is_reported(session: Session, tmp_path: Path) -> None:
     made_wheel(tmp_path / "more", "ipykernel", "999.0")
     done = session.install("ipykernel==999.0", wheels=tmp_path / "more")
     assert done.ok, done.output
@@ -335,7 +335,7 @@ def test_an_environment_of_the_users_own_is_filled(session: Session, wheels: Pat
     assert session.execute_command("python -c 'import lower'").ok
 
 
-def test_what_is_said_of_a_named_environment_that_is_elsewhere(tmp_path: Path, wheels: Path) -> None:
+def test_a_named_environment_that_is_elsewhere_is_reported(tmp_path: Path, wheels: Path) -> None:
     venv = made_venv(tmp_path / "named")
     with Executor("local", workspace=tmp_path / "work", config={"programs": {"venv": venv}}) as executor:
         with pytest.raises(InvalidRequest, match="is not in the session's workspace"):

@@ -1,4 +1,4 @@
-"""Idle kernels: a session takes one that serves already, and nobody can tell it from a kernel of the session's own."""
+"""Idle kernels: a session takes one that serves already, and it looks like a kernel of the session's own."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_environment_is_that_of_the_moment_in_which_the_session_is_made(
     run(tmp_path, main, pool={"size": 1})
 
 
-def test_one_that_dies_is_replaced_and_given_to_nobody(tmp_path: Path) -> None:
+def test_one_that_dies_is_replaced_and_reaches_no_session(tmp_path: Path) -> None:
     async def main(executor: AsyncExecutor) -> None:
         slots = await filled(executor, 2)
         pid = slots[0].kernel.provisioner.pid  # type: ignore[union-attr]
@@ -177,7 +177,7 @@ def test_without_an_idle_one_the_policy_decides(tmp_path: Path) -> None:
         run(tmp_path / main.__name__, main, pool={"size": 1, "policy": main.__name__})
 
 
-def test_who_waits_in_vain_is_told(tmp_path: Path) -> None:
+def test_a_caller_that_waits_in_vain_gets_an_error(tmp_path: Path) -> None:
     async def main(executor: AsyncExecutor) -> None:
         with pytest.raises(CapacityReached, match="No idle kernel came within 3"):
             await executor.session()

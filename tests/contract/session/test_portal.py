@@ -1,4 +1,4 @@
-"""The way of a call into the executor's thread: what it raises comes back as itself, and nobody waits in vain."""
+"""The way of a call into the executor's thread: its exceptions come back as they are, and no caller waits in vain."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
     return Executor("local", workspace=tmp_path)
 
 
-def test_who_calls_while_it_opens_in_vain_is_told_why(opening: Executor) -> None:
+def test_a_caller_during_a_failed_opening_learns_why(opening: Executor) -> None:
     def call() -> None:
         try:
             opening.session()
@@ -166,7 +166,7 @@ class Hit(Exception):
 
 @pytest.mark.usefixtures("signals")
 def test_interrupts_at_any_time_cost_no_later_call(portal: Portal) -> None:
-    """They may come amid the wait for an answer, for which the executor's thread must never have to wait."""
+    """They may come during the wait for an answer, for which the executor's thread must never have to wait."""
 
     async def nothing() -> int:
         return 1

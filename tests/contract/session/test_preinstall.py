@@ -28,7 +28,7 @@ def test_the_first_cell_finds_what_was_to_be_there(kind: str, tmp_path: Path) ->
 
 
 @needs_engine
-def test_without_a_network_each_failure_is_told_and_the_session_is_there(tmp_path: Path) -> None:
+def test_without_a_network_each_failure_is_reported_and_the_session_is_there(tmp_path: Path) -> None:
     options = {**KINDS["container"], **config(tmp_path, system=["jq"], python=["missing"], npm=["left-pad@1.3.0"])}
     with Executor("container", workspace=tmp_path / "work", config=options) as executor:
         result = executor.session().execute("1 + 1")
@@ -46,7 +46,7 @@ def test_the_machines_own_system_is_left_alone(tmp_path: Path) -> None:
         assert any("(jq) was not installed: system packages are installed in containers only" in note for note in result.notes)
 
 
-def test_npm_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_npm_that_fails_is_reported_with_its_last_output(tmp_path: Path) -> None:
     options = config(tmp_path, npm=["left-pad"])
     variables = {"npm_config_registry": "http://127.0.0.1:9/", "npm_config_fetch_retries": "0", "npm_config_cache": "cache"}
     with Executor("local", workspace=tmp_path / "work", config={**options, "environment": {"set": variables}}) as executor:

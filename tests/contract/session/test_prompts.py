@@ -1,4 +1,4 @@
-"""What a model is told: as the session is, and no more; and how it is asked to fix what failed."""
+"""The prompts for a model: they describe the session as it is, and ask for a fix after a failure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_it_says_what_the_container_has(tmp_path: Path) -> None:
         assert found in text
 
 
-def test_a_kernel_that_is_gone_tells_nothing(tmp_path: Path) -> None:
+def test_a_kernel_that_is_gone_reports_nothing(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
         session.execute("import os; os._exit(1)")
@@ -104,12 +104,12 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("options", "line"), SETTINGS.values(), ids=SETTINGS)
-def test_a_setting_is_told_where_it_is_set_and_only_there(options: dict[str, Any], line: str) -> None:
+def test_a_setting_is_reported_where_it_is_set_and_only_there(options: dict[str, Any], line: str) -> None:
     assert line in told(**options)
     assert line not in told(isolation=options.get("isolation", "container"))
 
 
-def test_a_virtual_environment_is_told_as_it_serves() -> None:
+def test_a_virtual_environment_is_reported_as_it_serves() -> None:
     found = PythonEnvironment(
         "/venv/bin/python", "3.12.1", "/venv", venv="/venv", served="packages", packages={"ipykernel": "7"}
     )
@@ -125,13 +125,13 @@ def test_of_very_many_packages_only_some_are_named() -> None:
     assert "package-0150" not in text
 
 
-def test_where_execution_is_off_nothing_else_is_told() -> None:
+def test_where_execution_is_off_nothing_else_is_shown() -> None:
     text = told(enabled=False)
     assert text == EXECUTION_DISABLED
     assert not any(idea in text for idea in IDEAS)
 
 
-def test_secrets_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE", "hush-hush-hush")
     config = {"secrets": {"KEY": {"env": "SOURCE"}}, "rules": {"blocked_commands": ["hush-hush-hush"]}}
     with Executor("local", workspace=tmp_path, config=config) as executor:
@@ -188,7 +188,7 @@ def test_what_is_quoted_cannot_end_its_quotation_and_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_mcp_has_them_as_prompts_and_tells_the_rest_at_first(tmp_path: Path, era: str) -> None:
+def test_mcp_has_them_as_prompts_and_sends_the_rest_at_first(tmp_path: Path, era: str) -> None:
     with connected(transport(tmp_path, "--isolation", "local", "--blocked-commands", "rm"), era) as agent:
         assert all(idea in (agent.client.instructions or "") for idea in IDEAS)
         assert "do not run: `rm`." in (agent.client.instructions or "")

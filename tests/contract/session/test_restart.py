@@ -1,4 +1,4 @@
-"""Restarts, and what must not get lost beside them: a loss is told once, waiting cells run in the new kernel and stay."""
+"""Restarts, and what must not get lost beside them: a loss is reported once, waiting cells run in the new kernel and stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kernelexec import Executor, InvalidRequest, Session, UnknownExecution
 
 
-def test_what_a_restart_cost_is_told_by_the_next_result(session: Session) -> None:
+def test_what_a_restart_cost_is_reported_by_the_next_result(session: Session) -> None:
     session.execute("x = 1")
     session.restart()
     result = session.execute("'x' in globals()")
@@ -20,7 +20,7 @@ def test_what_a_restart_cost_is_told_by_the_next_result(session: Session) -> Non
     assert session.execute("1").state == "kept"
 
 
-def test_a_death_between_cells_is_told_though_a_restart_came_between(session: Session) -> None:
+def test_a_death_between_cells_is_reported_though_a_restart_came_between(session: Session) -> None:
     session.execute("x = 1\nimport os, threading\nthreading.Timer(0.1, os._exit, (3,)).start()")
     threading.Event().wait(0.5)
     session.restart()
@@ -94,7 +94,7 @@ def test_what_a_listener_raises_is_its_callers_alone(session: Session, error: ty
     assert session.execute("x, y").text == "(1, 2)\n"
 
 
-def test_a_pattern_that_takes_for_ever_is_refused_and_holds_nobody_up(executor: Executor, session: Session) -> None:
+def test_an_endless_pattern_is_refused_and_delays_no_session(executor: Executor, session: Session) -> None:
     found = session.execute("print('a' * 60 + '!')")
     other = executor.session("not-held-up")
     refused: list[Exception] = []

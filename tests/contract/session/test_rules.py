@@ -31,7 +31,7 @@ WAYS = [
 
 @pytest.mark.parametrize("code", WAYS)
 @pytest.mark.shared_session
-def test_a_refused_command_never_runs_in_whichever_way_it_is_sent(session: Session, code: str) -> None:
+def test_a_refused_command_never_runs_in_any_way(session: Session, code: str) -> None:
     (session.workspace / "marked").write_text("")
     before = (session.workspace / "marked").stat().st_mode
     result = session.execute(code)
@@ -57,7 +57,7 @@ def test_a_refused_shell_command_says_what_would_be_allowed(session: Session) ->
     assert "not understood as the language of bash" in session.execute_command("echo 1\nif").notes[0]
 
 
-def test_lists_are_of_the_executors_configuration_and_the_journal_tells_of_refusals(tmp_path: Path) -> None:
+def test_lists_are_of_the_executors_configuration_and_the_journal_has_the_refusals(tmp_path: Path) -> None:
     rules = {"allowed_commands": ["pytest", "echo.*"], "blocked_commands": ["echo secret"]}
     with Executor("local", workspace=tmp_path, config={"rules": rules, "quiet": True}) as executor:
         session = executor.session("judged")

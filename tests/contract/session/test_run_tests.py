@@ -89,7 +89,7 @@ VERDICTS = {
     },
 }
 
-#: What breaks, or blinds, who uses it; and which of it a kernel of IPython's does not bear.
+#: Replacements that break or blind their users, and those that IPython's kernel does not survive.
 MOCKS = {
     "a clock that stands": "import time\ntime.monotonic = time.time = lambda: 0.0",
     "no children": "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)",
@@ -314,7 +314,7 @@ def test_secrets_are_masked_and_the_journal_has_the_report(tmp_path: Path, monke
     assert tested["report"] == report.to_dict()
 
 
-def test_no_process_is_left_when_the_kernel_dies_amid_a_case(tmp_path: Path) -> None:
+def test_no_process_is_left_when_the_kernel_dies_during_a_case(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
         timer = threading.Timer(1, session.restart)

@@ -181,7 +181,7 @@ def test_looks_show_names_in_the_place_of_values(watched: Watched) -> None:
     watched.check()
 
 
-def test_a_literal_in_a_cell_reaches_the_kernel_and_nobody_else(watched: Watched) -> None:
+def test_a_literal_in_a_cell_reaches_only_the_kernel(watched: Watched) -> None:
     result = watched.run(f"y = {AWKWARD!r}\nassert y == s\nprint(y == s)\n{{}}[y]  # {NAME}")
     assert result.stdout == "True\n"
     assert result.error is not None
@@ -244,7 +244,7 @@ def test_a_dead_kernel_s_last_words_are_masked_and_the_next_one_has_the_secrets(
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_an_idle_kernel_is_told_when_a_session_takes_it(kind: str, tmp_path: Path) -> None:
+def test_an_idle_kernel_is_reported_when_a_session_takes_it(kind: str, tmp_path: Path) -> None:
     given = config(kind, tmp_path, pool={"size": 1, "policy": "wait"})
     if "container" in given:
         given["container"] = {**given["container"], "layout": "classic"}
@@ -255,7 +255,7 @@ def test_an_idle_kernel_is_told_when_a_session_takes_it(kind: str, tmp_path: Pat
         assert result.notes == ()
 
 
-def test_a_value_is_read_anew_for_every_kernel_and_old_ones_stay_masked(tmp_path: Path) -> None:
+def test_a_value_is_read_again_for_every_kernel_and_old_ones_stay_masked(tmp_path: Path) -> None:
     values = iter(["first-value", "second-value"])
     with Executor("local", workspace=tmp_path, config={"secrets": {"KEY": lambda: next(values)}}) as executor:
         session = executor.session("a")
@@ -268,7 +268,7 @@ def test_a_value_is_read_anew_for_every_kernel_and_old_ones_stay_masked(tmp_path
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_a_secret_that_is_missing_is_told_before_any_kernel_starts(kind: str, tmp_path: Path) -> None:
+def test_a_secret_that_is_missing_is_reported_before_any_kernel_starts(kind: str, tmp_path: Path) -> None:
     events: list[Event] = []
     given = KINDS[kind] | {"secrets": {"KEY": {"file": tmp_path / "none"}}}
     with Executor(kind, workspace=tmp_path / "ws", config=given, hooks=[events.append]) as executor:

@@ -49,7 +49,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_every_kernel_is_told_and_its_output_masked(way: str, tmp_path: Path) -> None:
+def test_every_kernel_is_masked(way: str, tmp_path: Path) -> None:
     with executor_of(way, tmp_path / "ws", secrets=config("local", tmp_path)["secrets"]) as executor:
         session = executor.session("a")
         assert session.execute(TELL).stdout == TOLD
@@ -59,7 +59,7 @@ def test_every_kernel_is_told_and_its_output_masked(way: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_kernels_of_other_languages_are_told_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_other_languages_get_them_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all(tmp_path / "jupyter")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     given = config("local", tmp_path) | settings(kind)
@@ -78,7 +78,7 @@ def test_kernels_of_other_languages_are_told_too(kind: str, tmp_path: Path, monk
 
 
 @needs_engine
-def test_who_may_ask_the_engine_sees_no_value(tmp_path: Path) -> None:
+def test_a_user_of_the_engine_sees_no_value(tmp_path: Path) -> None:
     with Executor("container", workspace=tmp_path / "ws", config=config("container", tmp_path)) as executor:
         session = executor.session("a")
         session.execute(TELL)
@@ -155,7 +155,7 @@ def test_tools_answer_without_secrets(tmp_path: Path) -> None:
 NAMED = "import os\nn = os.environ['NAME_LIKE']\nopen(n + '.txt', 'w').write(n)\nos.makedirs('d' + n)"
 
 
-def test_a_file_called_as_a_secret_is_told_of_by_the_secret_s_name(tmp_path: Path) -> None:
+def test_a_file_called_as_a_secret_is_reported_by_the_secret_s_name(tmp_path: Path) -> None:
     events: list[Event] = []
     given = config("local", tmp_path, log_dir=tmp_path / "logs")
     with Executor("local", workspace=tmp_path / "ws", config=given, hooks=[events.append]) as executor:
@@ -239,7 +239,7 @@ def test_a_value_on_the_command_line_is_refused_and_not_repeated(option: str, tm
 
 
 @pytest.mark.parametrize("recorded", ["notebook", "journal"])
-def test_what_is_replayed_is_not_told_with_its_secrets(recorded: str, tmp_path: Path) -> None:
+def test_what_is_replayed_is_not_reported_with_its_secrets(recorded: str, tmp_path: Path) -> None:
     given = config("local", tmp_path)
     with Executor("local", workspace=tmp_path / "ws", config=given) as executor:
         first = executor.session("first")

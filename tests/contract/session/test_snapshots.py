@@ -116,7 +116,7 @@ def test_loading_never_happens_on_this_side(session: Session) -> None:
 
 
 @pytest.mark.parametrize("harm", ["missing", "changed", "link"])
-def test_a_file_that_is_not_what_was_saved_is_said_and_not_loaded(session: Session, harm: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_was_saved_is_reported_and_not_loaded(session: Session, harm: str, tmp_path: Path) -> None:
     session.execute("x, y = 1, 2")
     snapshot = session.snapshot()
     path = next(Path(snapshot.directory) / one.file for one in snapshot.variables if one.name == "x")
@@ -175,7 +175,7 @@ def test_one_whose_caller_goes_away_is_ended_and_leaves_nothing(tmp_path: Path) 
     anyio.run(cancelled)
 
 
-def test_one_that_ends_the_kernel_is_told_and_leaves_nothing(session: Session) -> None:
+def test_one_that_ends_the_kernel_is_reported_and_leaves_nothing(session: Session) -> None:
     session.execute("import os\nclass Deadly:\n    def __reduce__(self):\n        os._exit(3)\na, deadly = 1, Deadly()")
     with pytest.raises(ExecutionFailed) as caught:
         session.snapshot()
@@ -184,7 +184,7 @@ def test_one_that_ends_the_kernel_is_told_and_leaves_nothing(session: Session) -
     assert session.execute("1 + 1").notes
 
 
-def test_a_loss_before_a_snapshot_is_still_told_to_the_next_cell(session: Session) -> None:
+def test_a_loss_before_a_snapshot_is_still_reported_to_the_next_cell(session: Session) -> None:
     session.execute("x = 1")
     session.restart()
     assert session.snapshot().names == set()

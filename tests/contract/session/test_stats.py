@@ -60,7 +60,7 @@ def test_a_closed_session_has_none(executor: Executor) -> None:
         session.stats()
 
 
-def test_where_it_runs_is_said(session: Session) -> None:
+def test_where_it_runs_is_reported(session: Session) -> None:
     found = session.stats()
     assert found.isolation == session.execute("1").isolation
     assert (found.container is None) == (found.isolation == "local")
@@ -116,7 +116,7 @@ def test_an_engine_that_says_nothing_of_a_container_that_ended_leaves_the_figure
         (2**30, "1 GiB"),
     ],
 )
-def test_a_size_is_said_in_round_figures(size: int, text: str) -> None:
+def test_a_size_is_reported_in_round_figures(size: int, text: str) -> None:
     assert format_size(size) == text
 
 

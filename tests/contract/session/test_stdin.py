@@ -1,4 +1,4 @@
-"""What a cell asks by input(): whoever sent it answers in their own time; silence is the end of a file, not of a kernel."""
+"""Questions that a cell asks by input(): the caller may take its time; silence is the end of a file, not of a kernel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_cell_is_answered_and_its_output_reads_like_the_dialogue(session: Sess
     assert session.execute("name").text == "'Ada'\n"
 
 
-def test_without_who_answers_it_is_an_error_at_once(session: Session) -> None:
+def test_without_an_answering_client_it_is_an_error_at_once(session: Session) -> None:
     result = session.execute("input('Name? ')")
     assert result.error is not None
     assert (result.error.ename, result.state) == ("StdinNotImplementedError", "kept")
@@ -121,7 +121,7 @@ def test_time_until_the_answer_is_not_the_cells(local: Session) -> None:
     assert (result.interrupted, result.state) == ("timeout", "kept")
 
 
-def test_silence_has_a_bound_and_nobody_is_asked_again(tmp_path: Path) -> None:
+def test_silence_has_a_bound_and_no_question_is_repeated(tmp_path: Path) -> None:
     with executor_of("local", tmp_path, budgets={"approval": 0.5, "timeout": 2}) as executor:
         session, asked = executor.session(), []
 
@@ -174,7 +174,7 @@ def test_a_question_shows_no_secret(tmp_path: Path) -> None:
     assert shown(result.text) == []
 
 
-def test_a_new_owner_answers_for_nobody(tmp_path: Path) -> None:
+def test_a_new_owner_answers_no_earlier_request(tmp_path: Path) -> None:
     code = "try:\n    input('Name? ')\nexcept EOFError as error:\n    print('no', error)"
 
     async def taken(path: Path) -> ExecutionResult:
@@ -195,7 +195,7 @@ def test_what_cannot_answer_is_refused(local: Session) -> None:
         local.execute("1", on_input=5)  # type: ignore[arg-type]
 
 
-def test_other_languages_are_told_that_nobody_answers(tmp_path: Path) -> None:
+def test_other_languages_learn_that_no_client_answers(tmp_path: Path) -> None:
     with executor_of("local", tmp_path) as executor:
         session = executor.session()
         result = session.execute("read -p 'Name? ' name; echo \"<$name>\"", language="bash", on_input=Answers("never"))

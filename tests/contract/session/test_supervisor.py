@@ -54,7 +54,7 @@ def test_a_kernel_that_starts_is_new_enough_for_a_restart(tmp_path: Path) -> Non
     in_session(tmp_path, main)
 
 
-def test_a_restart_under_a_running_cell_is_told_as_such(tmp_path: Path) -> None:
+def test_a_restart_under_a_running_cell_is_reported_as_such(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
         assert (await session.execute("x = 1")).ok
         running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
@@ -80,7 +80,7 @@ def test_an_exit_that_takes_too_long_is_an_exit(session: Session, code: str) -> 
     assert "the one before ended (exited)" in following.notes[0]
 
 
-def test_the_next_cell_tells_the_same_cause_after_a_timeout(session: Session) -> None:
+def test_the_next_cell_reports_the_same_cause_after_a_timeout(session: Session) -> None:
     code = "import time\nwhile True:\n    try: time.sleep(600)\n    except BaseException: pass"
     assert session.execute(code, timeout=0.3).cause == "timeout"
     assert "the one before ended (timeout)" in session.execute("1").notes[0]
@@ -120,7 +120,7 @@ def test_a_kernel_that_died_before_the_close_is_not_the_closings(tmp_path: Path)
     in_session(tmp_path, main)
 
 
-def test_a_cell_that_waits_for_a_kernel_when_its_session_closes_is_told_so(tmp_path: Path) -> None:
+def test_a_cell_that_waits_for_a_kernel_when_its_session_closes_says_so(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
         waiting = await starting(session, "x = 41")
         await session.close()

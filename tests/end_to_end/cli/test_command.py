@@ -30,7 +30,7 @@ def test_a_notebook_runs_and_stays_as_it_was(tmp_path: Path) -> None:
     assert [cell.execution_count for cell in cells_of(tmp_path / "given.executed.ipynb")] == [1, 2, 3]
 
 
-def test_stdin_runs_and_is_written_only_where_it_is_told(tmp_path: Path) -> None:
+def test_stdin_runs_and_is_written_only_to_the_given_file(tmp_path: Path) -> None:
     text = "print('\u65e5')\n# %%\nimport os\nos.getcwd()".encode()
     done = kernelexec(tmp_path, "run", "-", *LOCAL, stdin=text)
     assert (done.returncode, done.stdout) == (0, f"\u65e5\n'{tmp_path}'\n")
@@ -76,7 +76,7 @@ def test_json_is_a_result_a_line(tmp_path: Path) -> None:
     assert "ZeroDivisionError" not in done.stderr
 
 
-def test_code_runs_beside_its_file_or_where_it_is_told(tmp_path: Path) -> None:
+def test_code_runs_beside_its_file_or_in_the_given_directory(tmp_path: Path) -> None:
     for name in ("beside", "told"):
         (tmp_path / name).mkdir()
     path = f"beside/{script(tmp_path / 'beside', 'import os; os.getcwd()')}"
@@ -90,7 +90,7 @@ def test_code_runs_beside_its_file_or_where_it_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["open('ran', 'w')", "1"])
-def test_without_a_choice_nothing_runs_and_the_ways_out_are_said(source: str, tmp_path: Path) -> None:
+def test_without_a_choice_nothing_runs_and_the_message_names_the_ways_out(source: str, tmp_path: Path) -> None:
     for args in (("run", script(tmp_path, source)), ("exec", source)):
         line = refused(kernelexec(tmp_path, *args, KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY))
         assert "Solutions" in line

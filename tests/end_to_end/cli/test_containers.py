@@ -39,7 +39,7 @@ def is_gone(container: str) -> bool:
 
 
 def removed(stderr: str) -> str:
-    """The container that was removed, once, as the command said."""
+    """Return the container whose removal the command reported, once."""
     [(_, name)] = REMOVING.findall(stderr)
     assert stderr.count("isolation=container: code runs in containers") == 1
     return str(name)

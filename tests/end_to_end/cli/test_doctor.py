@@ -76,7 +76,7 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
         ("no.such/image", "choose another one with --image"),
     ],
 )
-def test_an_image_that_is_not_there_is_never_pulled_but_told_of(image: str, fix: str, tmp_path: Path) -> None:
+def test_a_missing_image_is_reported_and_never_pulled(image: str, fix: str, tmp_path: Path) -> None:
     status, found = findings(tmp_path, "--isolation", "container", "--image", image)
     assert status == 1
     assert found["container image"]["found"] == f"{image} is missing"

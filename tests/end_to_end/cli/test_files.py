@@ -26,7 +26,7 @@ def test_a_file_is_written_read_listed_and_deleted(tmp_path: Path, in_process: C
     assert names(tmp_path) == []
 
 
-def test_how_to_read_on_is_said_beside_the_text(tmp_path: Path, in_process: Command) -> None:
+def test_how_to_read_on_is_reported_beside_the_text(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "long").write_text("x" * 100)
     done = in_process(tmp_path, "files", "read", "long", "--offset", "10", "--limit", "50")
     assert (done.stdout, done.stderr) == ("x" * 50, "kernelexec: long has 100 bytes: continue with --offset 60\n")

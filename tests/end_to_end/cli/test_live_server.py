@@ -88,7 +88,7 @@ def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: 
     assert "'followed'" in rest
 
 
-def test_only_who_has_the_key_is_answered(server: Server, tmp_path: Path) -> None:
+def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path) -> None:
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="1")
         (root,) = [root for root, pid in list_live_roots(runtime_bases()) if pid == server.process.pid]
@@ -105,7 +105,7 @@ def test_only_who_has_the_key_is_answered(server: Server, tmp_path: Path) -> Non
         assert shown(tmp_path)[0]["state"] == "idle"
 
 
-def test_what_makes_no_sense_is_said(server: Server, tmp_path: Path) -> None:
+def test_what_makes_no_sense_is_reported(server: Server, tmp_path: Path) -> None:
     assert "You have no open session" in kernelexec(tmp_path, "stop").stderr
     assert "No server of yours is process 1:" in kernelexec(tmp_path, "stop", "--process", "1").stderr
     assert "must not be combined with a session" in kernelexec(tmp_path, "stop", "a", "--process", "1").stderr
@@ -117,7 +117,7 @@ def test_what_makes_no_sense_is_said(server: Server, tmp_path: Path) -> None:
     del server
 
 
-def test_a_server_that_does_not_answer_holds_nobody_up(
+def test_a_server_that_does_not_answer_delays_no_command(
     server: Server, tmp_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "_ANSWER_SECONDS", 2.0)

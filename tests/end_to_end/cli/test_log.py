@@ -72,7 +72,7 @@ def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_said(workspace: Path, words: tuple[str, ...], why: str) -> None:
+def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], why: str) -> None:
     done = kernelexec(workspace, "log", *words)
     assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {why}\n")
 

@@ -65,7 +65,7 @@ def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n")
 
 
-def test_sudo_has_two_names_and_is_off_unless_said() -> None:
+def test_sudo_has_two_names_and_is_off_by_default() -> None:
     assert not IsolationOptions(isolation="container").load_config().container.sudo
     for place in (
         IsolationOptions(isolation="container", sudo=True),
@@ -75,7 +75,7 @@ def test_sudo_has_two_names_and_is_off_unless_said() -> None:
         assert place.load_config().container.image == ("kernelexec/agent-sudo",)
 
 
-def test_nothing_said_is_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_defaults_are_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
     assert IsolationOptions().load_config().model_dump(exclude_unset=True) == {"isolation": "container"}
 
@@ -123,7 +123,7 @@ def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
     assert (tmp_path / "shared" / "made").read_text() == "x"
 
 
-def test_a_kernel_on_this_machine_has_the_network_that_is_said() -> None:
+def test_a_kernel_on_this_machine_has_the_reported_network() -> None:
     for isolation in ("local", "bubblewrap"):
         assert IsolationOptions(isolation=isolation, network="none").load_config().has_local_network is False
         assert IsolationOptions(isolation=isolation, network="host").load_config().has_local_network is True

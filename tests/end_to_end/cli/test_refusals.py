@@ -112,7 +112,7 @@ def test_exec_refuses_what_it_cannot_run(
         (("doctor", "--python", ""), "Invalid value for '--python': must not be empty"),
     ],
 )
-def test_wrong_usage_is_said_in_one_line(args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command) -> None:
+def test_wrong_usage_is_reported_in_one_line(args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command) -> None:
     assert why in refused(in_process(tmp_path, *args))
 
 
@@ -123,7 +123,7 @@ def test_without_a_command_the_help_is_shown(tmp_path: Path, in_process: Command
 
 
 @pytest.mark.parametrize("args", [("exec", "1"), ("run", "-"), ("exec", "1", "--work-dir", "/"), ("doctor",)])
-def test_a_current_directory_that_is_gone_is_said(args: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_current_directory_that_is_gone_is_reported(args: tuple[str, ...], tmp_path: Path) -> None:
     done = kernelexec(tmp_path, *args, *LOCAL, stdin=b"1", via='mkdir gone; cd gone; rmdir ../gone; exec "$@"')
     assert "The current directory cannot be used: No such file or directory." in refused(done)
 

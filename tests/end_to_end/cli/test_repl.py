@@ -50,7 +50,7 @@ def test_lines_go_on_until_the_code_is_whole(repl: Terminal) -> None:
     say(repl, "print('a', end='')", r"\na\n")
 
 
-def test_the_kernel_completes_and_tells_about_names(repl: Terminal) -> None:
+def test_the_kernel_completes_and_describes_names(repl: Terminal) -> None:
     say(repl, "some_long_name = 41", "41\n")
     repl.send("some_lo\t")
     repl.expect("ng_name")
@@ -117,7 +117,7 @@ def test_an_interrupt_that_comes_as_a_signal_gives_the_line_up_too(repl: Termina
     assert "ZeroDivisionError" not in repl.text
 
 
-def test_errors_are_shown_and_pictures_are_files_whose_paths_are_told(repl: Terminal, tmp_path: Path) -> None:
+def test_errors_are_shown_and_pictures_are_files_whose_paths_are_shown(repl: Terminal, tmp_path: Path) -> None:
     say(repl, "1/0", "ZeroDivisionError: division by zero")
     code = (
         "import base64; from IPython.display import Image; Image(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
@@ -127,7 +127,7 @@ def test_errors_are_shown_and_pictures_are_files_whose_paths_are_told(repl: Term
     assert (tmp_path / saved).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_kernels_death_is_told_and_the_loop_goes_on(repl: Terminal) -> None:
+def test_a_kernels_death_is_reported_and_the_loop_goes_on(repl: Terminal) -> None:
     say(repl, "x = 40", "x = 40\n")
     say(repl, "import os; os._exit(3)", r"the kernel is gone \(exited\); state lost")
     told = say(repl, "'x' in globals()", r"\nFalse\n")

@@ -25,7 +25,7 @@ NOT_OPEN = "stdout must be open for writing."
 
 @pytest.mark.parametrize("how", [">&-", "1</dev/null", ">&- <&-"])
 @pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
-def test_a_stdout_that_takes_nothing_is_said_before_anything_runs(args: tuple[str, ...], how: str, tmp_path: Path) -> None:
+def test_a_stdout_that_takes_nothing_is_reported_before_anything_runs(args: tuple[str, ...], how: str, tmp_path: Path) -> None:
     script(tmp_path, CODE)
     assert NOT_OPEN in refused(kernelexec(tmp_path, *args, via=f'exec "$@" {how}'))
     assert names(tmp_path) == ["given.py"]
@@ -33,7 +33,7 @@ def test_a_stdout_that_takes_nothing_is_said_before_anything_runs(args: tuple[st
 
 @pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
-def test_a_full_disk_behind_stdout_is_said_and_nothing_else(args: tuple[str, ...], buffered: str, tmp_path: Path) -> None:
+def test_a_full_disk_behind_stdout_is_reported_and_nothing_else(args: tuple[str, ...], buffered: str, tmp_path: Path) -> None:
     script(tmp_path, CODE)
     done = kernelexec(tmp_path, *args, via='exec "$@" >/dev/full', PYTHONUNBUFFERED=buffered)
     assert done.returncode == 125
@@ -42,13 +42,13 @@ def test_a_full_disk_behind_stdout_is_said_and_nothing_else(args: tuple[str, ...
 
 
 @pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
-def test_help_that_cannot_be_written_is_said_in_one_line(buffered: str, tmp_path: Path) -> None:
+def test_help_that_cannot_be_written_is_reported_in_one_line(buffered: str, tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "--help", via='exec "$@" >/dev/full', PYTHONUNBUFFERED=buffered)
     assert "No space left on device" in refused(done)
 
 
 @pytest.mark.parametrize("how", ["2>&-", "2>&- <&-"])
-def test_a_closed_stderr_costs_only_what_would_be_said_there(how: str, tmp_path: Path) -> None:
+def test_a_closed_stderr_costs_only_its_own_text(how: str, tmp_path: Path) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr)"
     done = kernelexec(tmp_path, "exec", code, *LOCAL, via=f'exec "$@" {how}')
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
@@ -56,7 +56,7 @@ def test_a_closed_stderr_costs_only_what_would_be_said_there(how: str, tmp_path:
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
 
 
-def test_nothing_open_at_all_is_told_by_the_exit_status(tmp_path: Path) -> None:
+def test_nothing_open_at_all_is_reported_by_the_exit_status(tmp_path: Path) -> None:
     assert kernelexec(tmp_path, *COMMANDS["exec"], via='exec "$@" <&- >&- 2>&-').returncode == 125
     assert names(tmp_path) == []
 
@@ -69,17 +69,17 @@ def test_nothing_open_at_all_is_told_by_the_exit_status(tmp_path: Path) -> None:
         ("</dev/null", "stdin must contain a code cell: there is nothing to run."),
     ],
 )
-def test_a_stdin_that_gives_nothing_is_said(how: str, why: str, tmp_path: Path) -> None:
+def test_a_stdin_that_gives_nothing_is_reported(how: str, why: str, tmp_path: Path) -> None:
     assert refused(kernelexec(tmp_path, "run", "-", *LOCAL, via=f'exec "$@" {how}')) == f"kernelexec: {why}"
 
 
-def test_stdin_may_be_closed_where_nobody_reads_it(tmp_path: Path) -> None:
+def test_an_unread_stdin_may_be_closed(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "exec", "!cat; echo end", *LOCAL, via='exec "$@" <&-')
     assert (done.returncode, done.stdout) == (0, "end\n")
 
 
 @pytest.mark.parametrize("args", [("--version",), ("exec", "while True: print(1)", *LOCAL)])
-def test_a_reader_that_goes_away_is_told_as_a_shell_tells_it(args: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_is_reported_as_by_a_shell(args: tuple[str, ...], tmp_path: Path) -> None:
     done = kernelexec(tmp_path, *args, via='{ "$@"; echo "status $?" >&2; } | true')
     assert done.stderr.splitlines()[-1] == "status 141"
     assert "Traceback" not in done.stderr

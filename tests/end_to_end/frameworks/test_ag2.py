@@ -242,7 +242,7 @@ def test_functions_can_be_imported_by_cells(tmp_path: Path) -> None:
         assert executor.functions_module == "tools"
 
 
-def test_functions_whose_imports_fail_are_told_before_any_block(tmp_path: Path) -> None:
+def test_functions_whose_imports_fail_are_reported_before_any_block(tmp_path: Path) -> None:
     broken = with_requirements(global_imports=["no_such_module"])(area.func)
     with (
         Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=[broken]) as executor,
@@ -251,7 +251,7 @@ def test_functions_whose_imports_fail_are_told_before_any_block(tmp_path: Path) 
         executor.execute_code_blocks(python("print('ran')"))
 
 
-def test_functions_whose_packages_cannot_be_had_are_told_before_any_block(tmp_path: Path) -> None:
+def test_functions_whose_packages_cannot_be_had_are_reported_before_any_block(tmp_path: Path) -> None:
     needy = with_requirements(python_packages=["kernelexec-no-such-package"])(area.func)
     with (
         Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=[needy]) as executor,
@@ -315,7 +315,7 @@ def test_an_open_session_is_used_and_stays_open(tmp_path: Path) -> None:
             Ag2CodeExecutor(session, isolation="local")
 
 
-def test_switched_off_execution_and_unfit_settings_are_said_at_once() -> None:
+def test_switched_off_execution_and_unfit_settings_are_reported_at_once() -> None:
     with pytest.raises(Disabled):
         Ag2CodeExecutor(code_execution_config=False)
     with pytest.raises(InvalidConfig, match="did you mean 'use_docker'"):

@@ -129,7 +129,7 @@ def test_code_and_shell_tools_share_one_state(place: Path, tmp_path: Path, kind:
     }
 
 
-def test_without_ag2_the_way_to_install_it_is_said() -> None:
+def test_without_ag2_the_way_to_install_it_is_reported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import kernelexec.adapters.sandbox"], capture_output=True, text=True, check=False, timeout=60
     )

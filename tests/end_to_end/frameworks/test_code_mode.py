@@ -211,7 +211,7 @@ def test_what_is_no_code_is_refused_before_anything_runs(code: str) -> None:
         cell_of(code)
 
 
-def test_a_return_where_python_has_none_is_told_by_its_own_line() -> None:
+def test_a_return_where_python_has_none_is_reported_by_its_own_line() -> None:
     with pytest.raises(InvalidCode, match=r"'return' cannot appear in an except\* block \(code, line 2\)"):
         cell_of("x = 1\ntry:\n    pass\nexcept* E:\n    return 1")
 
@@ -296,14 +296,14 @@ def test_names_that_code_could_not_use_are_refused(name: str) -> None:
 
 
 class Odd(BaseException):
-    """What no handler of exceptions catches, and that cannot even be told."""
+    """An exception that no handler catches and that cannot even be shown."""
 
     def __str__(self) -> str:
         raise ValueError
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, Odd])
-def test_whatever_a_function_raises_the_code_is_told(tmp_path: Path, kind: type[BaseException]) -> None:
+def test_whatever_a_function_raises_reaches_the_code(tmp_path: Path, kind: type[BaseException]) -> None:
     async def steps(provider: SandboxProvider) -> None:
         def plain() -> None:
             raise kind
@@ -492,7 +492,7 @@ def test_a_value_comes_when_other_displays_have_taken_all_room(tmp_path: Path) -
     run(tmp_path, steps, config={"output": {"display_bytes": 1000}})
 
 
-def test_functions_run_in_the_context_of_who_runs_the_code(tmp_path: Path) -> None:
+def test_functions_run_in_the_context_of_their_caller(tmp_path: Path) -> None:
     request = contextvars.ContextVar("request", default="none")
 
     async def steps(provider: SandboxProvider) -> None:

@@ -123,7 +123,7 @@ def test_variables_are_sent_as_values(executor: PythonExecutor) -> None:
     assert executor("data['a'][1]").output == "(2, 3)"
 
 
-def test_a_death_is_told_and_the_next_cell_runs(executor: PythonExecutor) -> None:
+def test_a_death_is_reported_and_the_next_cell_runs(executor: PythonExecutor) -> None:
     with pytest.raises(AgentExecutionError, match="state lost"):
         executor("import os; os._exit(1)")
     assert executor("1 + 1").output == "2"
@@ -165,7 +165,7 @@ def test_what_could_not_be_sent_is_not_sent_again(executor: PythonExecutor) -> N
     assert executor("given").output == "1"
 
 
-def test_an_answer_that_is_too_large_is_said_to_be(executor: PythonExecutor) -> None:
+def test_an_answer_that_is_too_large_is_reported(executor: PythonExecutor) -> None:
     answering: Any = FinalAnswerTool()  # type: ignore[no-untyped-call]
     executor.send_tools({"final_answer": answering})
     found = executor("final_answer('x' * 60_000)")

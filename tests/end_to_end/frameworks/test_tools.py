@@ -73,7 +73,9 @@ def test_long_output_is_read_on(tools: dict[str, FunctionTool]) -> None:
         ({"code": "1", "timeout": -1}, "timeout"),
     ],
 )
-def test_unfit_arguments_are_told_as_text(tools: dict[str, FunctionTool], arguments: dict[str, object], said: str) -> None:
+def test_unfit_arguments_are_answered_with_text(
+    tools: dict[str, FunctionTool], arguments: dict[str, object], said: str
+) -> None:
     assert said in tools["execute_code"].call(**arguments)
 
 

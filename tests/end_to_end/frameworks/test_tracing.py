@@ -1,4 +1,4 @@
-"""A span for each cell, under that of whoever sent it: by the facades, and over MCP under the client's."""
+"""A span for each cell, under that of its sender: by the facades, and over MCP under the client's."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BOUND = 60.0
 
 @pytest.fixture(params=EVERY_KIND)
 def alone(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Any:
-    """An executor that nobody shares the place for private directories with."""
+    """An executor with a place for private directories of its own."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
@@ -81,13 +81,13 @@ def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(alone: Execu
         assert "3 sessions are open" in refused(kernelexec(tmp_path, "variables"))
 
 
-def test_a_kernel_that_is_gone_is_told(alone: Executor, tmp_path: Path) -> None:
+def test_a_kernel_that_is_gone_is_reported(alone: Executor, tmp_path: Path) -> None:
     session = alone.session("dead")
     session.execute("import os; os._exit(1)")
     assert "has no running kernel" in refused(kernelexec(tmp_path, "variables", "dead"))
 
 
-def test_what_a_kernel_writes_into_its_sessions_note_harms_nobody(alone: Executor, tmp_path: Path, short_path: Path) -> None:
+def test_what_a_kernel_writes_into_its_sessions_note_harms_no_other(alone: Executor, tmp_path: Path, short_path: Path) -> None:
     session = alone.session("honest")
     assert session.connection_file is not None
     note = session.connection_file.parent.parent / "session.json"

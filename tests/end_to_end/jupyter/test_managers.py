@@ -190,7 +190,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("container", "why"), FAILURES.values(), ids=FAILURES)
-def test_a_kernel_that_cannot_start_is_told_with_its_reason(
+def test_a_kernel_that_cannot_start_is_reported_with_its_reason(
     container: dict[str, Any], why: str, place: Path, tmp_path: Path
 ) -> None:
     install_spec("broken", "Broken", container=container, prefix=place)
@@ -201,7 +201,7 @@ def test_a_kernel_that_cannot_start_is_told_with_its_reason(
     assert (containers(), runtime_directories()) == ([], set())
 
 
-def test_an_engine_that_is_away_is_told(tmp_path: Path) -> None:
+def test_an_engine_that_is_away_is_reported(tmp_path: Path) -> None:
     code = "from jupyter_client.manager import KernelManager\nKernelManager(kernel_name='boxed').start_kernel()"
     env = os.environ | {"DOCKER_HOST": "unix:///no/such.sock"}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

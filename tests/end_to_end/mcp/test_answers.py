@@ -1,4 +1,4 @@
-"""What a model is told where its output is not all there, or it cannot be known how something ended."""
+"""Answers to a model whose output is incomplete, or whose outcome is unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
         yield found
 
 
-def test_a_picture_that_could_not_be_kept_is_told_of(agent: Agent) -> None:
+def test_a_picture_that_could_not_be_kept_is_reported(agent: Agent) -> None:
     code = (
         "import os\nfrom IPython.display import Image\nImage(b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(20_000_000), format='png')"
     )
@@ -29,7 +29,7 @@ def test_a_picture_that_could_not_be_kept_is_told_of(agent: Agent) -> None:
     assert "too large" not in agent.text("execute_code", code="1", session="pictures")
 
 
-def test_displays_over_their_budget_are_told_of(agent: Agent) -> None:
+def test_displays_over_their_budget_are_reported(agent: Agent) -> None:
     code = "for n in range(5): display({'text/plain': f'shown {n}', 'application/json': {'x': 'y' * 5_000_000}}, raw=True)"
     text = agent.text("execute_code", code=code, session="displays")
     assert "shown 2" in text
@@ -59,7 +59,7 @@ def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(agent: Agent) -> 
     assert page.endswith("of 280000000; end of the kept output, the first 268435456 bytes]")
 
 
-def test_what_is_left_out_is_not_told_as_less_than_it_is(agent: Agent) -> None:
+def test_what_is_left_out_is_not_reported_as_less_than_it_is(agent: Agent) -> None:
     text = agent.text("execute_code", code="print('x' * 3_000_000)", session="long")
     assert "[... at least 1" in text
     assert "[... 10000 characters" in agent.text("execute_code", code="print('x' * 29_999)", session="long")
@@ -68,7 +68,7 @@ def test_what_is_left_out_is_not_told_as_less_than_it_is(agent: Agent) -> None:
     assert "[... at least 1" in answer.structured_content["stdout"]
 
 
-def test_what_nobody_can_know_says_so_and_what_to_do(tmp_path: Path) -> None:
+def test_an_unknown_outcome_says_so_and_what_to_do(tmp_path: Path) -> None:
     call = {"code": "open('begun', 'w').close()\nimport time\ntime.sleep(60)", "request_id": "one"}
     with raw(tmp_path, "legacy") as client:
         client.call("execute_code", **call)

@@ -42,7 +42,7 @@ async def until(happened: Callable[[], bool]) -> None:
         await anyio.sleep(0.01)
 
 
-def test_progress_tells_the_seconds_and_the_newest_line(served: Served) -> None:
+def test_progress_has_the_seconds_and_the_newest_line(served: Served) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         told: list[tuple[float, str]] = []
 
@@ -60,7 +60,7 @@ def test_progress_tells_the_seconds_and_the_newest_line(served: Served) -> None:
     served(test)
 
 
-def test_a_collecting_call_tells_of_progress_too(served: Served) -> None:
+def test_a_collecting_call_reports_progress_too(served: Served) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         told: list[str] = []
 
@@ -171,7 +171,7 @@ def test_first_calls_at_once_make_one_session(served: Served) -> None:
     served(test)
 
 
-def test_the_place_in_the_queue_is_told(served: Served) -> None:
+def test_the_place_in_the_queue_is_reported(served: Served) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         await client.call_tool("execute_code", {"code": "import time; time.sleep(60)", "wait": 0})
         waiting = await client.call_tool("execute_code", {"code": "1", "wait": 0})

@@ -23,7 +23,7 @@ TASKING: dict[str, Any] = {"extensions": [Knowing()]}
 
 
 class Person:
-    """Who is asked by a client: answers with one after the other, None for a refusal, and keeps what was asked."""
+    """The user of a client: gives one answer after the other, None for a refusal, and keeps the questions."""
 
     def __init__(self, *answers: str | None) -> None:
         self.questions: list[str] = []
@@ -71,7 +71,7 @@ def test_a_call_that_waits_takes_the_question_to_its_client(era: str, tmp_path: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_cells_that_nobody_can_answer_hear_so_at_once(era: str, tmp_path: Path) -> None:
+def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path) -> None:
     def refused(agent: Agent) -> None:
         said = agent.call("execute_code", code=ASKS)
         assert (record_of(said)["status"], record_of(said)["state"]) == ("error", "kept")

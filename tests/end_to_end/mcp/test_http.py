@@ -1,4 +1,4 @@
-"""The server over HTTP: each agent its own kernels, whoever else is served, and nothing left when it ends."""
+"""The server over HTTP: each agent its own kernels, whatever other agents do, and nothing left when it ends."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_old_clients_connection_is_an_agent(server: Server) -> None:
         assert "NameError" in other.text("execute_code", code="x")
 
 
-def test_who_cannot_be_known_is_told_to_make_a_handle(server: Server) -> None:
+def test_an_unknown_client_learns_to_create_a_handle(server: Server) -> None:
     with server.client() as agent:
         assert "Call create_session" in agent.text("execute_code", code="1")
         assert agent.call("execute_command", command="true").structured_content["exit_code"] == -1  # type: ignore[index]
@@ -113,7 +113,7 @@ def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) ->
             assert agent.text("execute_code", code="secret", session=handle).splitlines()[1] == "1"
 
 
-def test_tokens_say_who_is_who_and_what_they_may(tmp_path: Path) -> None:
+def test_tokens_say_which_user_it_is_and_what_is_allowed(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     alice, reader = create_token(tokens, "alice"), create_token(tokens, "alice", "read")
     created = kernelexec(tmp_path, "mcp-token", "bob", "--tokens", str(tokens))

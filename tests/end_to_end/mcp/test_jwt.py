@@ -1,4 +1,4 @@
-"""Signed tokens: who may call is who has one of the right signer, for this server, that has not ended."""
+"""Signed tokens: a caller needs one of the right signer, for this server, that has not expired."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def signed(key: Any, *, alg: str = "RS256", kid: str | None = None, **claims: An
 
 
 def forged(secret: bytes) -> str:
-    """A token signed with what everybody knows, as if that were a secret: who believes its header takes it."""
+    """A token signed with a public key as if that were a secret: a server that believes its header accepts it."""
     said = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": "execute", "exp": int(time.time()) + 600}
     parts = [
         base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in ({"alg": "HS256", "kid": "first"}, said)
@@ -150,7 +150,7 @@ def test_tokens_of_others_for_others_and_of_the_past_are_none(server: tuple[Serv
     assert status(running, signer.token()) != 401
 
 
-def test_clients_are_told_where_tokens_are_had(server: tuple[Server, str]) -> None:
+def test_clients_learn_where_tokens_are_issued(server: tuple[Server, str]) -> None:
     running, _ = server
     found, said = running.ask("GET", "/.well-known/oauth-protected-resource/mcp")
     assert found == 200
@@ -168,7 +168,7 @@ def test_a_new_key_is_found_where_keys_are_published(tmp_path: Path) -> None:
             assert status(running, signer.token("second")) != 401
 
 
-def test_a_public_key_in_a_file_needs_nobody_else(tmp_path: Path) -> None:
+def test_a_public_key_in_a_file_needs_no_provider(tmp_path: Path) -> None:
     key = ECKey.generate_key("P-256")
     (tmp_path / "key.pem").write_bytes(key.as_pem(private=False))
     options = ("--jwt-keys", str(tmp_path / "key.pem"), "--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE)

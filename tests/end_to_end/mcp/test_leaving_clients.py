@@ -1,4 +1,4 @@
-"""Clients that leave amid a cell, over HTTP: what becomes of it is what the README says, and the next cell is in step."""
+"""Clients that leave during a cell, over HTTP: what becomes of it is what the README says, and the next cell is in step."""
 
 from __future__ import annotations
 

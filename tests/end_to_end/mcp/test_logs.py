@@ -1,4 +1,4 @@
-"""The log of a server: one line of JSON for each thing that happens, that says who asked and what became of it, and no code."""
+"""The log of a server: one line of JSON for each thing that happens, with the caller and the outcome, and without code."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_handle_is_in_no_line(tmp_path: Path) -> None:
     assert handle not in log.read_text()
 
 
-def test_a_log_that_cannot_be_written_is_said_before_anything_is_served(tmp_path: Path, in_process: Command) -> None:
+def test_a_log_that_cannot_be_written_is_reported_before_anything_is_served(tmp_path: Path, in_process: Command) -> None:
     done = in_process(tmp_path, "mcp", *LOCAL, "--log-file", str(tmp_path / "missing" / "log"))
     assert done.returncode == 125
     assert "cannot be written: No such file or directory." in done.stderr

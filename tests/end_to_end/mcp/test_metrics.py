@@ -1,4 +1,4 @@
-"""The figures of a server over HTTP: what they count is what happened, and who may see them."""
+"""The figures of a server over HTTP: they count what happened, and only some users may see them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_figures_are_what_happened(tmp_path: Path) -> None:
     assert not any("no_tool_at_all" in name or " a" in name for name in after)
 
 
-def test_who_may_see_them(tmp_path: Path) -> None:
+def test_the_users_that_may_see_them(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     runner, looker = create_token(tokens, "runner"), create_token(tokens, "prometheus", "admin")
     with serving(tmp_path, "--tokens", str(tokens)) as server:

@@ -62,7 +62,7 @@ def server(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_users_who_log_in_have_sessions_of_their_own(server: tuple[Server, str], era: str) -> None:
+def test_logged_in_users_have_sessions_of_their_own(server: tuple[Server, str], era: str) -> None:
     running, known = server
     with (
         logged_in(running, f"alice-{era}", era) as alice,
@@ -147,7 +147,7 @@ provider = Provider(base_url=os.environ["HERE"], client_registration_options=reg
 """
 
 
-def test_scopes_are_those_that_tokens_name_unless_it_is_said_who_has_which(tmp_path: Path) -> None:
+def test_scopes_are_those_of_the_tokens_unless_the_configuration_lists_them(tmp_path: Path) -> None:
     with provided(tmp_path, OWN, NAMED="alice") as running:
         with logged_in(running, "alice", scope="read") as agent:
             assert "needs a token with the scope execute" in agent.text("execute_code", code="1")
@@ -156,7 +156,7 @@ def test_scopes_are_those_that_tokens_name_unless_it_is_said_who_has_which(tmp_p
             assert "[ok:" in agent.text("execute_code", code="1")
 
 
-def test_a_provider_of_fastmcps_that_names_programs_only_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_fastmcp_provider_that_names_only_programs_admits_no_user(tmp_path: Path) -> None:
     with provided(tmp_path, OWN, "--auth-scopes", "execute", NAMED="") as running:
         with pytest.raises(McpError, match="must have a `sub`"), logged_in(running, "alice"):
             pass

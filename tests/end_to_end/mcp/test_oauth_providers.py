@@ -1,4 +1,4 @@
-"""A provider out of a module of the operator's: who its users are, what they may, and what is none."""
+"""A provider from a module of the operator: its users, their rights, and invalid providers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_no_provider_is_refused_before_anything_is_served(
 
 
 @pytest.mark.parametrize("option", ["--tokens", "--auth", "--jwt-keys"])
-def test_what_cells_could_change_does_not_say_who_may_call(option: str, tmp_path: Path, in_process: Command) -> None:
+def test_files_that_cells_can_change_do_not_decide_about_callers(option: str, tmp_path: Path, in_process: Command) -> None:
     own = tmp_path / "work" / "one"
     own.mkdir(parents=True)
     (own / "auth.py").write_text("raise SystemExit('it was run')")

@@ -39,7 +39,7 @@ def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> 
         assert "your limit is 2" in one.text("execute_code", code="1", session="another")
 
 
-def test_names_of_agents_are_no_way_around_the_quota_of_who_is_authenticated(tmp_path: Path) -> None:
+def test_names_of_agents_are_no_way_around_the_quota_of_an_authenticated_user(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     token = create_token(tokens, "alice")
     with serving(tmp_path, "--tokens", str(tokens), "--max-sessions", "1") as server:
@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-def test_a_client_that_calls_too_often_is_told_when_to_call_again(server: Server) -> None:
+def test_a_client_that_calls_too_often_learns_when_to_call_again(server: Server) -> None:
     with server.client(x_kernelexec_agent="often") as often, server.client(x_kernelexec_agent="seldom") as seldom:
         for _ in range(40):
             often.do("list_tools")

@@ -38,7 +38,7 @@ def test_the_largest_cell_comes_by_with_every_character_escaped(server: Server, 
     assert said.startswith("code is 4194310 bytes, the limit is 4194304")
 
 
-def test_nothing_is_read_of_who_has_no_token(tmp_path: Path) -> None:
+def test_nothing_is_read_from_a_client_without_a_token(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     create_token(tokens, "alice")
     with serving(tmp_path, "--tokens", str(tokens)) as running:
@@ -65,7 +65,7 @@ def test_a_body_without_a_length_ends_at_the_limit(server: Server) -> None:
     assert server.ask("GET", "/readyz")[0] == 200
 
 
-def test_a_client_that_leaves_amid_its_request_is_no_error_of_the_server(tmp_path: Path) -> None:
+def test_a_client_that_leaves_during_its_request_is_no_error_of_the_server(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nContent-Type: application/json\r\n"
         for more in ("", "MCP-Protocol-Version: 2026-07-28\r\n"):

@@ -41,7 +41,7 @@ def test_twenty_retries_at_once_run_it_once_also_after_the_client_was_killed(tmp
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_request_whose_server_was_killed_amid_it_is_unknown_and_not_run_again(era: str, tmp_path: Path) -> None:
+def test_a_request_whose_server_was_killed_is_unknown_and_not_run_again(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
         client.call("execute_code", code=BEGUN, request_id="add", timeout=700)
         appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]

@@ -185,7 +185,7 @@ def test_kernels_are_an_ordinary_users_without_capabilities_and_the_root_is_read
 
 
 @needs_engine
-def test_nobody_is_served_without_a_token(served: Served) -> None:
+def test_no_request_is_served_without_a_token(served: Served) -> None:
     host = served.url.split("/")[2]
     for path, headers, status in (("/mcp", {}, 401), ("/mcp", {"authorization": "Bearer no"}, 401), ("/readyz", {}, 200)):
         connection = HTTPConnection(host, timeout=BOUND)
@@ -195,7 +195,7 @@ def test_nobody_is_served_without_a_token(served: Served) -> None:
 
 
 @needs_engine
-def test_sigterm_ends_the_server_amid_a_cell_and_leaves_nothing(engine: Engine, image: str, tmp_path: Path) -> None:
+def test_sigterm_ends_the_server_during_a_cell_and_leaves_nothing(engine: Engine, image: str, tmp_path: Path) -> None:
     with started(engine, image, tmp_path / "tokens") as served:
         with connected(served.transport(served.token), "auto") as agent:
             assert "running" in agent.text("execute_code", code="import time; time.sleep(60)", wait=0)

@@ -92,7 +92,7 @@ def test_nothing_but_the_protocol_is_on_stdout(era: str, tmp_path: Path) -> None
     assert "isolation=local" in line
 
 
-def test_a_line_that_is_no_message_is_answered_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_line_that_is_no_message_is_answered_and_harms_no_other(tmp_path: Path) -> None:
     call = {"name": "execute_code", "arguments": {"code": "print('\ud800')"}}
     with raw(tmp_path, "legacy") as client:
         for line, number in (
@@ -161,7 +161,7 @@ def test_an_option_that_makes_no_sense_is_refused(
     assert why in refused(in_process(tmp_path, "mcp", *chosen, *option))
 
 
-def test_without_fastmcp_the_way_to_install_it_is_said(tmp_path: Path) -> None:
+def test_without_fastmcp_the_way_to_install_it_is_reported(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom importlib.machinery import PathFinder\nfind = PathFinder.find_spec\n"
         "PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name == 'fastmcp' else find(name, *rest))\n"

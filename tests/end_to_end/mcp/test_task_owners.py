@@ -1,4 +1,4 @@
-"""A task is its owner's: whoever else asks for it hears what is said of one that there is not."""
+"""A task is its owner's: for every other client it does not exist."""
 
 from __future__ import annotations
 

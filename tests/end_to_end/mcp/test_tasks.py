@@ -100,7 +100,7 @@ def test_a_cancelled_task_has_interrupted_its_cell_and_the_state_is_kept(connect
         request(agent, "tasks/cancel", task.task_id)  # once more is nothing
 
 
-def test_a_task_whose_cell_somebody_else_interrupts_has_a_result(connect: Connect) -> None:
+def test_a_task_whose_cell_another_client_interrupts_has_a_result(connect: Connect) -> None:
     with connect(extensions=[Knowing()]) as agent:
         task = begin(agent, "execute_code", code=LONG)
         agent.call("interrupt_kernel")
@@ -227,7 +227,7 @@ def test_a_server_over_http_with_a_task_ends_in_time_and_leaves_nothing(tmp_path
     assert names(private) == []
 
 
-def test_tasks_that_nobody_can_look_at_any_more_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_departed_clients_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_TASK_AFTER", SHORTEST_TIMEOUT)
     monkeypatch.setattr(tasks_extension, "_CLEAN_UP_AT", 4)
     kept: list[int] = []
@@ -280,7 +280,7 @@ def test_a_cancelled_call_does_not_end_what_is_a_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_server_says_that_it_knows_tasks_where_that_can_be_said(era: str, tmp_path: Path) -> None:
+def test_the_server_says_that_it_knows_tasks_where_that_can_be_reported(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
         found = client.answer(client.ask("server/discover")) if era == "auto" else json.loads(client.lines[0])
     assert (TASKS in (found["result"]["capabilities"].get("extensions") or {})) == (era == "auto")

@@ -85,7 +85,7 @@ def test_a_failed_cell_is_an_answer_with_its_traceback_and_state(agent: Agent, n
     assert "\n5\n" in agent.text("execute_code", code="x", session=name) + "\n"
 
 
-def test_a_lost_state_is_said_with_its_names(agent: Agent, name: str) -> None:
+def test_a_lost_state_is_reported_with_its_names(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="precious = 1", session=name)
     text = agent.text("execute_code", code="import os; os._exit(3)", session=name)
     assert "exit code 3" in text
@@ -275,7 +275,7 @@ def test_the_tools_stand_in_a_fixed_order_and_say_what_matters(agent: Agent) -> 
     assert agent.do("list_tools") == tools
 
 
-def test_the_server_says_who_it_is_and_how_it_works(agent: Agent) -> None:
+def test_the_server_describes_itself(agent: Agent) -> None:
     instructions, who = agent.client.instructions or "", agent.client.server_info
     assert who is not None
     assert (who.name, who.version) == ("kernelexec", kernelexec.__version__)

@@ -98,7 +98,7 @@ def test_a_long_installation_goes_on_and_is_collected(agent: Agent) -> None:
     assert install(agent, "upper", session="long")["installed"] == []  # a new one, which has nothing to do
 
 
-def test_what_cannot_be_installed_is_told_and_what_makes_no_sense_is_refused(agent: Agent) -> None:
+def test_what_cannot_be_installed_is_reported_and_what_makes_no_sense_is_refused(agent: Agent) -> None:
     missing = install(agent, "nowhere-to-be-found", session="b")
     assert missing["status"] == "error"
     assert "nowhere-to-be-found" in missing["output"]

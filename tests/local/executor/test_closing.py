@@ -46,7 +46,7 @@ def test_a_session_asked_for_while_it_closes_is_a_new_one(executor: AsyncExecuto
     run(main)
 
 
-def test_whoever_closes_a_session_that_closes_waits_for_its_end(executor: AsyncExecutor) -> None:
+def test_a_second_close_of_a_session_waits_for_its_end(executor: AsyncExecutor) -> None:
     async def main() -> None:
         async with executor:
             session = await executor.session("one")

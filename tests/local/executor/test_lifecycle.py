@@ -179,7 +179,7 @@ async def entered(executor: AsyncExecutor) -> None:
         assert (await (await executor.session()).execute("1 + 1")).text == "2\n"
 
 
-def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_told(
+def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_reported(
     executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, failing = KernelProcess.record_exit, asyncio.Event()

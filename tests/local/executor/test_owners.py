@@ -138,7 +138,7 @@ with Executor("local", workspace=sys.argv[1]) as executor:
 
 
 @pytest.mark.parametrize("last", ["2", "print('y' * 200_000)"], ids=["short", "long"])
-def test_state_that_ended_with_its_owner_is_said_to_be_lost_once(tmp_path: Path, last: str) -> None:
+def test_state_that_ended_with_its_owner_is_called_lost_once(tmp_path: Path, last: str) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), last], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     with Executor("local", workspace=tmp_path) as executor:

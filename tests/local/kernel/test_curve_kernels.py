@@ -1,4 +1,4 @@
-"""Kernels that are reached by encrypted tcp: who may speak with them, how they start, and when they end by themselves."""
+"""Kernels that are reached by encrypted tcp: the clients that may speak with them, their start, and their end by themselves."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_wrong_server_key_is_refused_and_the_kernel_goes_on(short_path: Path
     with_kernel(short_path, use)
 
 
-def test_the_server_key_alone_lets_nobody_run_anything(short_path: Path) -> None:
+def test_the_server_key_alone_lets_no_client_run_anything(short_path: Path) -> None:
     async def use(kernel: Kernel) -> None:
         right = connection_to(short_path)
         link = KernelClient(b"another key", b"another", 10_000, lambda _: None)

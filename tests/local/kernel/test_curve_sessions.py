@@ -19,9 +19,9 @@ from tests.contract.launcher.test_launcher import (
 )
 from tests.contract.session.test_restart import (
     test_a_cell_whose_reply_is_too_large_is_what_its_outputs_say,
-    test_a_death_between_cells_is_told_though_a_restart_came_between,
+    test_a_death_between_cells_is_reported_though_a_restart_came_between,
     test_waiting_cells_run_in_the_new_kernel_and_their_state_stays,
-    test_what_a_restart_cost_is_told_by_the_next_result,
+    test_what_a_restart_cost_is_reported_by_the_next_result,
 )
 from tests.contract.test_contract import (
     test_a_cell_that_raises_is_a_result_with_its_output,
@@ -34,7 +34,7 @@ from tests.contract.test_contract import (
 )
 from tests.contract.test_resilience import (
     test_a_timeout_that_the_cell_swallows,
-    test_input_with_nobody_to_answer,
+    test_input_without_an_answer,
     test_the_kernel_dies,
 )
 from tests.hostile.test_floods import test_ten_megabytes_come_whole_where_the_budget_allows
@@ -43,12 +43,12 @@ __all__ = [
     "test_a_cell_that_raises_is_a_result_with_its_output",
     "test_a_cell_whose_reply_is_too_large_is_what_its_outputs_say",
     "test_a_chatty_loop_is_ended_by_the_wall_clock",
-    "test_a_death_between_cells_is_told_though_a_restart_came_between",
+    "test_a_death_between_cells_is_reported_though_a_restart_came_between",
     "test_a_timeout_keeps_state_and_output_and_step",
     "test_a_timeout_that_the_cell_swallows",
     "test_displays_and_prints_keep_their_order",
     "test_figures_are_shown_without_being_asked_for_and_saved",
-    "test_input_with_nobody_to_answer",
+    "test_input_without_an_answer",
     "test_output_by_every_way_is_in_its_own_cell",
     "test_state_lasts_from_cell_to_cell",
     "test_stdout_and_stderr_keep_their_order",
@@ -58,7 +58,7 @@ __all__ = [
     "test_unicode_survives_both_ways",
     "test_wait_returns_early_and_the_cell_goes_on",
     "test_waiting_cells_run_in_the_new_kernel_and_their_state_stays",
-    "test_what_a_restart_cost_is_told_by_the_next_result",
+    "test_what_a_restart_cost_is_reported_by_the_next_result",
     "test_what_a_thread_prints_after_its_cell_is_late_and_in_no_other_cell",
 ]
 

@@ -1,4 +1,4 @@
-"""A kernel whose owner was killed amid a cell is taken over by another process, and nothing of the cell is missing."""
+"""A kernel whose owner was killed during a cell is taken over by another process, and nothing of the cell is missing."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_client_that_listens_beside_the_owner_does_not_stand_in_the_way(short_
     assert collector.outputs() == (Stream("stdout", "runs\n"),)
 
 
-def test_a_flood_that_nobody_reads_goes_on_and_is_bounded_and_told(short_path: Path) -> None:
+def test_an_unread_flood_goes_on_and_is_bounded_and_reported(short_path: Path) -> None:
     code = f"print('head')\n{GATE}for n in range(100_000): print(str(n).rjust(99))\nopen('over', 'w').close(); print('tail')"
     with owner_of(short_path, code) as owner:
         kill_after(owner, "head")
@@ -227,7 +227,7 @@ def test_a_death_after_the_takeover_loses_no_text_and_doubles_none(short_path: P
     assert collector.outputs() == (Stream("stdout", "before\nlast\n"),)
 
 
-def test_a_kernel_that_nobody_takes_over_ends_with_all_that_it_started(short_path: Path) -> None:
+def test_a_kernel_without_a_new_owner_ends_with_all_that_it_started(short_path: Path) -> None:
     code = (
         "import subprocess as s; p = s.Popen(['sleep', '600']); print(p.pid, file=open('child', 'w')); print('runs'); p.wait()"
     )

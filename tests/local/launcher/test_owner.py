@@ -47,7 +47,7 @@ def ended_after(guard: subprocess.Popen[str], begun: float) -> float:
 
 
 @pytest.mark.parametrize("patience", [0.0, PATIENCE])
-def test_a_process_that_nobody_takes_over_ends_after_its_patience_with_all_that_it_started(
+def test_a_process_without_a_new_owner_ends_after_its_patience_with_all_that_it_started(
     short_path: Path, patience: float
 ) -> None:
     with guarded(short_path, patience) as (guard, fd):
@@ -56,7 +56,7 @@ def test_a_process_that_nobody_takes_over_ends_after_its_patience_with_all_that_
         assert ended_after(guard, begun) >= patience
 
 
-def test_a_process_that_is_taken_over_goes_on_and_its_patience_begins_anew(short_path: Path) -> None:
+def test_a_process_that_is_taken_over_goes_on_and_its_patience_begins_again(short_path: Path) -> None:
     with guarded(short_path, PATIENCE) as (guard, first):
         held = first
         for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_process_that_is_taken_over_goes_on_and_its_patience_begins_anew(short
         assert ended_after(guard, begun) >= PATIENCE
 
 
-def test_a_process_that_nobody_owns_says_so(short_path: Path) -> None:
+def test_a_process_without_an_owner_says_so(short_path: Path) -> None:
     with guarded(short_path, 0.0) as (guard, fd):
         os.close(fd)
         guard.wait(BOUND)

@@ -24,7 +24,7 @@ __all__ = ["system"]
 
 
 class Runs:
-    """Stands where the interactive shell runs a command, and keeps what it was told."""
+    """Stands where the interactive shell runs a command, and keeps the commands."""
 
     programs = VirtualEnv({})
 

@@ -13,7 +13,7 @@ import pytest
 import kernelexec
 
 PACKAGE = Path(kernelexec.__file__).parent
-#: Who may ask, by path; and what the workspace, which stands below, has to ask itself.
+#: The modules that may ask, by path; and the questions that the workspace, which stands below, has to ask itself.
 ASKING = {"provisioning/platform.py", "launcher/platform.py"}
 BELOW = {("workspace/safe_files.py", "getattr(os, 'O_PATH')")}
 #: Not everywhere; their imports are guarded where they are asked for.
@@ -98,11 +98,11 @@ def imported(path: Path) -> Iterator[str]:
 SOURCES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def test_nobody_else_asks_which_system_it_is() -> None:
+def test_no_other_module_asks_which_system_it_is() -> None:
     found = {(name, what) for name, path in SOURCES.items() if name not in ASKING for what in asked(path)}
     assert found == BELOW
 
 
-def test_nobody_else_imports_what_not_every_system_has() -> None:
+def test_no_other_module_imports_what_some_systems_lack() -> None:
     found = {name for name, path in SOURCES.items() if {*MODULES} & {*imported(path)}}
     assert found - ASKING == IN_CONTAINERS

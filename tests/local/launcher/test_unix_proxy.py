@@ -51,7 +51,7 @@ def connected(path: Path) -> socket.socket:
 
 
 def accepted(server: socket.socket, sock: socket.socket) -> socket.socket:
-    """The far end of a connection, besides those that only looked whether somebody listens."""
+    """The far end of a connection, besides those that only tested whether there is a listener."""
     sock.sendall(b"!")
     while True:
         far, _ = server.accept()
@@ -74,7 +74,7 @@ def test_there_is_no_socket_before_the_port_is_open(bridge: Path, place: tuple[s
         assert near.recv(4) == b"back"
 
 
-def test_an_end_that_has_said_all_still_hears(bridge: Path, place: tuple[str, int]) -> None:
+def test_an_end_that_has_sent_all_still_receives(bridge: Path, place: tuple[str, int]) -> None:
     with socket.create_server(place) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
         near.sendall(b"question")
         near.shutdown(socket.SHUT_WR)
@@ -89,7 +89,7 @@ def test_an_end_that_has_said_all_still_hears(bridge: Path, place: tuple[str, in
         assert everything(near) == answer
 
 
-def test_what_nobody_takes_is_not_taken_from_the_sender(bridge: Path, place: tuple[str, int]) -> None:
+def test_unread_output_is_not_taken_from_the_sender(bridge: Path, place: tuple[str, int]) -> None:
     with socket.create_server(place) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
         far.settimeout(2)
         sent = 0
@@ -109,7 +109,7 @@ def test_an_end_that_breaks_breaks_the_other(bridge: Path, place: tuple[str, int
         assert everything(near) == b""
 
 
-def test_a_port_that_has_closed_ends_who_comes_by_the_socket(bridge: Path, place: tuple[str, int]) -> None:
+def test_a_closed_port_ends_the_connection_by_the_socket(bridge: Path, place: tuple[str, int]) -> None:
     with socket.create_server(place):
         wait_until(bridge.exists)
     with closing(connected(bridge)) as near:

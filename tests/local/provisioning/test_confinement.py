@@ -84,7 +84,7 @@ NETWORK = {
     "use io_uring": "called(425, 1, bytes(120))",
     "ask with an address of another architecture": "called(0x40000000 + 42, 0, b'', 0)",
 }
-#: What namespaces have of their own, so that it works and reaches nobody.
+#: What namespaces have of their own, so that it works and reaches no other program.
 ITS_OWN = {"signal another session's kernel", "listen", "send by UDP", "ask the machine's kernel", "use io_uring"}
 REFUSED = ("PermissionError", "OSError", "FileNotFoundError", "ProcessLookupError", "ConnectionRefusedError", "gaierror")
 MEANS = """
@@ -118,7 +118,7 @@ print(said.stdout, end='')
 
 
 class Place:
-    """A home with secrets, a directory beside the workspaces, another session; and what a cell is told of them."""
+    """A home with secrets, a directory beside the workspaces, another session; and their paths for a cell."""
 
     def __init__(self, base: Path, executor: Executor, **more: object) -> None:
         self.outside = base / "outside"

@@ -28,7 +28,7 @@ WAYS = [
 
 @pytest.fixture
 def escaped(tmp_path: Path) -> Iterator[Path]:
-    """A file that nobody makes who is confined; at the end it must not be there."""
+    """A file that a confined process cannot create; at the end it must not be there."""
     place = tmp_path / "escaped"
     yield place
     assert not place.exists()
@@ -102,7 +102,7 @@ def test_what_an_interpreter_reads_is_asked_of_nothing_that_lies_here(
 
 
 @pytest.mark.parametrize("isolation", ["local", pytest.param("bubblewrap", marks=needs_bubblewrap)])
-def test_an_environment_of_our_own_in_the_workspace_is_said_or_kept(
+def test_an_environment_of_our_own_in_the_workspace_is_reported_or_kept(
     isolation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (own := tmp_path / "w" / "own").mkdir(parents=True)

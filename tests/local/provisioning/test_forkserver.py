@@ -49,7 +49,7 @@ def test_what_is_preloaded_is_there_and_is_no_variable(executor: Executor) -> No
     first = executor.session("first")
     server = server_of(first)
     end = time.monotonic() + BOUND
-    while True:  # the server imports while nobody asks, or after a while: who is born after that has all
+    while True:  # the server imports between requests, or after a while: kernels that are forked later have all
         session = executor.session("next")
         loaded = session.execute("import sys; {'numpy', 'pandas', 'matplotlib.pyplot'} <= sys.modules.keys()").text
         if loaded == "True\n" or time.monotonic() > end:
@@ -196,7 +196,7 @@ def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(t
         assert len(set(marked_processes()) - before) == 1
 
 
-def test_a_server_that_is_stopped_has_forked_nobody_that_it_did_not_tell_of(tmp_path: Path) -> None:
+def test_a_stopped_server_has_reported_every_fork(tmp_path: Path) -> None:
     async def run() -> None:
         mark = ProcessMarker()
         server = ForkServer(sys.executable, dict(os.environ), (), tmp_path / "complaints")
@@ -233,7 +233,7 @@ socket.send_fds(channel, [json.dumps({{"request": 1, "pid": os.getpid()}}).encod
 """
 
 
-def test_what_a_server_had_said_is_heard_though_it_left_requests_unread(tmp_path: Path) -> None:
+def test_what_a_server_had_sent_is_read_though_it_left_requests_unread(tmp_path: Path) -> None:
     async def run() -> None:
         python = tmp_path / "python"
         python.write_text(ANSWERS_ONCE.format(python=sys.executable))
@@ -243,7 +243,7 @@ def test_what_a_server_had_said_is_heard_though_it_left_requests_unread(tmp_path
         with (tmp_path / "stderr").open("wb") as stderr:
             asked = [asyncio.create_task(server.fork([], {}, "/", stderr)) for _ in range(2)]
             await asyncio.sleep(0)  # both are sent
-            server._process.wait()  # all that will be said has been, and nothing of it is read
+            server._process.wait()  # everything has been sent, and nothing of it is read
             found = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(one) for one in found] == [ForkedProcess, ForkServerUnavailable]
         await server.stop()
@@ -251,7 +251,7 @@ def test_what_a_server_had_said_is_heard_though_it_left_requests_unread(tmp_path
     asyncio.run(run())
 
 
-def test_without_a_server_kernels_are_started_and_that_is_said(tmp_path: Path) -> None:
+def test_without_a_server_kernels_are_started_and_that_is_reported(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\nfor word in "$@"; do [ "$word" = --forkserver ] && exit 3; done\nexec {sys.executable} "$@"\n'

@@ -52,7 +52,7 @@ def test_addresses_differ() -> None:
     assert len({find_free_ports(("a",))[0] for _ in range(20)}) > 15
 
 
-def test_whoever_listens_is_told_from_a_stranger() -> None:
+def test_a_listener_is_distinguished_from_a_stranger() -> None:
     address, ports = find_free_ports(("a",))
     assert has_foreign_listener(address, ports["a"], os.getpid())
     with listening(address, ports["a"]) as pid:

@@ -1,4 +1,4 @@
-"""A dead owner's directory is taken over by one process, and by none while its owner lives; sweeps spare what they are told."""
+"""A dead owner's directory is taken over by one process, and by none while its owner lives; sweeps spare the listed ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_of_many_processes_one_takes_it_though_others_sweep_meanwhile(base: Path
     assert swept(base) == []
 
 
-def test_a_sweep_spares_what_it_is_told_to(base: Path) -> None:
+def test_a_sweep_spares_what_it_must(base: Path) -> None:
     spared, other = left(base, dead(), "work", name="kx-spared00"), left(base, dead(), "work", name="kx-other000")
     asked: list[Path] = []
 

@@ -74,7 +74,7 @@ print(owner.has_ended, has_dead_owner(labels), has_dead_owner({**labels, ROOT: "
 """
 
 
-def test_who_is_out_of_descriptors_takes_nobody_for_dead(owner: subprocess.Popen[str]) -> None:
+def test_without_free_descriptors_no_owner_counts_as_dead(owner: subprocess.Popen[str]) -> None:
     command = [sys.executable, "-c", OUT_OF_DESCRIPTORS, line_of(owner)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False False False\n"
 
@@ -86,7 +86,7 @@ def swept(base: Path) -> list[str]:
 
 
 def left(base: Path, record: OwnerRecord | str | None, *names: str, name: str = "kx-abcd1234") -> Path:
-    """A root that nobody holds, with this record."""
+    """A root without an owner, with this record."""
     path = base / name
     path.mkdir(mode=0o700)
     for each in names:
@@ -112,7 +112,7 @@ def dead(**changes: Any) -> OwnerRecord:
     )
 
 
-def test_what_a_killed_owner_left_is_removed_and_told(
+def test_what_a_killed_owner_left_is_removed_and_reported(
     base: Path, owner: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     root = Path(line_of(owner))
@@ -127,7 +127,7 @@ def test_what_a_killed_owner_left_is_removed_and_told(
     assert (told["root"], told["owner_pid"], told["sessions"]) == (str(root), owner.pid, ["work"])
 
 
-def test_an_owner_that_nobody_buried_is_dead(base: Path, owner: subprocess.Popen[str]) -> None:
+def test_an_owner_that_is_a_zombie_is_dead(base: Path, owner: subprocess.Popen[str]) -> None:
     line_of(owner)
     owner.kill()
     os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
@@ -200,7 +200,7 @@ def test_nothing_is_taken_that_is_not_a_private_directory_of_this_user(base: Pat
     assert sorted(base.rglob("*")) == before
 
 
-def test_nothing_is_taken_that_belongs_to_somebody_else(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_taken_that_belongs_to_another_user(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = left(base, dead(), "precious")
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
@@ -227,7 +227,7 @@ def test_a_record_that_is_no_plain_file_says_nothing(base: Path) -> None:
     assert swept(base) == [path.name, other.name]
 
 
-def test_what_was_told_to_stop_stops_and_the_next_sweep_goes_on(base: Path) -> None:
+def test_a_cancelled_sweep_stops_and_the_next_sweep_goes_on(base: Path) -> None:
     path = left(base, dead(), *(f"work{n}" for n in range(10)))
     stop = threading.Event()
     stop.set()
@@ -236,7 +236,7 @@ def test_what_was_told_to_stop_stops_and_the_next_sweep_goes_on(base: Path) -> N
     assert swept(base) == []
 
 
-def test_sweeps_at_once_and_starts_at_once_harm_nobody(base: Path) -> None:
+def test_sweeps_at_once_and_starts_at_once_harm_no_session(base: Path) -> None:
     for n in range(30):
         left(base, dead(), "work", name=f"kx-{n:08}")
     owners = [owning("sys.stdin.read()") for _ in range(4)]

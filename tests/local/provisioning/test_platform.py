@@ -1,4 +1,4 @@
-"""What differs between systems on the driver's side: each choice for each system, and that nobody else makes one."""
+"""What differs between systems on the driver's side: each choice for each system, and that no other module makes one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["system"]
 
 
 @pytest.mark.parametrize("name", ["darwin", "win32"])
-def test_nobody_is_swept_where_processes_have_no_descriptors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_swept_where_processes_have_no_descriptors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = ProcessMarker()
     with subprocess.Popen(["sleep", "600"], env={**os.environ, **mark.environ}) as process:
         try:

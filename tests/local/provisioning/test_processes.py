@@ -1,4 +1,4 @@
-"""Every process of a kernel is found and ended, wherever it went, and nobody else is."""
+"""Every process of a kernel is found and ended, wherever it went, and no other is."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def start(stack: ExitStack, mark: ProcessMarker | None, *, shell: str = "", code
 
 @contextmanager
 def zombie(mark: ProcessMarker) -> Iterator[int]:
-    """A process that has ended and that nobody has asked about."""
+    """A process that has ended and was not waited for."""
     with subprocess.Popen(["true"], env={**os.environ, **mark.environ}, start_new_session=True) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         yield ended.pid
@@ -191,7 +191,7 @@ def test_the_family_of_a_process_that_has_got_the_leaders_id_is_spared(stack: Ex
     assert mark.sweep(SessionLeader(now.pid, now.born - 1)) == 0
 
 
-def test_a_sweep_of_nobody_kills_nobody() -> None:
+def test_a_sweep_without_a_user_kills_no_process() -> None:
     assert ProcessMarker().sweep() == 0
     assert ProcessMarker().sweep(SessionLeader(2**22 + 1, 0)) == 0  # no process can have this id
 
@@ -204,7 +204,7 @@ def test_a_process_that_takes_long_to_die_is_counted_once(stack: ExitStack) -> N
     assert killed == 1
 
 
-def test_a_zombie_is_nobody() -> None:
+def test_a_zombie_is_no_process() -> None:
     mark = ProcessMarker()
     with zombie(mark) as pid:
         assert mark.marked_pids(SessionLeader.of(pid)) == []
@@ -245,7 +245,7 @@ def test_what_a_process_calls_itself_does_not_hide_it(stack: ExitStack, name: by
     assert bare.gone()
 
 
-def test_what_an_unrelated_process_calls_itself_hides_nobody(stack: ExitStack) -> None:
+def test_the_title_of_an_unrelated_process_hides_no_kernel(stack: ExitStack) -> None:
     mark = ProcessMarker()
     stranger = start(stack, None, code=named(b"\xff"))
     child = start(stack, mark)

@@ -18,7 +18,7 @@ from tests.support.engine import needs_bubblewrap
 from tests.support.takeovers import gone, wait_until
 from tests.support.virtual_environments import made_venv
 
-#: What stays in between, and hands signals on to nobody, as ``conda run`` does.
+#: A program that stays in between and passes no signal on, as ``conda run`` does.
 STAYING = """sh -c 'FOO=1 "$@"; exit $?' sh"""
 PREFIXES = {"becomes it": "env FOO=1", "stays": STAYING}
 
@@ -53,7 +53,7 @@ def test_a_timeout_keeps_the_state_and_a_restart_works(session: Session) -> None
     assert session.execute("'x' in globals()").text == "False\n"
 
 
-def test_how_it_ended_is_told_and_nothing_is_left(session: Session) -> None:
+def test_how_it_ended_is_reported_and_nothing_is_left(session: Session) -> None:
     pids = [int(session.execute_command("sleep 600 >/dev/null 2>&1 & echo $!").stdout)]
     pids += [int(session.execute(f"import os; os.get{name}pid()").text) for name in ("", "p")]
     ended = session.execute("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -82,12 +82,12 @@ def test_an_interpreter_in_the_workspace_is_confined_before_it_starts(tmp_path: 
     assert not (tmp_path / "escaped").exists()
 
 
-def test_a_prefix_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_prefix_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with executor(tmp_path, "no-such-program run") as made, pytest.raises(KernelStartFailed, match="no-such-program cannot be"):
         made.session("own").execute("1")
 
 
-def test_an_interpreter_without_ipykernel_is_said_with_the_prefix(tmp_path: Path) -> None:
+def test_an_interpreter_without_ipykernel_is_reported_with_the_prefix(tmp_path: Path) -> None:
     venv = made_venv(tmp_path / "environment")
     programs = {"prefix": f"env PATH={venv / 'bin'}:/usr/bin:/bin", "prefix_kernel": True}
     with (

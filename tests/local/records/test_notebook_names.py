@@ -61,7 +61,7 @@ def test_two_processes_keep_two_records_of_one_name(tmp_path: Path) -> None:
         assert sources(tmp_path / "same" / "same-2.ipynb") == ["'other'"]
 
 
-def test_many_who_ask_at_once_get_a_name_each(tmp_path: Path) -> None:
+def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:
     place, begin = Workspace.at(tmp_path), threading.Barrier(16)
     (tmp_path / "s.ipynb").symlink_to("nowhere")
     found: list[Path] = []

@@ -1,4 +1,4 @@
-"""A notebook opened as a session: what comes back, what does not, and what is said of it."""
+"""A notebook opened as a session: the cells that come back, those that do not, and the report on them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_session_resumes_from_its_own_notebook_which_stays_as_it_is(tmp_path: 
     assert path.read_bytes() == before
 
 
-def test_what_is_not_safe_is_not_repeated_and_who_needs_it_says_so(own: Executor, tmp_path: Path) -> None:
+def test_unsafe_cells_are_not_repeated_and_cells_that_need_them_say_so(own: Executor, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.touch()
     path = written(
@@ -203,7 +203,7 @@ def test_cancelling_the_opening_closes_the_session(tmp_path: Path) -> None:
     anyio.run(cancelled)
 
 
-def test_closing_a_session_while_it_is_replayed_is_told_to_its_opener(tmp_path: Path) -> None:
+def test_closing_a_session_while_it_is_replayed_is_reported_to_its_opener(tmp_path: Path) -> None:
     begun = tmp_path / "w" / "again" / "begun"
     begun.parent.mkdir(parents=True)
     os.mkfifo(begun)

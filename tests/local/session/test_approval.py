@@ -1,4 +1,4 @@
-"""Validators and approvers: what they decide is what happens, whoever they are, and nobody's silence is a yes."""
+"""Validators and approvers: their decisions are carried out, and silence is never a yes."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_whatever_is_raised_ends_nothing_but_the_cell(part: str, ending: BaseExc
             executor.session("a").start_background("sleep 60")
 
 
-def test_an_approver_that_cancels_its_own_task_has_said_no(tmp_path: Path) -> None:
+def test_an_approver_that_cancels_its_own_task_refuses(tmp_path: Path) -> None:
     async def cancels(_request: ApprovalRequest) -> bool:
         task = asyncio.current_task()
         assert task is not None
@@ -329,7 +329,7 @@ def test_a_validator_that_is_waited_for_can_be_cancelled(tmp_path: Path) -> None
         session.execute("1", wait=0.01)
 
 
-def test_a_caller_who_is_cancelled_waits_no_longer(tmp_path: Path) -> None:
+def test_a_cancelled_caller_waits_no_longer(tmp_path: Path) -> None:
     async def cancelled() -> None:
         async with AsyncExecutor("local", workspace=tmp_path, approver=_never, config={"rules": {"ask": "always"}}) as executor:
             session = await executor.session()
@@ -372,7 +372,7 @@ def test_cells_keep_their_order_while_one_waits_for_an_answer(tmp_path: Path) ->
     anyio.run(in_order)
 
 
-def test_the_journal_holds_who_decided(tmp_path: Path) -> None:
+def test_the_journal_names_the_approver(tmp_path: Path) -> None:
     with opened(tmp_path, approver=Asked(AGREED, DENIED), config={"rules": {"ask": "always"}}) as executor:
         session = executor.session("a")
         session.execute("1")
@@ -435,7 +435,7 @@ def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, t
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_that_cannot_be_asked_has_said_no(era: str, tmp_path: Path) -> None:
+def test_a_client_that_cannot_be_asked_refuses(era: str, tmp_path: Path) -> None:
     with connected(transport(tmp_path, "--ask", "always"), era) as agent:
         said = agent.call("execute_code", code="1 + 1")
         assert "cannot be asked" in text_of(said)
@@ -452,7 +452,7 @@ def test_a_person_is_asked_at_the_terminal(typed: str, status: int, tmp_path: Pa
         assert terminal.process.wait(20) == status
 
 
-def test_without_a_terminal_nobody_says_yes(tmp_path: Path) -> None:
+def test_without_a_terminal_every_answer_is_no(tmp_path: Path) -> None:
     import subprocess  # noqa: PLC0415
 
     words = [COMMAND, "exec", "print(6 * 7)", *LOCAL, "--ask", "always"]

@@ -1,4 +1,4 @@
-"""A request that names itself runs once, whoever sends it again, and when: counted by what it does to a file."""
+"""A request with an id runs once, whichever client repeats it, and whenever: counted by its effect on a file."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_caller_killed_after_the_cell_had_ended_gets_its_outcome(tmp_path: Pat
     run(tmp_path, main)
 
 
-def test_a_caller_killed_amid_the_cell_is_told_that_nobody_can_know(tmp_path: Path) -> None:
+def test_a_caller_killed_during_the_cell_learns_that_the_outcome_is_unknown(tmp_path: Path) -> None:
     owner = start_owner(tmp_path, FOR_EVER)
     wait_for(tmp_path / "a" / "begun")
     kill(owner)
@@ -335,7 +335,7 @@ def test_a_cell_that_waits_for_the_disk_does_not_run_in_a_kernel_that_was_restar
     run(tmp_path, main)
 
 
-def test_what_a_callback_raises_is_not_raised_to_who_sends_the_request_again(tmp_path: Path) -> None:
+def test_what_a_callback_raises_is_not_raised_to_a_repeated_request(tmp_path: Path) -> None:
     def fails(_: object) -> None:
         raise ValueError("mine")
 

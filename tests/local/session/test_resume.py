@@ -1,4 +1,4 @@
-"""A session's journal brings it back: after an orderly end, and after its owner was killed amid a cell."""
+"""A session's journal brings it back: after an orderly end, and after its owner was killed during a cell."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_resumed_session_can_be_resumed(tmp_path: Path) -> None:
         assert session.execute("x0, x1, x2").text == "(0, 1, 2)\n"
 
 
-def test_a_life_that_was_cut_off_amid_its_own_replay_is_passed_over(tmp_path: Path) -> None:
+def test_a_life_that_was_cut_off_during_its_own_replay_is_passed_over(tmp_path: Path) -> None:
     journal = journal_path(tmp_path, "a")
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("a")
@@ -94,7 +94,7 @@ def test_a_life_that_was_cut_off_amid_its_own_replay_is_passed_over(tmp_path: Pa
     assert [cell.source for cell in read_history(journal).cells] == ["x0 = 1", "x1 = 1", "x2 = 1"]
 
 
-def test_what_a_journal_says_of_each_cell_is_what_its_replay_is_told(tmp_path: Path) -> None:
+def test_what_a_journal_says_of_each_cell_is_what_its_replay_gets(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("a")
         session.execute("1 + 1")

@@ -90,7 +90,7 @@ def test_what_becomes_of_the_session_between_two_tries(tmp_path: Path, between: 
         assert session.execute("x").text == f"{value}\n"
 
 
-def test_a_try_after_a_restart_is_told_by_its_own_failure(session: Session) -> None:
+def test_a_try_after_a_restart_is_reported_by_its_own_failure(session: Session) -> None:
     found = session.execute_with_retry("v = 1\n1 / 0", max_retries=2, between="restart")
     assert [attempt.kernel_restarted for attempt in found.attempts] == [False, True]
     assert [attempt["error"] for attempt in found.history] == ["ZeroDivisionError: division by zero"] * 2

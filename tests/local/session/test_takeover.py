@@ -1,4 +1,4 @@
-"""A session whose owner was killed amid a cell goes on under another process: its state, cell, journal and notebook."""
+"""A session whose owner was killed during a cell goes on under another process: its state, cell, journal and notebook."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def test_the_log_has_head_and_tail_of_a_cell_that_was_taken_over(tmp_path: Path)
     told = [line for line in told if line]
     assert told[0].startswith("goes on")
     assert told[1] == "out | before"
-    assert told[2].startswith("out | line")  # a piece of output may end amid a line
+    assert told[2].startswith("out | line")  # a piece of output may end within a line
     assert told[-2] == "out | line 29999"
     assert told[-1].startswith("ended: ok")
     assert not [line for line in told if line.startswith("late")]
 
 
-def test_a_cell_that_ended_while_nobody_was_there_has_its_result(tmp_path: Path) -> None:
+def test_a_cell_that_ended_without_an_owner_has_its_result(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
         result = await session.execute(code, request_id="last")
         assert (result.status, result.stdout) == ("error", "before\nafter\n")
@@ -158,7 +158,7 @@ def test_a_session_that_did_nothing_goes_on_with_its_state(tmp_path: Path) -> No
         go_on(tmp_path, path, main)
 
 
-def test_where_the_kernel_is_gone_a_new_one_starts_and_the_loss_is_told(tmp_path: Path) -> None:
+def test_where_the_kernel_is_gone_a_new_one_starts_and_the_loss_is_reported(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
         assert not session.busy
         result = await session.execute("1 + 1")

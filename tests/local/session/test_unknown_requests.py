@@ -66,7 +66,7 @@ def test_a_request_whose_lines_are_gone_is_known_to_have_been_sent(tmp_path: Pat
     journal.close()
 
 
-def test_a_journal_that_another_program_wrote_anew_still_knows_its_requests(tmp_path: Path) -> None:
+def test_a_journal_that_another_program_rewrote_still_knows_its_requests(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s.jsonl", limit_bytes=20_000)
     journal(started(1, "é"))
     journal(finished(1, "é"))
@@ -77,7 +77,7 @@ def test_a_journal_that_another_program_wrote_anew_still_knows_its_requests(tmp_
     assert known.result is not None
 
 
-def test_a_journal_that_somebody_moves_is_begun_anew_in_its_place(tmp_path: Path) -> None:
+def test_a_moved_journal_is_begun_again_in_its_place(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s.jsonl", limit_bytes=20_000)
     journal(started(1, None))
     journal.path.rename(tmp_path / "old")
@@ -113,7 +113,7 @@ def test_a_cell_whose_kernel_died_before_it_was_sent_runs_when_it_is_sent_again(
     asyncio.run(main())
 
 
-def test_who_joins_a_cell_whose_first_caller_failed_waits_for_its_end(tmp_path: Path) -> None:
+def test_a_second_caller_of_a_cell_waits_for_its_end_though_the_first_failed(tmp_path: Path) -> None:
     code = "import time; print(1, flush=True); time.sleep(1)"
 
     def fail(output: object) -> None:

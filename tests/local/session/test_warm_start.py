@@ -12,7 +12,7 @@ import pytest
 from kernelexec import AsyncExecutor, Closed, Executor, KernelStartFailed
 from tests.support.engine import needs_bubblewrap
 
-#: What bubblewrap said, as a container's file system was unmounted: of one in three hundred starts while they came and went.
+#: Bubblewrap's error while a container's file system is unmounted: one start in 300 beside containers that come and go.
 _SAID = 'bwrap: Can\'t bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount "/newroot/x": Invalid argument'
 
 

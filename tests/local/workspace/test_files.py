@@ -52,7 +52,7 @@ def test_a_directory_that_is_deeper_than_any_path_is_listed_as_far_as_paths_reac
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root becomes another user for it")
-def test_a_directory_that_may_not_be_read_is_not_said_to_be_empty(work: Path) -> None:
+def test_a_directory_that_may_not_be_read_is_not_called_empty(work: Path) -> None:
     (work / "closed" / "in").mkdir(parents=True)
     script = f"""
 import os

@@ -1,4 +1,4 @@
-"""A workspace that somebody removed while its session lived: what still runs runs, and what cannot start says why."""
+"""A workspace that was removed while its session lived: running cells run on, and a kernel that cannot start says why."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_session_without_a_kernel_yet_says_it_too(tmp_path: Path) -> None:
             session.execute_command("pwd", work_dir=".")
 
 
-def test_a_file_in_its_place_is_not_said_to_be_gone(tmp_path: Path) -> None:
+def test_a_file_in_its_place_is_not_called_gone(tmp_path: Path) -> None:
     with Executor(isolation="local", workspace=tmp_path, config={"notebook": False}) as executor:
         session = executor.session("s")
         session.workspace.rmdir()
@@ -97,7 +97,7 @@ def test_only_what_the_system_named_is_blamed(exc: OSError, said: str) -> None:
     assert (PYTHON in message) is ("interpreter" in message)
 
 
-def test_an_interpreter_whose_own_interpreter_is_missing_is_not_said_to_be_missing(tmp_path: Path) -> None:
+def test_an_interpreter_whose_own_interpreter_is_missing_is_not_called_missing(tmp_path: Path) -> None:
     program, link = tmp_path / "program", tmp_path / "link"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)

@@ -96,7 +96,7 @@ def test_content_of_another_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("language", "code"), SILENCED)
-def test_installations_by_pip_tell_failures_only(language: str, code: str) -> None:
+def test_installations_by_pip_report_failures_only(language: str, code: str) -> None:
     assert quiet_pip(code, language) == code.replace("pip install numpy", "pip install -qqq numpy")
 
 

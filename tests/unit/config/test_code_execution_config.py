@@ -253,7 +253,7 @@ def test_the_dictionary_goes_over_the_configuration_and_leaves_the_rest(as_objec
     assert (config.environment.pass_names, config.limits.nofile) == (("C", "D"), 100)
 
 
-def test_a_branch_that_is_none_is_still_said_to_be_unfit() -> None:
+def test_a_branch_that_is_none_is_still_called_unfit() -> None:
     with pytest.raises(InvalidConfig, match="budgets: "):
         load(config={"budgets": 5}, code_execution_config={"timeout": 5}, environ={}, inside=False)
 

@@ -77,7 +77,7 @@ SHORT: dict[str, tuple[str, str]] = {
     "-v": ("--volume", "/data:/data"),
     "-w": ("--workdir", "/workspace"),
 }
-#: Options that are taken, with values that are not: said with the option, the value and the reason.
+#: Known options with invalid values: the error names the option, the value and the reason.
 REFUSED_VALUES: dict[tuple[str, str], str] = {
     ("--network", "container:abc"): "share a namespace",
     ("--ipc", "host"): "share a namespace",
@@ -316,7 +316,7 @@ def test_an_argument_that_is_unknown_or_does_not_fit_is_named(arguments: tuple[s
 
 
 @pytest.mark.parametrize(("options", "said"), UNFIT_OPTIONS.values(), ids=UNFIT_OPTIONS)
-def test_an_option_refuses_the_same_whoever_sets_it(options: dict[str, Any], said: str) -> None:
+def test_an_option_refuses_the_same_from_every_source(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load("container", config={"container": {**options, "environment": {"TOKEN": "hidden"}}})
     assert said in str(caught.value)

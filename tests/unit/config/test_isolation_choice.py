@@ -1,4 +1,4 @@
-"""Where code runs: containers unless told otherwise, by argument, by configuration, by environment, in this order."""
+"""Where code runs: containers unless set otherwise, by argument, by configuration, by environment, in this order."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_two_arguments_that_contradict_each_other_are_refused(isolation: str, us
 
 @pytest.mark.parametrize("use_docker", [None, False, True])
 @pytest.mark.parametrize("isolation", ["lcoal", "Local", "locale"])
-def test_a_misspelt_isolation_is_said_to_be_unknown(isolation: str, use_docker: bool | None) -> None:  # noqa: FBT001
+def test_a_misspelt_isolation_is_called_unknown(isolation: str, use_docker: bool | None) -> None:  # noqa: FBT001
     with pytest.raises(InvalidConfig, match=f"isolation='{isolation}' is unknown .did you mean 'local'"):
         place(isolation=isolation, use_docker=use_docker)
 
@@ -230,7 +230,7 @@ NO_MARKS = {
 
 
 @pytest.mark.parametrize(("path", "text"), MARKS.values(), ids=MARKS)
-def test_a_container_is_told_by(path: str, text: str, tmp_path: Path) -> None:
+def test_a_container_is_recognized_by(path: str, text: str, tmp_path: Path) -> None:
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text(text)
     assert in_container(tmp_path)

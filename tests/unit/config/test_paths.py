@@ -1,4 +1,4 @@
-"""Settings that are paths: what no system could take is refused, and what they are relative to is said."""
+"""Settings that are paths: impossible ones are refused, and the error names the directory that they are relative to."""
 
 from __future__ import annotations
 

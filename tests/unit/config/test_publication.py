@@ -1,4 +1,4 @@
-"""What the registry of MCP servers is told: of the form that it takes, and true of this package."""
+"""The entry for the registry of MCP servers: its form is valid, and its content true of this package."""
 
 from __future__ import annotations
 

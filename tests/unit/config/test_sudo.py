@@ -33,7 +33,7 @@ def test_sudo_lifts_what_it_names_and_nothing_else() -> None:
     }
 
 
-def test_the_engine_is_told_of_just_that() -> None:
+def test_the_engine_gets_just_that() -> None:
     plain, sudo = host_of(Container()), host_of(Container(sudo=True))
     assert {name: value for name, value in sudo.items() if value != plain[name]} == {
         "read_only": False,
@@ -113,7 +113,7 @@ def test_only_true_and_false_say_whether() -> None:
         (b"", b"kernel:*:7:8::/ws:/bin/sh\n"),
     ],
 )
-def test_a_user_who_has_no_account_gets_one_and_others_keep_theirs(before: bytes, after: bytes) -> None:
+def test_a_user_without_an_account_gets_one_and_others_keep_theirs(before: bytes, after: bytes) -> None:
     assert with_user(before, "7:8", "/ws") == after
 
 
@@ -127,7 +127,7 @@ def test_no_path_can_add_an_account(home: str) -> None:
     assert with_user(b"", "7:8", home) == b"kernel:*:7:8::/:/bin/sh\n"
 
 
-def test_accounts_that_are_mounted_can_be_read_by_all_and_changed_by_nobody(tmp_path: Path) -> None:
+def test_mounted_accounts_can_be_read_by_all_users_and_changed_by_none(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         mounts = write_account(tmp_path, {"passwd": b"old", "group": b""})

@@ -28,7 +28,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("text", "said"), UNFIT.values(), ids=UNFIT)
-def test_what_is_no_yaml_or_too_much_is_said_with_its_line(text: str, said: str) -> None:
+def test_what_is_no_yaml_or_too_much_is_reported_with_its_line(text: str, said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         parse(text)
     assert said in str(caught.value)

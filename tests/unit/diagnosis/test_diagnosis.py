@@ -243,7 +243,7 @@ def test_where_nothing_is_known_no_hint_is_given(failure: Error) -> None:
 
 
 @pytest.mark.parametrize("failure", [EVAL, BROKEN_MODULE], ids=["evaluated text", "an imported module"])
-def test_syntax_that_failed_while_the_cell_ran_is_not_said_to_have_run_nothing(failure: Error) -> None:
+def test_syntax_that_failed_while_the_cell_ran_is_not_reported_to_have_run_nothing(failure: Error) -> None:
     assert "nothing of the cell ran" not in " ".join(diagnosed(failure).hints)
 
 
@@ -302,7 +302,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize(("evalue", "cause", "hint"), PARTS.values(), ids=PARTS)
-def test_a_module_without_such_a_part_is_not_said_to_be_missing(evalue: str, cause: str, hint: str) -> None:
+def test_a_module_without_such_a_part_is_not_called_missing(evalue: str, cause: str, hint: str) -> None:
     told = [diagnosed(error("ModuleNotFoundError", evalue)), diagnosed(Stream("stderr", f"ModuleNotFoundError: {evalue}\n"))]
     for found in told:
         assert (found.cause, found.package) == (cause, None)
@@ -323,7 +323,7 @@ OFFLINE = [
 
 
 @pytest.mark.parametrize("output", OFFLINE)
-def test_that_the_network_is_off_is_said_where_it_is(output: Output) -> None:
+def test_that_the_network_is_off_is_reported_where_it_is(output: Output) -> None:
     found = diagnose("error", 1, None, None, [output], networked=False)
     assert found is not None
     assert (found.cause, found.retryable) == ("The session has no network.", False)
@@ -435,7 +435,7 @@ def test_a_line_that_a_cell_magic_cannot_compile_is_one_of_the_cell() -> None:
     assert (captured.line, captured.line_text, captured.cause) == (3, "b = = 2", "The cell is not Python.")
 
 
-def test_of_an_endless_recursion_the_first_and_the_last_calls_are_told() -> None:
+def test_of_an_endless_recursion_the_first_and_the_last_calls_are_reported() -> None:
     frames = [f"Cell In[3], line {number}, in f(n)\n----> {number} return f(n + 1)" for number in range(1, 1000)]
     found = diagnosed(Error("RecursionError", "maximum recursion depth exceeded", ("Traceback", *frames)))
     assert [call.line for call in found.calls] == [*range(1, 26), *range(975, 1000)]
@@ -452,7 +452,7 @@ def test_a_long_message_is_cut_at_its_head() -> None:
 
 @pytest.mark.parametrize("outputs", [(), (Stream("stderr", "make: *** no rule"),)], ids=["silent", "stderr"])
 @pytest.mark.parametrize("exit_code", [1, 7, 255])
-def test_a_failed_command_is_told_by_its_exit_code(outputs: tuple[Output, ...], exit_code: int) -> None:
+def test_a_failed_command_is_reported_by_its_exit_code(outputs: tuple[Output, ...], exit_code: int) -> None:
     hints = ("Read stderr: it names the cause.",)
     assert diagnosed(*outputs, exit_code=exit_code) == Diagnosis(
         "command", f"The command ended with exit code {exit_code}.", hints=hints
@@ -474,7 +474,7 @@ def test_what_shells_say_by_their_exit_codes(exit_code: int, said: str, cause: s
     assert (found.kind, found.cause) == ("command", cause)
 
 
-def test_a_failed_script_is_told_as_a_failed_command_is() -> None:
+def test_a_failed_script_is_reported_as_a_failed_command_is() -> None:
     assert diagnosed(BASH, exit_code=3) == diagnosed(exit_code=3)
 
 

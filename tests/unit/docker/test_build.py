@@ -1,4 +1,4 @@
-"""What the engine is told to build, and what it says while it does: no engine is asked here."""
+"""Requests to build, and the engine's reports on them: no engine is used here."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_of_a_build_the_steps_are_shown_and_what_it_made_is_known() -> None:
     assert log.error == ""
 
 
-def test_a_failed_step_is_told_with_what_it_said_last() -> None:
+def test_a_failed_step_is_reported_with_its_last_output() -> None:
     lines = [f"line {number}\n" for number in range(100)]
     log, _ = fold(
         *said("Step 1/2 : RUN a\n", "earlier\n", "Step 2/2 : RUN b\n", *lines), {"error": "returned a non-zero code: 1"}

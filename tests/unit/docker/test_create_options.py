@@ -1,4 +1,4 @@
-"""What the engine is told of a container: arguments of ``docker run`` give exactly those settings of the host."""
+"""The engine's settings of a container: arguments of ``docker run`` give exactly those settings of the host."""
 
 from __future__ import annotations
 

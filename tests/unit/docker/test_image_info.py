@@ -53,7 +53,7 @@ def test_an_image_with_all_that_is_needed_serves() -> None:
     assert all(finding.ok for finding in check_image("mine", FULL))
 
 
-def test_an_image_without_ipykernel_is_told_how_to_add_it() -> None:
+def test_an_image_without_ipykernel_comes_with_the_way_to_add_it() -> None:
     lacking = [finding for finding in check_image("mine:1", ImageFacts("sha256:1", "amd64", "3.11.2", "/p")) if not finding.ok]
     assert [finding.check for finding in lacking if finding.needed] == ["ipykernel", "jupyter_client"]
     assert "`kernelexec image build minimal --base-image mine:1 --tag NAME`" in lacking[0].remedy

@@ -54,7 +54,7 @@ def test_an_image_is_built_upon_a_base_that_can_be_chosen_and_names_no_registry(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_image_has_an_ordinary_user_who_is_known_by_number(name: str) -> None:
+def test_an_image_has_an_ordinary_user_known_by_number(name: str) -> None:
     users = [line for line in instructions(name) if line.startswith("USER")]
     assert users[-1] == "USER 1000:1000"
 
@@ -169,7 +169,7 @@ def test_an_empty_directory_of_wheels_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_to_do_about_a_missing_image_is_said(image: str, said: str) -> None:
+def test_what_to_do_about_a_missing_image_is_reported(image: str, said: str) -> None:
     assert how_to_get(image) == said
 
 

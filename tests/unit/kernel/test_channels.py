@@ -36,7 +36,7 @@ def descriptors() -> int:
 
 
 def assert_untouched(listener: socket.socket) -> None:
-    """Nobody connected, so nobody wrote."""
+    """No peer connected, so none wrote."""
     with pytest.raises(BlockingIOError):
         listener.accept()
 
@@ -107,7 +107,7 @@ def test_a_path_that_is_not_there_is_refused(short_path: Path, path: str, why: s
     assert_refused(short_path / path, why)
 
 
-def test_a_socket_that_nobody_serves_any_more_is_refused(short_path: Path) -> None:
+def test_a_socket_without_a_server_is_refused(short_path: Path) -> None:
     with listening(short_path / "s"):
         pass
     assert_refused(short_path / "s", "Connection refused")

@@ -1,4 +1,4 @@
-"""CURVE: real ZeroMQ sockets at the other end, and others that are not who they should be and learn nothing."""
+"""CURVE: real ZeroMQ sockets at the other end, and impostors, which learn nothing."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_an_impostor_on_the_port_gets_no_byte_of_a_message_and_nothing_that_name
 
 
 class Relay:
-    """Somebody between the two, who sees every byte and may change what the server says."""
+    """A program between the two, which sees every byte and may change the server's."""
 
     def __init__(self, port: int, change: Callable[[int, bytes], bytes]) -> None:
         self.seen = b""

@@ -20,7 +20,7 @@ REPLY = {"status": "ok", "execution_count": 1}
 
 
 class ManualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock moves only when it is told to."""
+    """An event loop whose clock moves only by the test."""
 
     now = 0.0
 
@@ -231,7 +231,7 @@ def test_an_empty_reply_is_a_reply(case: Case) -> None:
 
 
 @pytest.mark.parametrize("step", [finish("died"), lambda case: case.execution.ask_interrupt()])
-def test_an_end_and_a_request_to_interrupt_wake_who_watches(case: Case, step: Step) -> None:
+def test_an_end_and_a_request_to_interrupt_wake_the_watcher(case: Case, step: Step) -> None:
     async def watch() -> None:
         waiting = [asyncio.ensure_future(case.execution.wait_for_turn(60)) for _ in range(2)]
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Messages: what Jupyter's own session makes is read, what it reads is made, and what is broken is told from what is cut."""
+"""Messages: those of Jupyter's own session are read, it reads ours, and broken ones are distinguished from cut ones."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path
         assert (told["used"], told["high"], len(looks)) == (used, used >= 800, expected)
 
 
-def test_without_a_limit_there_is_no_thread_and_nothing_is_told() -> None:
+def test_without_a_limit_there_is_no_thread_and_nothing_is_reported() -> None:
     before = threading.active_count()
     found = MemoryMonitor(None, list, lambda _: None)
     found.begin_cell()

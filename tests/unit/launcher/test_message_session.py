@@ -120,7 +120,7 @@ def test_a_header_is_packed_as_any_value(ours: LauncherMessageSession, odd: dict
     assert frames[2] == pack(header)
 
 
-def test_jupyter_client_packs_the_parent_of_each_message_anew(ours: LauncherMessageSession, theirs: jupyter.Session) -> None:
+def test_jupyter_client_packs_the_parent_of_each_message_again(ours: LauncherMessageSession, theirs: jupyter.Session) -> None:
     parent = theirs.msg_header("execute_request")
     for session, packs_anew in ((theirs, True), (ours, False)):
         first, second = (session.serialize(session.msg("status", {}, parent)) for _ in range(2))

@@ -121,7 +121,7 @@ def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
     assert heard == [system.stacks_signal] * (system.name == "linux")
 
 
-def test_what_is_used_is_told_as_far_as_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_used_is_reported_as_far_as_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     peak, used = platform.peak_memory_bytes(), platform.cpu_seconds()
     assert peak is not None
     assert peak > 2**20
@@ -170,7 +170,7 @@ ORDER: dict[str, Any] = {"writable": [], "hidden": [], "readable": []}
 
 
 @pytest.mark.parametrize("name", ["darwin", "win32"])
-def test_where_nothing_confines_each_layer_is_said_to_be_missing(
+def test_where_nothing_confines_each_layer_is_called_missing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

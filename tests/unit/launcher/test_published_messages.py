@@ -1,4 +1,4 @@
-"""What the launcher keeps of its newest cell for a new owner: all of it, in order, within bounds that are told of."""
+"""What the launcher keeps of its newest cell for a new owner: all of it, in order, within bounds that are reported."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ RECURSIVE.append(RECURSIVE)
     ],
     ids=range(12),
 )
-def test_a_value_is_told_in_short(value: object, text: str) -> None:
+def test_a_value_is_shown_in_short(value: object, text: str) -> None:
     assert told(value)["text"] == text
 
 
@@ -46,7 +46,7 @@ def test_a_value_is_told_in_short(value: object, text: str) -> None:
     "value",
     ["x" * 10**6, b"x" * 10**6, ["x" * 10**6] * 10, {"x" * 1000: {"y" * 1000: ["z" * 1000] * 9}}, type("x" * 999, (), {})],
 )
-def test_no_value_is_told_at_length(value: object) -> None:
+def test_no_value_is_shown_at_length(value: object) -> None:
     found = told(value)
     assert len(found["text"]) <= 200
     assert len(found["type"]) <= 100

@@ -1,4 +1,4 @@
-"""What stands before the HTTP server: whose requests it lets by, how large they may be, and who has which token."""
+"""What stands before the HTTP server: the requests that it admits, their size, and the tokens of users."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(more: dict[str, str], p
     assert Sent({"host": "localhost", "content-length": str(LIMIT)}, b"x" * LIMIT).read == b"x" * LIMIT
 
 
-def test_health_is_told_to_everybody() -> None:
+def test_health_is_public() -> None:
     told = [
         Sent({"host": "10.0.0.7"}, path=path, method="GET", ready=ready).status
         for path in ("/healthz", "/readyz")
@@ -204,13 +204,13 @@ def test_a_session_is_found_by_its_own_agent_only() -> None:
         assert agent.format_session(name) == "work"
     assert (
         len({agent.resolve_session(handle) for agent in agents}) == 3
-    )  # nobody, alice and bob: a handle is all that counts beside that
+    )  # no user, alice and bob: only a handle counts beside that
     assert not any(agent.owns_session(agent.resolve_session(handle)) for agent in agents)
     assert ONLY_CLIENT.resolve_session("work") == "work"
     assert ONLY_CLIENT.owns_session("anything")
 
 
-def test_nobody_has_no_names() -> None:
+def test_without_a_user_there_are_no_names() -> None:
     nobody = Caller()
     with pytest.raises(InvalidRequest, match="Call create_session"):
         nobody.resolve_session("work")

@@ -1,4 +1,4 @@
-"""A provider out of a module of the operator's: who its users are, what they may, and what is none."""
+"""A provider from a module of the operator: its users, their rights, and invalid providers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernelexec.mcp.http.oauth import OperatorProvider
     ids=str,
 )
 @pytest.mark.anyio
-async def test_who_has_which_scopes(
+async def test_users_have_the_scopes_of_the_configuration(
     scopes: tuple[str, ...] | None, named: list[str], granted: list[str], tmp_path: Path
 ) -> None:
     known = {"token": {"client_id": "app", "sub": "alice", "scopes": named}}
@@ -60,9 +60,7 @@ programs = StaticTokenVerifier({
     [("provider", "abcdefg", 7), ("alone", "ah", 2), ("asserting", ["one", "two"], 2), ("programs", "pq", 1)],
 )
 @pytest.mark.anyio
-async def test_whoever_vouches_for_a_user_is_part_of_who_that_is(
-    name: str, tokens: list[str], users: int, tmp_path: Path
-) -> None:
+async def test_the_provider_is_part_of_a_users_identity(name: str, tokens: list[str], users: int, tmp_path: Path) -> None:
     (tmp_path / "auth.py").write_text(NESTED)
     provider = OperatorProvider(f"{tmp_path / 'auth.py'}:{name}", ("read",)).load()
     found = [await provider.verify_token(token) for token in tokens]

@@ -138,7 +138,7 @@ def test_a_cleared_display_stays_cleared() -> None:
     assert collected(show(PLAIN, "d"), clear(wait=False), update(PLAIN, "d")).outputs() == ()
 
 
-def test_every_output_is_told_as_it_comes() -> None:
+def test_every_output_is_reported_as_it_comes() -> None:
     told: list[Output] = []
     collected(out("a"), out("b"), show(PLAIN), update(PLAIN, "d"), ERROR, clear(wait=False), on_output=told.append)
     assert told == [Stream("stdout", "a"), Stream("stdout", "b"), DisplayData(PLAIN), Error("E", "v", ("a", "b"))]

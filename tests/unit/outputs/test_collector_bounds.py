@@ -254,7 +254,7 @@ def test_events_for_watchers_are_bounded() -> None:
     assert (cursor, kept_bytes(found) + missed) == (500_000, 500_000)
 
 
-def test_one_piece_larger_than_the_bound_is_still_told() -> None:
+def test_one_piece_larger_than_the_bound_is_still_reported() -> None:
     collector = Collector(OutputLimits(stream_bytes=10))
     say(collector, "x" * 1000)
     assert collector.since(0) == ((Stream("stdout", "x" * 1000),), 1000, 0)
@@ -273,7 +273,7 @@ def test_held_bytes_are_about_what_is_held() -> None:
     assert size <= fed.memory_bytes <= 20 * size
 
 
-def test_text_that_is_no_string_is_written_as_it_is_said() -> None:
+def test_text_that_is_no_string_is_written_as_it_is() -> None:
     said: dict[str, Any] = {"5": 5, "None": None, "['a']": ["a"]}
     for text, value in said.items():
         collector = Collector(OutputLimits())

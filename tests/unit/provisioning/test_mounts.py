@@ -136,7 +136,7 @@ def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> No
     assert {(str(project / name), str(project / name), True) for name in ("kernelexec", "tests")} <= set(found[1:])
 
 
-def test_each_directory_on_the_way_to_what_is_kept_is_a_mount_that_nobody_can_move(tmp_path: Path) -> None:
+def test_each_parent_of_a_kept_directory_is_a_mount_that_cannot_be_moved(tmp_path: Path) -> None:
     kept, project = tmp_path / "project/a/b/.journals", tmp_path / "project"
     (kept / "c").mkdir(parents=True)
     found = build_mounts(Container(), workspace=project, root=tmp_path / "root", records=[kept])

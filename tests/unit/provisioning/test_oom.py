@@ -1,4 +1,4 @@
-"""Who was killed for want of memory: a kernel is, where more were killed than it lived to tell of."""
+"""Kills for lack of memory: the kernel was killed if there were more kills than it reported."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def kills() -> OomCounter:
     return OomCounter()
 
 
-def test_the_first_kill_that_nobody_lived_to_tell_of_is_the_kernel(kills: OomCounter) -> None:
+def test_the_first_unreported_kill_is_the_kernel(kills: OomCounter) -> None:
     assert kills.includes_kernel(1, flagged=True)
 
 
-def test_without_any_kill_it_was_somebody_else(kills: OomCounter) -> None:
+def test_without_any_kill_it_was_another_process(kills: OomCounter) -> None:
     assert not kills.includes_kernel(0, flagged=False)
 
 
-def test_a_kill_that_the_kernel_told_of_was_not_its_own(kills: OomCounter) -> None:
+def test_a_kill_that_the_kernel_reported_was_not_its_own(kills: OomCounter) -> None:
     kills.on_survived(1, 1)
     assert not kills.includes_kernel(1, flagged=True)
     assert kills.includes_kernel(2, flagged=True)
 
 
-def test_news_that_come_after_the_kernel_told_of_the_kill_are_of_that_kill(kills: OomCounter) -> None:
+def test_reports_after_the_kernels_report_of_a_kill_are_of_that_kill(kills: OomCounter) -> None:
     kills.on_survived(2, 0)
     assert not kills.includes_kernel(2, flagged=True)
     assert kills.includes_kernel(3, flagged=True)

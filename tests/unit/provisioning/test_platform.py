@@ -1,4 +1,4 @@
-"""What differs between systems on the driver's side: each choice for each system, and that nobody else makes one."""
+"""What differs between systems on the driver's side: each choice for each system, and that no other module makes one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_this_machine_is_the_one_that_python_names() -> None:
     assert Platform.of(sys.platform) == platform.PLATFORM
 
 
-def test_a_system_that_nobody_has_looked_at_is_taken_for_the_poorer_unix() -> None:
+def test_an_unknown_system_counts_as_the_poorer_unix() -> None:
     unknown, mac = Platform.of("freebsd14"), Platform.of("darwin")
     assert {name: getattr(unknown, name) for name in CHOICES} == {name: getattr(mac, name) for name in CHOICES}
 
@@ -101,13 +101,13 @@ def test_a_fork_server_is_had_where_kernels_can_be_forked(system: Platform, tmp_
     assert (roster._forks is not None) == (system.name == "linux")
 
 
-def test_who_is_at_the_other_end_is_told_where_the_system_tells(system: Platform) -> None:
+def test_the_peer_of_a_socket_is_known_where_the_system_reports_it(system: Platform) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
         assert read_peer(ours) == ((os.getpid(), os.getuid()) if system.name == "linux" else None)
 
 
-def test_who_files_belong_to_is_no_question_on_windows(system: Platform) -> None:
+def test_owners_of_files_are_not_checked_on_windows(system: Platform) -> None:
     numbered = system.name != "win32"
     assert platform.user_id() == (os.getuid() if numbered else 0)
     assert platform.is_root() == (numbered and os.geteuid() == 0)
@@ -150,7 +150,7 @@ def msvcrt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     return module
 
 
-def test_on_windows_a_byte_is_locked_that_nobody_reads(msvcrt: Msvcrt, tmp_path: Path) -> None:
+def test_on_windows_an_unread_byte_is_locked(msvcrt: Msvcrt, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"some text")
     with path.open("rb", buffering=0) as file:

@@ -36,7 +36,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_nobody_else_can_read_the_directory_or_what_is_in_it(runtime: RuntimeDirectory, umask: int) -> None:
+def test_no_other_user_can_read_the_directory_or_its_contents(runtime: RuntimeDirectory, umask: int) -> None:
     before = os.umask(umask)
     try:
         runtime.create()
@@ -83,7 +83,7 @@ def test_a_directory_that_is_there_already_is_not_taken_over(runtime: RuntimeDir
     assert descriptors() == before
 
 
-def test_the_launcher_is_told_its_paths_its_token_and_its_limits(runtime: RuntimeDirectory) -> None:
+def test_the_launcher_gets_its_paths_its_token_and_its_limits(runtime: RuntimeDirectory) -> None:
     order = json.loads(runtime.launch_environment("token", {"memory": 5})["KERNELEXEC_LAUNCH"])
     assert (order["token"], order["limits"], order["scratch"]) == ("token", {"memory": 5}, str(runtime.path))
     assert {order[name] for name in ("ready", "owner", "stacks")} == {

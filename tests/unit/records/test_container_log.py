@@ -248,7 +248,7 @@ def test_a_full_log_is_put_aside(tmp_path: Path) -> None:
     assert lines(log)[-1] == "session opened: workspace /99"
 
 
-def test_a_log_that_is_moved_or_removed_is_begun_anew(log: ContainerLog) -> None:
+def test_a_log_that_is_moved_or_removed_is_begun_again(log: ContainerLog) -> None:
     lines(log, SessionOpened("a", Path("/1")))
     log.path.rename(log.path.with_name("moved"))
     assert lines(log, SessionOpened("a", Path("/2"))) == ["session opened: workspace /2"]
@@ -276,7 +276,7 @@ def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
         assert all(re.fullmatch(STAMP + r"session opened: workspace /(\d)\1{299}", line) for line in content)
 
 
-def test_a_log_that_cannot_be_written_is_told_of_once(
+def test_a_log_that_cannot_be_written_is_reported_once(
     log: ContainerLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(_fd: int, _content: bytes) -> int:

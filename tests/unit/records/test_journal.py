@@ -173,7 +173,7 @@ def test_a_directory_that_cannot_be_made_is_a_failure_and_not_an_error(tmp_path:
     assert journal.failure == "File exists"
 
 
-def test_a_journal_that_somebody_removes_is_begun_anew(keep: Callable[..., Journal], path: Path) -> None:
+def test_a_removed_journal_is_begun_again(keep: Callable[..., Journal], path: Path) -> None:
     journal = keep()
     journal(OPENED)
     path.unlink()
@@ -215,7 +215,7 @@ def test_a_line_that_its_writer_was_killed_in_is_cut_off_and_counted(
     assert [said["event"] for said in lines_of(path)] == ["opened", "gap", "closing"]
 
 
-def test_a_file_of_one_torn_line_is_begun_anew(keep: Callable[..., Journal], path: Path) -> None:
+def test_a_file_of_one_torn_line_is_begun_again(keep: Callable[..., Journal], path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"x" * 70_000)
     keep()(OPENED)

@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_refused(content: Any, why: str, name: str, tmp_p
         CellFile.read(path)
 
 
-def test_nobody_waits_for_a_pipe_who_was_not_told_of_one(tmp_path: Path) -> None:
+def test_a_process_without_a_pipe_waits_for_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "given.py")
     with pytest.raises(InvalidRequest, match=r"given\.py is no plain file"):
         CellFile.read(tmp_path / "given.py")

@@ -1,4 +1,4 @@
-"""The recorder takes note at once and writes when told to, by any thread: what it kept, no more, and nothing twice."""
+"""The recorder notes at once and writes on request, by any thread: all that it kept, and nothing twice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_file_is_what_nbformat_makes_of_the_same_cells(path: Path) -> None:
     assert (found.nbformat, found.nbformat_minor) == (expected.nbformat, expected.nbformat_minor)
 
 
-def test_what_did_not_change_is_not_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_change_is_not_built_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, made, whole = Recorder(path), [], recorder._dump
 
     def make(output: Any) -> bytes:

@@ -182,7 +182,7 @@ def test_what_failed_to_parse_before_does_so_without_effect() -> None:
     assert reason_against(RecordedCell("x = = 1", status="error", ename="SyntaxError")) is None
 
 
-def test_a_function_of_an_earlier_cell_is_followed_until_it_is_made_anew() -> None:
+def test_a_function_of_an_earlier_cell_is_followed_until_it_is_defined_again() -> None:
     judge = SideEffectChecker()
     assert judge.reason(RecordedCell("import os as system\ndef clean(p):\n    system.remove(p)")) is None
     assert "`clean`" in (judge.reason(RecordedCell("clean('x')")) or "")

@@ -1,4 +1,4 @@
-"""Secrets are read anew each time, from where they are said to be, and nothing of them is in what is raised or logged."""
+"""Secrets are read again each time, from their configured source, and nothing of them is raised or logged."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_value_that_was_read_stays_masked() -> None:
     assert opened.masker.mask_text("first-value second-value") == "[secret KEY] [secret KEY]"
 
 
-def test_a_masker_is_made_anew_only_for_new_values() -> None:
+def test_a_masker_is_built_again_only_for_new_values() -> None:
     opened = store_of(KEY=lambda: VALUE)
     anyio.run(opened.read)
     before = opened.masker
@@ -118,7 +118,7 @@ def test_functions_that_take_for_ever_are_not_waited_for(monkeypatch: pytest.Mon
         anyio.run(ask)
 
 
-def test_a_file_is_a_regular_one_that_nobody_else_put_there(tmp_path: Path) -> None:
+def test_a_file_is_a_regular_one_of_this_user(tmp_path: Path) -> None:
     assert "No such file" in refused(A={"file": tmp_path / "none"})
     os.mkfifo(tmp_path / "pipe")
     assert "is no regular file" in refused(A={"file": tmp_path / "pipe"})
@@ -141,7 +141,7 @@ def test_a_link_of_the_callers_own_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes links of others")
-def test_a_link_of_somebody_elses_is_not(tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_not(tmp_path: Path) -> None:
     (tmp_path / "value").write_text(VALUE)
     (tmp_path / "link").symlink_to("value")
     os.chown(tmp_path / "link", 43210, 43210, follow_symlinks=False)

@@ -167,7 +167,7 @@ def test_a_directory_says_the_first_three_unread_files_and_how_many(tracker: Rea
     assert tracker.can_delete_directory("d") == (True, None)
 
 
-def test_a_file_that_was_deleted_and_came_anew_is_another_one(files: FileOperations, work: Path) -> None:
+def test_a_file_that_was_deleted_and_created_again_is_another_one(files: FileOperations, work: Path) -> None:
     files.write("a", "x")
     files.write("d/b", "x")
     files.delete("a")

@@ -78,7 +78,7 @@ def test_a_way_out_through_several_steps_is_refused(place: Workspace, work_dir: 
 
 
 @pytest.mark.parametrize("work_dir", ["/context/data", "../nothing", "inner/../../nothing"])
-def test_what_is_outside_is_said_to_be_so_though_it_is_not_here(place: Workspace, work_dir: str) -> None:
+def test_what_is_outside_is_called_so_though_it_is_not_here(place: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match="is outside of the workspace"):
         place.directory(work_dir)
 
@@ -122,9 +122,7 @@ def test_no_directory_at_all_is_not_taken_for_the_current_one() -> None:
         Workspace.at("")
 
 
-def test_a_directory_that_may_not_be_looked_at_is_not_said_to_be_missing(
-    place: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_may_not_be_looked_at_is_not_called_missing(place: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, **_: Any) -> Path:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -268,7 +266,7 @@ def watched(tmp_path: Path) -> tuple[Path, FileChanges]:
 
 
 @pytest.mark.parametrize(("act", "seen"), CHANGES.values(), ids=CHANGES)
-def test_new_and_changed_files_are_told_once(
+def test_new_and_changed_files_are_reported_once(
     watched: tuple[Path, FileChanges], act: Callable[[Path], Any], seen: tuple[str, ...]
 ) -> None:
     root, watch = watched
@@ -277,7 +275,7 @@ def test_new_and_changed_files_are_told_once(
     assert watch.changes() == ()
 
 
-def test_a_file_that_comes_back_is_told_again(watched: tuple[Path, FileChanges]) -> None:
+def test_a_file_that_comes_back_is_reported_again(watched: tuple[Path, FileChanges]) -> None:
     root, watch = watched
     (root / "a").unlink()
     assert watch.changes() == ()

@@ -151,7 +151,7 @@ def test_what_is_no_plain_file_is_neither_read_nor_written(ground: Ground, opera
 
 
 @pytest.mark.parametrize("path", ODD.values(), ids=ODD)
-def test_what_is_no_plain_file_is_told_and_deleted_by_its_name_alone(ground: Ground, path: str) -> None:
+def test_what_is_no_plain_file_is_reported_and_deleted_by_its_name_alone(ground: Ground, path: str) -> None:
     [entry] = ground.files.list(path)
     assert entry.kind == ("file" if path == "hard.txt" else "link" if path.startswith("to_") else "other")
     assert ground.files.delete(path, recursive=True).deleted == (path,)
@@ -160,7 +160,7 @@ def test_what_is_no_plain_file_is_told_and_deleted_by_its_name_alone(ground: Gro
     assert (ground.work / "real" / "mine.txt").read_text() == "mine"
 
 
-def test_a_list_enters_no_link_and_tells_each_as_one(ground: Ground) -> None:
+def test_a_list_enters_no_link_and_shows_each_as_one(ground: Ground) -> None:
     found = ground.files.list(recursive=True)
     links = {entry.path for entry in found if entry.kind == "link"}
     assert links == {path.name for path in ground.work.iterdir() if path.is_symlink()} | {"real/up"}
@@ -242,7 +242,7 @@ def test_a_device_is_neither_read_nor_written(name: str) -> None:
 
 
 class Swapping:
-    """A thread that puts one thing in the place of another, and back, as fast as it can, until it is told to stop."""
+    """A thread that exchanges two files, as fast as it can, until it is stopped."""
 
     def __init__(self, swap: Callable[[], None]) -> None:
         self._swap = swap

@@ -117,7 +117,7 @@ def test_a_file_is_made_with_the_directories_that_it_is_in(files: FileOperations
     assert [path.name for path in (work / "a" / "b").iterdir()] == ["c.txt"]
 
 
-def test_who_reads_a_file_that_is_replaced_has_the_old_one(files: FileOperations, work: Path) -> None:
+def test_a_reader_of_a_replaced_file_has_the_old_one(files: FileOperations, work: Path) -> None:
     (work / "file").write_text("old")
     (work / "file").chmod(0o640)
     with (work / "file").open() as opened:
@@ -159,7 +159,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
         (lambda files: files.write("file/x", ""), r"file/x: it, or its parent, is not a directory"),
     ],
 )
-def test_what_makes_no_sense_is_said_and_changes_nothing(work: Path, call: Any, said: str) -> None:
+def test_what_makes_no_sense_is_reported_and_changes_nothing(work: Path, call: Any, said: str) -> None:
     files = FileOperations(Access([FileRoot(work, str(work))]), FileBounds(read_bytes=64, write_bytes=32))
     (work / "file").write_text("old")
     (work / "directory").mkdir()
@@ -169,7 +169,7 @@ def test_what_makes_no_sense_is_said_and_changes_nothing(work: Path, call: Any, 
     assert sorted(path.name for path in work.iterdir()) == ["directory", "file"]
 
 
-def test_a_list_tells_kinds_sizes_and_times(files: FileOperations, work: Path) -> None:
+def test_a_list_shows_kinds_sizes_and_times(files: FileOperations, work: Path) -> None:
     (work / "d" / "e").mkdir(parents=True)
     (work / "d" / "e" / "f.py").write_text("12345")
     os.utime(work / "d" / "e" / "f.py", (7, 7))
