@@ -119,8 +119,8 @@ def run(rounds: int, cells: int, sessions: int) -> dict[str, dict[str, list[floa
             for key, value in values.items():
                 found[name][key].append(value)
             print(f"round {number + 1}: {name} done", flush=True)
-    for name, why in absent.items():
-        print(f"not measured, since it cannot be imported: {name} ({why})")
+    for name, reason in absent.items():
+        print(f"not measured, since it cannot be imported: {name} ({reason})")
     return found
 
 

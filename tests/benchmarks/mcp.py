@@ -30,8 +30,8 @@ async def served(directory: str, *options: str, kernels: tuple[str, ...] = _LOCA
     assert process.stderr is not None
     try:
         async for line in process.stderr:
-            if _SAID in (said := line.decode()):
-                yield said.partition(_SAID)[2].strip()
+            if _SAID in (answer := line.decode()):
+                yield answer.partition(_SAID)[2].strip()
                 break
     finally:
         process.terminate()

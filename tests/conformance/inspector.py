@@ -31,5 +31,5 @@ def _inspect(words: list[str], env: dict[str, str], what: str) -> list[str]:
     count = len(json.loads(done.stdout)["tools"])
     if count != TOOLS:
         return [f"{what}: {count} tools are listed, there are {TOOLS}"]
-    said = [line for line in done.stderr.splitlines() if "schema" in line.lower()]
-    return [f"{what}: {said}"] if said else []
+    answer = [line for line in done.stderr.splitlines() if "schema" in line.lower()]
+    return [f"{what}: {answer}"] if answer else []

@@ -54,8 +54,8 @@ def install_python(place: Path, *packages: str) -> Path:
 def _version(node: str | None) -> tuple[int, int]:
     if node is None:
         return (0, 0)
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False, timeout=_ASKING).stdout
-    found = re.match(r"v(\d+)\.(\d+)", said)
+    answer = subprocess.run([node, "--version"], capture_output=True, text=True, check=False, timeout=_ASKING).stdout
+    found = re.match(r"v(\d+)\.(\d+)", answer)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

@@ -33,7 +33,7 @@ def run_scenarios(prefix: Path, env: dict[str, str], url: str) -> tuple[list[str
             f"{name}: {check['id']}": str(check.get("errorMessage")) for name, check in checks if check["status"] == "FAILURE"
         }
         accounted = {*needs["fixtures"], *needs["optional"]}
-        found += [f"{era}, {what}: {why}" for what, why in failed.items() if what not in accounted]
+        found += [f"{era}, {what}: {reason}" for what, reason in failed.items() if what not in accounted]
         found += [f"{era}, {what}: it does not fail: take it out of {NEEDS.name}" for what in sorted(accounted - set(failed))]
         passed[era] = sum(check["status"] == "SUCCESS" for _, check in checks)
     return found, passed

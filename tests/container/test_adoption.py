@@ -233,9 +233,9 @@ def test_a_kernel_of_another_language_that_ended_with_its_owner_is_called_lost(t
         async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": image}}) as executor:
             session = await executor.session("a")
             assert (await session.execute("x")).text == "41\n"
-            told = await session.execute("echo [$y]", language="bash")
-            assert (told.text, told.state, told.cause, told.kernel_epoch) == ("[]\n", "lost", "killed", 2)
-            assert told.notes[0] == "Ran in a new kernel (epoch 2): the one before ended (killed)."
+            reported = await session.execute("echo [$y]", language="bash")
+            assert (reported.text, reported.state, reported.cause, reported.kernel_epoch) == ("[]\n", "lost", "killed", 2)
+            assert reported.notes[0] == "Ran in a new kernel (epoch 2): the one before ended (killed)."
             after = await session.execute("echo [$y]", language="bash")
             assert (after.state, after.notes) == ("kept", ())
 

@@ -101,7 +101,7 @@ def test_the_session_that_kept_the_journal_of_the_name_goes_on_and_nothing_is_le
 
     with caplog.at_level(logging.ERROR, "kernelexec"):
         asyncio.run(run())
-    [told] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
-    assert told.__dict__["session"] == "a"
+    [reported] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
+    assert reported.__dict__["session"] == "a"
     assert labelled(tmp_path) == []
     assert runtime_directories() == set()

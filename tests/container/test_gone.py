@@ -35,9 +35,9 @@ async def kill(executor: AsyncExecutor) -> None:
         await asyncio.to_thread(engine.signal, container, 9)
 
 
-async def goes_on(session: AsyncSession, *, told: bool) -> None:
+async def goes_on(session: AsyncSession, *, reported: bool) -> None:
     following = await session.execute("'x' in globals()")
-    assert (following.text, following.state) == ("False\n", "kept" if told else "lost")
+    assert (following.text, following.state) == ("False\n", "kept" if reported else "lost")
     assert "x" in following.notes[0]
 
 
@@ -55,7 +55,7 @@ def test_mid_cell(tmp_path: Path, end: Callable[[AsyncExecutor], Awaitable[None]
             result = await cell
             assert (result.status, result.exit_code, result.state, result.cause) == ("error", 137, "lost", "killed")
             assert (result.stdout, result.lost_names) == ("before\n", ("x",))
-            await goes_on(session, told=True)
+            await goes_on(session, reported=True)
 
     asyncio.run(run())
 
@@ -67,6 +67,6 @@ def test_between_cells(tmp_path: Path, end: Callable[[AsyncExecutor], Awaitable[
             session = await executor.session("a")
             await session.execute("x = 1")
             await end(executor)
-            await goes_on(session, told=False)
+            await goes_on(session, reported=False)
 
     asyncio.run(run())

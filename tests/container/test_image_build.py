@@ -85,12 +85,12 @@ def test_the_smallest_image_is_built_behind_this_machines_authorities_and_withou
 
 def test_a_base_without_ipykernel_is_recognized_and_the_message_says_what_to_add() -> None:
     ended = kernelexec("check", BASE, "--json")
-    said = json.loads(ended.stdout)
+    answer = json.loads(ended.stdout)
     assert ended.returncode == 1
-    lacking = [finding["check"] for finding in said["findings"] if finding["needed"] and not finding["ok"]]
+    lacking = [finding["check"] for finding in answer["findings"] if finding["needed"] and not finding["ok"]]
     assert lacking == ["ipykernel", "jupyter_client"]
-    assert said["facts"]["python"].startswith("3.")
-    assert any("pip install 'ipykernel>=" in finding["fix"] for finding in said["findings"])
+    assert answer["facts"]["python"].startswith("3.")
+    assert any("pip install 'ipykernel>=" in finding["fix"] for finding in answer["findings"])
 
 
 def test_an_image_of_ours_serves_any_user_with_its_root_read_only(engine: Engine) -> None:

@@ -96,10 +96,10 @@ class Left:
     """Containers of one owner, some running and some not: those of other tests are no concern of these."""
 
     def __init__(self, engine: Engine, owner: OwnerRecord, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
-        said = json.dumps(asdict(owner))
-        self._engine, self._mark = engine, f"{OWNER}={said}"
-        self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: said, also: said}}
-        own = {OWNER: self._mark, CLIENT: f"{CLIENT}={said}"}
+        answer = json.dumps(asdict(owner))
+        self._engine, self._mark = engine, f"{OWNER}={answer}"
+        self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: answer, also: answer}}
+        own = {OWNER: self._mark, CLIENT: f"{CLIENT}={answer}"}
         real = Engine.list_containers
 
         def list_own(engine: Engine, label: str) -> list[ListedContainer]:

@@ -115,22 +115,22 @@ def test_the_images_own_can_be_insisted_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runtime", ["auto", "mounted", "image"])
 def test_an_interpreter_that_was_mistyped_is_not_replaced(runtime: str, tmp_path: Path) -> None:
     config = options(MINIMAL, runtime=runtime, python="python3.99")
-    told = rf"The image {MINIMAL} has no 'python3\.99' that runs.*: python3 there is Python 3\.\d+\.\d+ \(/.+\)\. Name an"
-    with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=told):
+    reported = rf"The image {MINIMAL} has no 'python3\.99' that runs.*: python3 there is Python 3\.\d+\.\d+ \(/.+\)\. Name an"
+    with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=reported):
         executor.session()
 
 
 def test_an_interpreter_that_is_named_where_there_is_none_is_not_replaced(tmp_path: Path) -> None:
     config = options(static_image(BASE), python="python3.99")
-    told = r"has no 'python3\.99' that runs.*: it has no Python at all\. Name an interpreter that it has, or leave"
-    with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=told):
+    reported = r"has no 'python3\.99' that runs.*: it has no Python at all\. Name an interpreter that it has, or leave"
+    with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=reported):
         executor.session()
 
 
 def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path) -> None:
     config = options(BASE, runtime_image="kernelexec/none-of-that-name")
-    told = rf"has no ipykernel.*none-of-that-name is not here.*kernelexec image check {BASE}"
-    with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=told):
+    reported = rf"has no ipykernel.*none-of-that-name is not here.*kernelexec image check {BASE}"
+    with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=reported):
         executor.session()
 
 

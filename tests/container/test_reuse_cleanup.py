@@ -116,8 +116,8 @@ print([(top / name / "file").exists() for name in ("ours", "theirs", "ours/deep"
 
 def test_what_is_mounted_from_this_machine_is_never_cleared(tmp_path: Path) -> None:
     command = ["unshare", "--mount", "--ipc", sys.executable, "-c", CLEARING, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines() == ["False False", "[True, True]", "True", "[False, True, True]"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["False False", "[True, True]", "True", "[False, True, True]"]
 
 
 def test_limits_that_were_changed_and_changed_back_are_in_force(tmp_path: Path) -> None:

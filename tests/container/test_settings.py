@@ -58,7 +58,7 @@ def described(session: Session) -> dict[str, Any]:
     """The one container that has that session's workspace."""
     with Engine() as engine:
         found = [engine.api.inspect_container(one.id) for one in engine.list_containers(f"kernelexec.session={session.name}")]
-    (only,) = [said for said in found if any(mount["Source"] == str(session.workspace) for mount in said["Mounts"])]
+    (only,) = [answer for answer in found if any(mount["Source"] == str(session.workspace) for mount in answer["Mounts"])]
     return dict(only)
 
 
@@ -81,8 +81,8 @@ def session(executor: Executor) -> Session:
 
 
 def test_the_engine_describes_a_container_that_is_locked_down(session: Session) -> None:
-    said = described(session)
-    host, config = said["HostConfig"], said["Config"]
+    answer = described(session)
+    host, config = answer["HostConfig"], answer["Config"]
     assert host["NetworkMode"] == "none"
     assert host["ReadonlyRootfs"] is True
     assert host["CapDrop"] == ["ALL"]
@@ -107,15 +107,15 @@ def test_the_engine_describes_a_container_that_is_locked_down(session: Session) 
 
 
 def test_a_container_has_three_mounts_and_says_whose_it_is(executor: Executor, session: Session) -> None:
-    said = described(session)
-    labels = said["Config"]["Labels"]
+    answer = described(session)
+    labels = answer["Config"]["Labels"]
     assert labels["kernelexec.session"] == "looked-at"
     assert labels["kernelexec.workspace"] == str(session.workspace.parent)
     assert json.loads(labels["kernelexec.owner"])["pid"] == os.getpid()
     runtime, root = labels["kernelexec.runtime"], labels["kernelexec.root"]
     assert Path(runtime).is_relative_to(root)
     assert Path(runtime).stat().st_mode & 0o777 == 0o700
-    mounts = {mount["Destination"]: (mount["Source"], mount["RW"], mount["Propagation"]) for mount in said["Mounts"]}
+    mounts = {mount["Destination"]: (mount["Source"], mount["RW"], mount["Propagation"]) for mount in answer["Mounts"]}
     launcher, _, _ = mounts.pop("/opt/kernelexec/launcher")
     assert launcher.endswith("/kernelexec/launcher")
     assert mounts == {

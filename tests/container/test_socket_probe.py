@@ -52,9 +52,9 @@ def config(workspace: Path) -> Config:
     return load("container", workspace=workspace, config=OPTIONS)
 
 
-def where(**said: object) -> Whereabouts:
+def where(**message: object) -> Whereabouts:
     fields = {name: getattr(HERE, name) for name in Whereabouts.__dataclass_fields__}
-    return Whereabouts(**{**fields, **said})
+    return Whereabouts(**{**fields, **message})
 
 
 def test_an_engine_that_sees_the_same_directory_shares_sockets(short_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_an_engine_that_sees_the_same_directory_shares_sockets(short_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("said", "sign"),
+    ("message", "sign"),
     [
         ({"system": "Docker Desktop"}, "files"),
         ({"listener": NOBODY}, None),
@@ -71,8 +71,8 @@ def test_an_engine_that_sees_the_same_directory_shares_sockets(short_path: Path)
         ({"address": "tcp://localhost:2375", "listener": NOBODY}, None),
     ],
 )
-def test_a_sign_is_believed_where_it_is_plain(short_path: Path, said: dict[str, object], sign: str | None) -> None:
-    assert guess(where(**said), short_path) == sign
+def test_a_sign_is_believed_where_it_is_plain(short_path: Path, message: dict[str, object], sign: str | None) -> None:
+    assert guess(where(**message), short_path) == sign
 
 
 def test_another_machine_than_linux_has_its_engine_in_a_virtual_one(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_another_machine_than_linux_has_its_engine_in_a_virtual_one(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("said", "inside", "sign"),
+    ("message", "inside", "sign"),
     [({}, False, "sockets"), ({}, True, None), ({"node": "another"}, False, None), ({"release": "another"}, False, None)],
 )
 def test_without_rights_in_the_engine_the_machine_decides(
-    monkeypatch: pytest.MonkeyPatch, short_path: Path, said: dict[str, object], inside: object, sign: str | None
+    monkeypatch: pytest.MonkeyPatch, short_path: Path, message: dict[str, object], inside: object, sign: str | None
 ) -> None:
     stat = Path.stat
 
@@ -96,7 +96,7 @@ def test_without_rights_in_the_engine_the_machine_decides(
 
     monkeypatch.setattr(Path, "stat", refused)
     monkeypatch.setattr(socket_probe, "in_container", lambda: inside)
-    assert guess(where(**said), short_path) == sign
+    assert guess(where(**message), short_path) == sign
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def config_of(image: str, **options: Any) -> Config:
     return load("container", config={"container": {"image": image, **options}})
 
 
-def bounds_of(said: str) -> dict[str, int]:
-    return {name: int(value, 16) for name, _, value in (line.partition(":\t") for line in said.splitlines())}
+def bounds_of(message: str) -> dict[str, int]:
+    return {name: int(value, 16) for name, _, value in (line.partition(":\t") for line in message.splitlines())}
 
 
 @needs_engine

@@ -139,10 +139,10 @@ def test_a_user_learns_which_network_there_is(
 
 
 def test_hooks_learn_where_it_is_reached(tmp_path: Path) -> None:
-    told: list[Event] = []
-    with Executor("container", workspace=tmp_path, config=OPTIONS, hooks=[told.append]) as executor:
+    reported: list[Event] = []
+    with Executor("container", workspace=tmp_path, config=OPTIONS, hooks=[reported.append]) as executor:
         ports = container_of(executor.session("a")).ports
-    (where,) = [event.container for event in told if isinstance(event, KernelChanged) and event.container]
+    (where,) = [event.container for event in reported if isinstance(event, KernelChanged) and event.container]
     assert (where.network, where.ports) == ("kernelexec", tuple(sorted(ports.values())))
 
 
@@ -161,14 +161,14 @@ def test_a_kernel_of_another_program_is_refused(tmp_path: Path) -> None:
 
 
 def test_memory_that_gets_short_is_reported_before_it_is_over(tmp_path: Path) -> None:
-    told: list[Event] = []
+    reported: list[Event] = []
     config = {"container": {**OPTIONS["container"], "memory_bytes": 256 * MIB}}  # type: ignore[dict-item]
-    with Executor("container", workspace=tmp_path, config=config, hooks=[told.append]) as executor:
+    with Executor("container", workspace=tmp_path, config=config, hooks=[reported.append]) as executor:
         session = executor.session("a")
         session.execute("1")
         (note,) = session.execute("big = bytearray(b'x') * 209_715_200").notes
     assert "of 256 MiB in use; biggest: big 200 MiB" in note
-    (high,) = [event for event in told if isinstance(event, MemoryHigh)]
+    (high,) = [event for event in reported if isinstance(event, MemoryHigh)]
     assert (high.limit_bytes, high.biggest[0].name) == (256 * MIB, "big")
 
 
@@ -269,8 +269,8 @@ def test_a_bridge_that_was_asked_for_stays_one(tmp_path: Path) -> None:
         session = executor.session("a")
         assert session.execute("1").notes == ()
         with Engine() as engine:
-            said = engine.api.inspect_container(container_of(session).id)
-        assert list(said["NetworkSettings"]["Networks"]) == ["bridge"]
+            answer = engine.api.inspect_container(container_of(session).id)
+        assert list(answer["NetworkSettings"]["Networks"]) == ["bridge"]
 
 
 def test_ports_of_the_machine_itself_are_refused() -> None:

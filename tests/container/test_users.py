@@ -96,10 +96,10 @@ except PermissionError:
 
 def test_a_visitor_reaches_the_kernel_of_another_user(session: Session) -> None:
     session.execute("visible = 1")
-    said = asyncio.run(
+    answer = asyncio.run(
         request_once(runtime_of(session), "kernelexec_variables_request", {"names": None, "limit": 10}, patience=20)
     )
-    assert "visible" in str(said)
+    assert "visible" in str(answer)
 
 
 def test_its_kernel_is_ended_and_replaced_like_any_other(session: Session) -> None:

@@ -89,13 +89,13 @@ class Fuzzing:
         """The answer to a request that makes sense."""
         body = {"jsonrpc": "2.0", "id": 0, "method": method, "params": params | {"_meta": _META}}
         more = {"mcp-protocol-version": "2026-07-28", "mcp-method": method, "mcp-name": str(params.get("name", ""))}
-        said = await self._client.post(self._url, json=body, headers=_HEADERS | more | headers)
-        return answers(said.text)[-1]
+        output = await self._client.post(self._url, json=body, headers=_HEADERS | more | headers)
+        return answers(output.text)[-1]
 
     async def _greeted(self) -> str:
         body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": _HELLO}
-        said = await self._client.post(self._url, json=body, headers=_HEADERS)
-        session = said.headers["mcp-session-id"]
+        output = await self._client.post(self._url, json=body, headers=_HEADERS)
+        session = output.headers["mcp-session-id"]
         headers = _HEADERS | {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
         await self._client.post(self._url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
         return str(session)
@@ -104,24 +104,24 @@ class Fuzzing:
         text = ""
         try:
             with anyio.fail_after(_PATIENCE):
-                async with self._client.stream("POST", self._url, content=message.body, headers=message.headers) as said:
+                async with self._client.stream("POST", self._url, content=message.body, headers=message.headers) as output:
                     with anyio.move_on_after(_LISTENS if message.streams else _PATIENCE):
-                        async for part in said.aiter_text():
+                        async for part in output.aiter_text():
                             text += part
         except (TimeoutError, httpx2.HTTPError) as exc:
             self._note(message, f"no answer: {exc!r}")
             return
-        self.counts[str(said.status_code)] += 1
-        if said.status_code >= 500:
-            self._note(message, f"{said.status_code} {text[:200]}")
+        self.counts[str(output.status_code)] += 1
+        if output.status_code >= 500:
+            self._note(message, f"{output.status_code} {text[:200]}")
         self._handles |= set(_HANDLE.findall(text))
         for answer in answers(text):
-            why = fault(answer, message)
-            if why:
-                self._note(message, f"{why}: {json.dumps(answer)[:300]}")
+            reason = fault(answer, message)
+            if reason:
+                self._note(message, f"{reason}: {json.dumps(answer)[:300]}")
 
-    def _note(self, message: Message, why: str) -> None:
-        self.wrong.append(f"{why}\n  sent {message.body[:300]!r}\n  with {str(message.headers)[:300]}")
+    def _note(self, message: Message, reason: str) -> None:
+        self.wrong.append(f"{reason}\n  sent {message.body[:300]!r}\n  with {str(message.headers)[:300]}")
 
 
 def answers(text: str) -> list[dict[str, Any]]:

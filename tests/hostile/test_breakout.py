@@ -280,9 +280,11 @@ def test_a_kernel_without_descriptors_runs_the_next_cell(session: Session) -> No
 def test_what_is_written_past_us_into_the_containers_log_is_capped(session: Session) -> None:
     with Engine() as engine:
         (container,) = [
-            said
-            for said in (engine.api.inspect_container(one.id) for one in engine.list_containers("kernelexec.session=attacker"))
-            if str(session.workspace) in str(said["Mounts"])
+            answer
+            for answer in (
+                engine.api.inspect_container(one.id) for one in engine.list_containers("kernelexec.session=attacker")
+            )
+            if str(session.workspace) in str(answer["Mounts"])
         ]
         code = "for path in ('/proc/1/fd/1', '/proc/1/fd/2'):\n    with open(path, 'wb') as file:\n"
         code += "        for _ in range(20):\n            file.write(b'x' * (1 << 20))"

@@ -78,32 +78,32 @@ class Agent:
 
     async def _ask(self, client: Client[Any], code: str, **more: Any) -> tuple[str, dict[str, Any]]:
         answer = await client.call_tool("execute_code", {"code": code, **more}, raise_on_error=False)
-        said = _text(answer)
+        output = _text(answer)
         if answer.is_error or answer.meta is None:
-            raise Wrong(f"{self.name}: {code!r} was refused: {said[:300]}")
+            raise Wrong(f"{self.name}: {code!r} was refused: {output[:300]}")
         record: dict[str, Any] = answer.meta["kernelexec/result"]
         if record["state"] == "lost":
             self._known = None
-        return said, record
+        return output, record
 
     async def _remembers(self, client: Client[Any]) -> None:
         """Its own variable has its own value, or the answer says that the state was lost."""
         known, self._number = self._known, self._number + 1
-        said, record = await self._ask(client, f"print('was', globals().get('x')); x = {self._number}; '{self.name}'")
+        output, record = await self._ask(client, f"print('was', globals().get('x')); x = {self._number}; '{self.name}'")
         was = f"was {known}" if self._known is not None else "was None"
-        if was not in said or f"'{self.name}'" not in said or record["status"] != "ok":
-            raise Wrong(f"{self.name}: {was!r} was expected: {said[:300]}")
+        if was not in output or f"'{self.name}'" not in output or record["status"] != "ok":
+            raise Wrong(f"{self.name}: {was!r} was expected: {output[:300]}")
         self._known = self._number
 
     async def _fails(self, client: Client[Any]) -> None:
-        said, record = await self._ask(client, f"raise ValueError({self.name!r})")
-        if record["status"] != "error" or f"ValueError: {self.name}" not in said or record["exit_code"] != 1:
-            raise Wrong(f"{self.name}: an error was expected: {said[:300]}")
+        output, record = await self._ask(client, f"raise ValueError({self.name!r})")
+        if record["status"] != "error" or f"ValueError: {self.name}" not in output or record["exit_code"] != 1:
+            raise Wrong(f"{self.name}: an error was expected: {output[:300]}")
 
     async def _prints(self, client: Client[Any]) -> None:
-        said, record = await self._ask(client, f"for n in range(20000): print({self.name!r}, n)")
-        if f"{self.name} 0\n" not in said or f"{self.name} 19999" not in said or not record["total_bytes"] > 20_000:
-            raise Wrong(f"{self.name}: its lines were expected: {said[:300]}")
+        output, record = await self._ask(client, f"for n in range(20000): print({self.name!r}, n)")
+        if f"{self.name} 0\n" not in output or f"{self.name} 19999" not in output or not record["total_bytes"] > 20_000:
+            raise Wrong(f"{self.name}: its lines were expected: {output[:300]}")
 
     async def _runs(self, client: Client[Any]) -> None:
         command = f"echo {self.name}; echo err >&2; exit 7"
@@ -114,16 +114,16 @@ class Agent:
             raise Wrong(f"{self.name}: {found}")
 
     async def _waits(self, client: Client[Any]) -> None:
-        said, record = await self._ask(client, "import time; print('begun'); time.sleep(30)", timeout=0.3)
+        output, record = await self._ask(client, "import time; print('begun'); time.sleep(30)", timeout=0.3)
         if record["status"] != "error" or record["interrupted"] != "timeout" or record["exit_code"] != 124:
-            raise Wrong(f"{self.name}: a timeout was expected: {said[:300]}")
+            raise Wrong(f"{self.name}: a timeout was expected: {output[:300]}")
 
     async def _writes(self, client: Client[Any]) -> None:
         text = f"{self.name} {self._random.random()}"
         await client.call_tool("write_file", {"path": "note.txt", "content": text})
-        said, _ = await self._ask(client, "print(open('note.txt').read())")
-        if text not in said:
-            raise Wrong(f"{self.name}: {text!r} was expected: {said[:300]}")
+        output, _ = await self._ask(client, "print(open('note.txt').read())")
+        if text not in output:
+            raise Wrong(f"{self.name}: {text!r} was expected: {output[:300]}")
 
     async def _draws(self, client: Client[Any]) -> None:
         code = "import matplotlib.pyplot as plt; plt.figure(figsize=(1, 1)); plt.plot([1, 2]); plt.show()"
@@ -133,29 +133,29 @@ class Agent:
             raise Wrong(f"{self.name}: a picture was expected: {_text(answer)[:300]}")
 
     async def _dies(self, client: Client[Any]) -> None:
-        said, record = await self._ask(client, "import os; os._exit(3)")
+        output, record = await self._ask(client, "import os; os._exit(3)")
         if (record["status"], record["state"], record["exit_code"]) != ("error", "lost", 3):
-            raise Wrong(f"{self.name}: a death was expected: {said[:300]}")
+            raise Wrong(f"{self.name}: a death was expected: {output[:300]}")
 
     async def _is_killed(self, client: Client[Any]) -> None:
-        said, _ = await self._ask(client, "import os; print('pid', os.getpid())")
-        pid = int(said.partition("pid ")[2].split()[0])
+        output, _ = await self._ask(client, "import os; print('pid', os.getpid())")
+        pid = int(output.partition("pid ")[2].split()[0])
         psutil.Process(pid).send_signal(signal.SIGKILL)  # a kernel of ours: it has just reported itself
         await self._lost(client)
 
     async def _is_removed(self, client: Client[Any]) -> None:
         """Remove the container from outside; its host name is its id."""
-        said, _ = await self._ask(client, "import socket; print('in', socket.gethostname())")
-        container = said.partition("in ")[2].split()[0]
+        output, _ = await self._ask(client, "import socket; print('in', socket.gethostname())")
+        container = output.partition("in ")[2].split()[0]
         removing = await asyncio.create_subprocess_exec("docker", "rm", "--force", container, stdout=DEVNULL)
         if await removing.wait():
-            raise Wrong(f"{self.name}: its container {container} could not be removed: {said[:300]}")
+            raise Wrong(f"{self.name}: its container {container} could not be removed: {output[:300]}")
         await self._lost(client)
 
     async def _lost(self, client: Client[Any]) -> None:
-        said, record = await self._ask(client, "1")  # it may have been sent to the kernel that dies: then it says so
+        output, record = await self._ask(client, "1")  # it may have been sent to the kernel that dies: then it says so
         if record["state"] != "lost" or (record["status"] != "ok" and record["cause"] != "killed"):
-            raise Wrong(f"{self.name}: a loss was expected: {said[:300]}")
+            raise Wrong(f"{self.name}: a loss was expected: {output[:300]}")
         await self._remembers(client)
 
     async def _leaves(self, _client: Client[Any]) -> None:

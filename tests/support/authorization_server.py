@@ -55,11 +55,11 @@ class Issuer:
 
     def token(self, user: str, **more: Any) -> str:
         end = int(time.time()) + (-60 if user == LATE else 600)
-        said = {"iss": self.url, "aud": AUDIENCE, "client_id": CLIENT, "scope": "openid", "exp": end} | more
-        return jwt.encode({"alg": "RS256", "kid": "one"}, said | ({} if user == NOBODY else {"sub": user}), self._key)
+        output = {"iss": self.url, "aud": AUDIENCE, "client_id": CLIENT, "scope": "openid", "exp": end} | more
+        return jwt.encode({"alg": "RS256", "kid": "one"}, output | ({} if user == NOBODY else {"sub": user}), self._key)
 
     async def _configuration(self, _: Request) -> Answer:
-        said: dict[str, Any] = {
+        output: dict[str, Any] = {
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize",
             "token_endpoint": f"{self.url}/token",
@@ -68,7 +68,7 @@ class Issuer:
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": ["RS256"],
         }
-        return JSONResponse(said)
+        return JSONResponse(output)
 
     async def _keys(self, _: Request) -> Answer:
         return JSONResponse({"keys": [self._key.as_dict(private=False)]})
@@ -97,8 +97,8 @@ class Issuer:
     async def _introspect(self, request: Request) -> Answer:
         """A token here is a user's name and scopes; it names no issuer, as none is required."""
         user, _, scopes = str((await request.form())["token"]).partition(" ")
-        said = {"active": user != "wrong", "client_id": CLIENT, "scope": scopes}
-        return JSONResponse(said if user == NOBODY else said | {"sub": user})
+        output = {"active": user != "wrong", "client_id": CLIENT, "scope": scopes}
+        return JSONResponse(output if user == NOBODY else output | {"sub": user})
 
 
 def bound() -> socket.socket:
@@ -174,6 +174,6 @@ class Browser(OAuth):
         )
 
     async def callback_handler(self) -> AuthorizationCodeResult:
-        said = parse_qs(urlsplit(self._back).query)
-        assert "code" in said, self._back
-        return AuthorizationCodeResult(code=said["code"][0], state=said["state"][0], iss=said.get("iss", [None])[0])
+        output = parse_qs(urlsplit(self._back).query)
+        assert "code" in output, self._back
+        return AuthorizationCodeResult(code=output["code"][0], state=output["state"][0], iss=output.get("iss", [None])[0])

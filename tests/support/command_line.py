@@ -60,12 +60,12 @@ def next_line(process: subprocess.Popen[str], name: str = "stdout") -> str:
     return str(stream.readline())
 
 
-def until(process: subprocess.Popen[str], said: str) -> None:
+def until(process: subprocess.Popen[str], message: str) -> None:
     """Read stderr up to a line."""
     for line in iter(lambda: next_line(process, "stderr"), ""):
-        if said in line:
+        if message in line:
             return
-    pytest.fail(f"never said: {said}")
+    pytest.fail(f"never said: {message}")
 
 
 def appears(process: subprocess.Popen[str], path: Path) -> None:

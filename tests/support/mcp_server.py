@@ -62,8 +62,8 @@ class Server:
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
-            said = answer.read()
-            return answer.status, json.loads(said) if said.startswith(b"{") else said
+            output = answer.read()
+            return answer.status, json.loads(output) if output.startswith(b"{") else output
         finally:
             connection.close()
 
@@ -77,11 +77,11 @@ def serving(cwd: Path, *args: str, **env: str) -> Iterator[Server]:
     ):
         try:
             end = time.monotonic() + BOUND
-            while not (said := [line for line in (cwd / "stderr.txt").read_text().splitlines() if "serving MCP at" in line]):
+            while not (output := [line for line in (cwd / "stderr.txt").read_text().splitlines() if "serving MCP at" in line]):
                 assert process.poll() is None, (cwd / "stderr.txt").read_text()
                 assert time.monotonic() < end
                 time.sleep(0.05)  # another process says it in a file
-            yield Server(process, said[0].rpartition(" ")[2])
+            yield Server(process, output[0].rpartition(" ")[2])
         finally:
             process.kill()
 

@@ -62,7 +62,7 @@ def test_a_failed_execution_carries_its_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "said"),
+    ("name", "known", "message"),
     [
         ("isolatoin", ["isolation", "workspace"], " (did you mean 'isolation'?)"),
         ("zzz", ["isolation"], ""),
@@ -70,5 +70,5 @@ def test_a_failed_execution_carries_its_result() -> None:
         ("", ["isolation"], ""),
     ],
 )
-def test_nearest_names_the_closest_or_nothing(name: str, known: list[str], said: str) -> None:
-    assert did_you_mean(name, known) == said
+def test_nearest_names_the_closest_or_nothing(name: str, known: list[str], message: str) -> None:
+    assert did_you_mean(name, known) == message

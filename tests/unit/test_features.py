@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 
 TESTS = ROOT / "tests"
 GROUPS: dict[str, dict[str, dict[str, object]]] = tomllib.loads((TESTS / "features.toml").read_text(encoding="utf-8"))
-ROWS = {row: said for group in GROUPS.values() for row, said in group.items()}
+ROWS = {row: message for group in GROUPS.values() for row, message in group.items()}
 #: The rows of each part; what is left out was only an idea, or is shown under another number.
 NUMBERS = {"A": range(1, 12), "T": range(1, 25), "D": range(1, 11), "C": range(1, 22), "X": range(1, 12)}
 NUMBERS_OF_G = [*range(1, 39), *range(45, 60)]
@@ -30,10 +30,10 @@ def test_no_row_is_missing_or_there_twice() -> None:
     assert sum(map(len, GROUPS.values())) == len(ROWS)
 
 
-@pytest.mark.parametrize(("row", "said"), ROWS.items(), ids=ROWS)
-def test_a_row_is_shown_by_tests_that_exist(row: str, said: dict[str, object]) -> None:
-    assert set(said) <= {"what", "shown_by", "measured_by"}, row
-    named = said["shown_by"]
+@pytest.mark.parametrize(("row", "message"), ROWS.items(), ids=ROWS)
+def test_a_row_is_shown_by_tests_that_exist(row: str, message: dict[str, object]) -> None:
+    assert set(message) <= {"what", "shown_by", "measured_by"}, row
+    named = message["shown_by"]
     assert isinstance(named, list)
     assert named
     for one in named:

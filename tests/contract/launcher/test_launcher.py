@@ -208,9 +208,9 @@ def test_more_names_than_are_listed_are_counted(session: Session) -> None:
 def test_a_long_list_of_lost_names_is_cut_in_the_note(session: Session) -> None:
     session.execute("globals().update({f'name{n:02}': n for n in range(50)})")
     session.restart()
-    told = session.execute("1")
-    assert (len(told.lost_names), told.state) == (50, "lost")
-    assert "name19 and 30 more." in told.notes[0]
+    reported = session.execute("1")
+    assert (len(reported.lost_names), reported.state) == (50, "lost")
+    assert "name19 and 30 more." in reported.notes[0]
 
 
 def test_figures_are_shown_without_being_asked_for_and_saved(session: Session) -> None:

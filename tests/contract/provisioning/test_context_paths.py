@@ -251,9 +251,9 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_reported_before_anything_runs(base: Path, given: list[dict[str, Any]], said: str) -> None:
-    with pytest.raises(InvalidConfig, match=said), Executor(config=loaded(base, *given)) as executor:
+@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_is_reported_before_anything_runs(base: Path, given: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message), Executor(config=loaded(base, *given)) as executor:
         executor.session("a", work_dir=base / "work")
     assert list((base / "work").iterdir()) == [base / "work" / "in"]
 
@@ -265,7 +265,7 @@ def test_a_name_is_a_plain_one(base: Path, name: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (
             {"path": "data", "permision": "write"},
@@ -275,8 +275,8 @@ def test_a_name_is_a_plain_one(base: Path, name: Any) -> None:
         ({"path": "data", "protected_paths": "sub"}, r"context_paths\.0\.protected_paths: "),
     ],
 )
-def test_an_option_that_is_none_is_reported(base: Path, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidConfig, match=said):
+def test_an_option_that_is_none_is_reported(base: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message):
         loaded(base, given)
 
 

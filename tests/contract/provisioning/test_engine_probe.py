@@ -89,7 +89,7 @@ def _answer_once(server: socket.socket) -> None:
     connection, _ = server.accept()
     with connection:
         connection.recv(65536)
-        said = b'{"ApiVersion": "1.41"}'
+        output = b'{"ApiVersion": "1.41"}'
         connection.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(said) + said
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(output) + output
         )

@@ -42,9 +42,11 @@ READ = {
 def test_lines_are_read_and_bad_ones_reported_by_their_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "env").write_text(LINES)
     assert read_env_file(tmp_path / "env") == READ
-    told = [record for record in caplog.records if record.getMessage() == "kernelexec.env_file_line_ignored"]
-    assert [(record.levelno, record.__dict__["line"]) for record in told] == [(logging.WARNING, line) for line in (12, 13, 14)]
-    assert "eleven" not in repr([record.__dict__ for record in told])
+    reported = [record for record in caplog.records if record.getMessage() == "kernelexec.env_file_line_ignored"]
+    assert [(record.levelno, record.__dict__["line"]) for record in reported] == [
+        (logging.WARNING, line) for line in (12, 13, 14)
+    ]
+    assert "eleven" not in repr([record.__dict__ for record in reported])
     read_env_file(tmp_path / "env")
     assert len(caplog.records) == 3
     (tmp_path / "env").write_text("PLAIN=changed\n")

@@ -179,8 +179,8 @@ def kill_guard(session: Session) -> None:
 
 def test_the_command_of_the_tests_is_bash_kernels_own() -> None:
     code = "import json, bash_kernel.install; print(json.dumps(bash_kernel.install.kernel_json['argv']))"
-    said = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True)
-    assert json.loads(said.stdout) == BASH
+    answer = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, check=True)
+    assert json.loads(answer.stdout) == BASH
 
 
 def test_a_cell_whose_kernel_starts_is_cancelled_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

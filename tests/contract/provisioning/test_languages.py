@@ -100,17 +100,17 @@ def test_what_is_published_after_the_end_still_belongs_to_its_cell(shared: Sessi
 
 
 @pytest.mark.parametrize(
-    ("language", "code", "said"),
+    ("language", "code", "expected"),
     [("typescript", "console.log('before'); throw new TypeError('boo')", "boo"), ("bash", "echo before; (exit 7)", "7")],
 )
-def test_a_cell_that_fails_is_a_result_and_costs_no_state(shared: Session, language: str, code: str, said: str) -> None:
+def test_a_cell_that_fails_is_a_result_and_costs_no_state(shared: Session, language: str, code: str, expected: str) -> None:
     result = shared.execute(code, language=language)
     assert (result.status, result.exit_code, result.state, result.stdout) == ("error", 1, "kept", "before\n")
     assert result.error is not None
-    assert said in result.error.evalue
+    assert expected in result.error.evalue
     assert result.diagnosis is not None
     assert result.diagnosis.kind == ("TypeError" if language == "typescript" else "error")
-    assert said in result.diagnosis.message
+    assert expected in result.diagnosis.message
 
 
 def test_one_kernel_serves_all_names_of_a_language(shared: Session) -> None:
@@ -280,8 +280,8 @@ def test_nothing_is_left_when_a_session_closes(specs: Path, tmp_path: Path) -> N
         pids = {int(session.execute("Deno.pid", language="ts").text)}
         pids |= {int(session.execute("new Deno.Command('sleep', {args: ['600']}).spawn().pid", language="ts").text)}
         # Not a job of the kernel's own shell, which would say in the middle of it what became of the job.
-        said = session.execute("echo $$; echo $PPID; sh -c 'setsid sleep 600 & echo $!'", language="bash").text
-        pids |= {int(line) for line in said.split() if line.isdigit()}
+        expected = session.execute("echo $$; echo $PPID; sh -c 'setsid sleep 600 & echo $!'", language="bash").text
+        pids |= {int(line) for line in expected.split() if line.isdigit()}
         assert len(pids) == 5
         session.close()
         assert all(gone(pid) for pid in pids)

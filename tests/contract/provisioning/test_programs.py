@@ -66,9 +66,9 @@ def test_a_prefix_goes_over_a_named_environment_over_the_workspaces_over_the_mac
         if own:
             made_venv(session.workspace / ".venv")
         for way, run in WAYS.items():
-            said, active = run(session).stdout.splitlines()
+            answer, active = run(session).stdout.splitlines()
             venv, _, foo = active.partition(",")
-            assert (said, Path(venv).name, foo) == expected, way
+            assert (answer, Path(venv).name, foo) == expected, way
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ def test_a_prefix_that_is_no_words_is_refused(prefix: str) -> None:
 
 def test_a_named_environment_that_is_missing_or_none_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name, why in (("gone", "does not exist"), ("empty", "has no directory bin")):
-        with pytest.raises(InvalidConfig, match=rf"{tmp_path}/{name} {why}"):
+    for name, reason in (("gone", "does not exist"), ("empty", "has no directory bin")):
+        with pytest.raises(InvalidConfig, match=rf"{tmp_path}/{name} {reason}"):
             Executor("local", config={"programs": {"venv": tmp_path / name}})
 
 
@@ -218,9 +218,9 @@ def test_a_named_environment_with_ipykernel_runs_python_cells(forks: bool, tmp_p
 def test_the_interpreter_of_an_environment_that_cells_can_write_is_never_started(tmp_path: Path) -> None:
     work = tmp_path / "project"
     venv = made_venv(work / "env")
-    told = tmp_path / "told"
+    reported = tmp_path / "told"
     (venv / "bin" / "python").unlink()
-    (venv / "bin" / "python").write_text(f'#!/bin/sh\ntouch {told}\nexec {sys.executable} "$@"\n')
+    (venv / "bin" / "python").write_text(f'#!/bin/sh\ntouch {reported}\nexec {sys.executable} "$@"\n')
     (venv / "bin" / "python").chmod(0o755)
     with Executor("local", workspace=tmp_path / "work", config={"programs": {"venv": venv}, "work_dir": work}) as executor:
         session = executor.session()
@@ -229,7 +229,7 @@ def test_the_interpreter_of_an_environment_that_cells_can_write_is_never_started
         assert any("also import from" in note for note in result.notes)
         session.restart()
         assert session.execute("1 + 1").text == "2\n"
-    assert not told.exists()
+    assert not reported.exists()
 
 
 def test_no_session_works_where_the_interpreter_of_all_is(tmp_path: Path) -> None:

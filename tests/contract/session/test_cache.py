@@ -406,8 +406,8 @@ def test_a_directory_that_cells_or_others_could_write_is_refused(tmp_path: Path)
             Executor("local", workspace=tmp_path / "workspaces", config={"cache": str(directory)})
     (tmp_path / "open").mkdir(mode=0o755)
     (tmp_path / "file").write_text("")
-    for name, why in (("open", "must be private to this user"), ("file", "File exists")):
-        with pytest.raises(InvalidConfig, match=why):
+    for name, reason in (("open", "must be private to this user"), ("file", "File exists")):
+        with pytest.raises(InvalidConfig, match=reason):
             Executor("local", workspace=tmp_path / "workspaces", config={"cache": str(tmp_path / name)})
 
 

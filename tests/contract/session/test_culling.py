@@ -35,31 +35,31 @@ def until(true: Callable[[], Any]) -> None:
 
 @contextmanager
 def culling(place: Path, isolation: str = "local", **capacity: Any) -> Iterator[tuple[Executor, list[Event]]]:
-    told: list[Event] = []
+    reported: list[Event] = []
     config = {
         "capacity": {"idle_seconds": IDLE, **capacity},
         "preload": (),
         **({"container": {"image": MINIMAL}} if isolation == "container" else {}),
     }
-    with Executor(isolation, workspace=place / "w", config=config, hooks=[told.append]) as executor:
-        yield executor, told
+    with Executor(isolation, workspace=place / "w", config=config, hooks=[reported.append]) as executor:
+        yield executor, reported
 
 
 def pid_of(session: Session) -> int:
     return int(session.execute("import os; print(os.getpid())").stdout)
 
 
-def deaths(told: list[Event]) -> list[str | None]:
-    return [event.cause for event in told if isinstance(event, KernelChanged) and event.change == "died"]
+def deaths(reported: list[Event]) -> list[str | None]:
+    return [event.cause for event in reported if isinstance(event, KernelChanged) and event.change == "died"]
 
 
 def test_an_idle_kernel_ends_and_the_next_cell_says_what_was_lost(tmp_path: Path) -> None:
-    with culling(tmp_path) as (executor, told):
+    with culling(tmp_path) as (executor, reported):
         session = executor.session("a")
         session.execute("x = 1")
         pid = pid_of(session)
         until(lambda: not psutil.pid_exists(pid))
-        until(lambda: deaths(told) == ["culled"])
+        until(lambda: deaths(reported) == ["culled"])
         assert executor.sessions() == ("a",)
         result = session.execute("x")
         assert (result.state, result.cause, result.kernel_epoch) == ("lost", "culled", 2)
@@ -72,7 +72,7 @@ def test_an_idle_kernel_ends_and_the_next_cell_says_what_was_lost(tmp_path: Path
 
 def test_what_is_used_lives(tmp_path: Path) -> None:
     idle = 1.5
-    with culling(tmp_path, idle_seconds=idle) as (executor, told):
+    with culling(tmp_path, idle_seconds=idle) as (executor, reported):
         long = executor.session("long")
         running = long.execute(f"x = 1; import time; time.sleep({idle * 4})", wait=0.01)
         executor.session("beside").start_background(f"sleep {idle * 4}")
@@ -81,29 +81,29 @@ def test_what_is_used_lives(tmp_path: Path) -> None:
         while time.monotonic() < end:
             assert used.execute("1").kernel_epoch == 1
             time.sleep(idle / 10)  # it is used more often than it would have to be
-        assert deaths(told) == []
+        assert deaths(reported) == []
         done = long.wait_for(running.execution_id, wait=BOUND).result
         assert done is not None
         assert (done.status, done.state) == ("ok", "kept")
-        until(lambda: deaths(told) == ["culled"] * 3)
+        until(lambda: deaths(reported) == ["culled"] * 3)
 
 
 def test_a_cell_that_comes_as_its_kernel_ends_is_never_lost(tmp_path: Path) -> None:
-    with culling(tmp_path, idle_seconds=0.05) as (executor, told):
+    with culling(tmp_path, idle_seconds=0.05) as (executor, reported):
         session = executor.session("a")
         for number in range(40):
             result = session.execute(f"n = {number}; n")
             assert (result.status, result.text.strip()) == ("ok", str(number))
             time.sleep(0.03 + number % 5 * 0.01)  # around the moment at which it ends
-        assert "culled" in deaths(told)
+        assert "culled" in deaths(reported)
 
 
 def test_of_culled_sessions_the_first_makes_room(tmp_path: Path) -> None:
-    with culling(tmp_path, sessions=2) as (executor, told):
+    with culling(tmp_path, sessions=2) as (executor, reported):
         executor.session("first").execute("1")
-        until(lambda: len(deaths(told)) == 1)
+        until(lambda: len(deaths(reported)) == 1)
         executor.session("second").execute("1")
-        until(lambda: len(deaths(told)) == 2)
+        until(lambda: len(deaths(reported)) == 2)
         third = executor.session("third")
         assert executor.sessions() == ("second", "third")
         third.execute("import time; time.sleep(60)", wait=0.01)
@@ -116,12 +116,12 @@ def test_of_culled_sessions_the_first_makes_room(tmp_path: Path) -> None:
 
 @needs_engine
 def test_an_idle_container_is_removed(tmp_path: Path) -> None:
-    with culling(tmp_path, "container") as (executor, told):
+    with culling(tmp_path, "container") as (executor, reported):
         session = executor.session("a")
         assert session.execute("x = 1").ok
         container = session.stats().container
         assert container is not None
-        until(lambda: deaths(told) == ["culled"])
+        until(lambda: deaths(reported) == ["culled"])
         with Engine() as engine:
             until(lambda: container not in {one["Id"] for one in containers(engine)})
         result = session.execute("1 + 1")
@@ -130,9 +130,9 @@ def test_an_idle_container_is_removed(tmp_path: Path) -> None:
 
 def test_a_server_says_how_long_unused_kernels_live(tmp_path: Path) -> None:
     with serving(tmp_path, "--idle", "90") as server, server.client(x_kernelexec_agent="a") as agent:
-        said = {tool.name: tool.description for tool in agent.do("list_tools")}
+        answer = {tool.name: tool.description for tool in agent.do("list_tools")}
         for name in ("execute_code", "execute_command", "create_session"):
-            assert "idle for 1.5 min loses its kernel" in said[name]
+            assert "idle for 1.5 min loses its kernel" in answer[name]
 
 
 @pytest.mark.parametrize(("idle", "least"), [(60, 1800), (3600, 7200), (None, 10**9)])

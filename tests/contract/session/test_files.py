@@ -73,14 +73,14 @@ def test_what_a_cell_made_is_read_before_it_is_deleted(session: Session) -> None
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[tuple[Session, list[Event]]]:
+def reported(tmp_path: Path) -> Iterator[tuple[Session, list[Event]]]:
     events: list[Event] = []
     with Executor("local", workspace=tmp_path, hooks=[events.append]) as executor:
         yield executor.session("a"), events
 
 
-def test_hooks_and_the_journal_know_what_was_done_and_what_was_refused(told: tuple[Session, list[Event]]) -> None:
-    session, events = told
+def test_hooks_and_the_journal_know_what_was_done_and_what_was_refused(reported: tuple[Session, list[Event]]) -> None:
+    session, events = reported
     session.files.write("a.txt", "x")
     session.files.read("a.txt")
     session.files.list()
@@ -89,20 +89,20 @@ def test_hooks_and_the_journal_know_what_was_done_and_what_was_refused(told: tup
     for path in ("/etc/passwd", "b.txt"):
         with pytest.raises((InvalidPath, FileRefused)):
             session.files.delete(path)
-    why = "b.txt has not been read: read it first, so that nothing is deleted unseen."
+    reason = "b.txt has not been read: read it first, so that nothing is deleted unseen."
     found = [event for event in events if isinstance(event, FilesTouched)]
     assert found[:3] == [
         FilesTouched("a", "write", ("a.txt",)),
         FilesTouched("a", "read", ("a.txt",)),
-        FilesTouched("a", "delete", ("a.txt",), (why,)),
+        FilesTouched("a", "delete", ("a.txt",), (reason,)),
     ]
     assert [event.paths for event in found[3:]] == [(), ()]
     assert found[3].refused[0].startswith("/etc/passwd: '/etc/passwd' is outside")
-    assert found[4].refused == (f"b.txt: {why}",)
+    assert found[4].refused == (f"b.txt: {reason}",)
     assert session.journal is not None
     lines = [json.loads(line) for line in session.journal.read_text().splitlines()]
-    said = [(line["event"], line["kind"], line["files"]) for line in lines if "files" in line and "kind" in line]
-    assert said == [
+    answer = [(line["event"], line["kind"], line["files"]) for line in lines if "files" in line and "kind" in line]
+    assert answer == [
         ("done", "write", ["a.txt"]),
         ("done", "read", ["a.txt"]),
         ("done", "delete", ["a.txt"]),

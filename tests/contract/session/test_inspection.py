@@ -146,13 +146,13 @@ def test_cells_end_whatever_is_asked_just_before_they_begin(tmp_path: Path) -> N
 
 def test_a_kernel_that_holds_the_interpreters_lock_does_not_answer_and_loses_nothing(session: Session) -> None:
     running = session.execute("import ctypes\nx = 40\nctypes.PyDLL(None).sleep(3)", wait=0.01)
-    told = ""
-    while session.busy and not told:
+    reported = ""
+    while session.busy and not reported:
         try:
             session.variables(wait=0.2)
         except KernelNotAnswering as exc:
-            told = str(exc)
-    assert "did not answer in time" in told
+            reported = str(exc)
+    assert "did not answer in time" in reported
     assert session.wait_for(running.execution_id).result is not None
     assert session.execute("x").text == "40\n"
     assert session.variables(names=["x"]).names == ("x",)
@@ -189,7 +189,7 @@ def test_names_are_completed_and_described(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reported"),
     [
         ("1 + 1", ("complete", "")),
         ("def f():", ("incomplete", "    ")),
@@ -200,8 +200,8 @@ def test_names_are_completed_and_described(session: Session) -> None:
     ],
 )
 @pytest.mark.shared_session
-def test_the_kernel_says_whether_code_can_be_run(session: Session, code: str, told: tuple[str, str]) -> None:
-    assert session.is_complete(code) == told
+def test_the_kernel_says_whether_code_can_be_run(session: Session, code: str, reported: tuple[str, str]) -> None:
+    assert session.is_complete(code) == reported
 
 
 def test_a_busy_kernel_is_asked_nothing_and_a_look_can_wait_for_the_cell(session: Session) -> None:

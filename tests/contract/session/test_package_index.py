@@ -39,8 +39,8 @@ def index(kind: str, place: Path) -> Iterator[dict[str, str]]:
     address = "127.0.0.1"
     if kind == "container":
         with Engine.acquire() as engine, map_docker_errors("describe its network"):
-            said = engine.api.inspect_network("bridge")["IPAM"]["Config"][0]
-            address = said.get("Gateway") or str(ipaddress.ip_network(said["Subnet"])[1])
+            answer = engine.api.inspect_network("bridge")["IPAM"]["Config"][0]
+            address = answer.get("Gateway") or str(ipaddress.ip_network(answer["Subnet"])[1])
     with ThreadingHTTPServer((address, 0), partial(_Quiet, directory=str(place))) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()

@@ -67,16 +67,16 @@ def test_cells_and_commands_find_what_was_installed_at_once(session: Session, wh
     assert done.seconds > 0
     result = session.execute("import upper; print(upper.version, upper.lower.version, x)")
     assert (result.stdout, result.state) == ("3.1 2.0 1\n", "kept")
-    said = session.execute_command("python -c 'import upper, sys; print(upper.version, sys.prefix)'")
-    assert said.stdout == f"3.1 {done.venv}\n", said.stderr
+    answer = session.execute_command("python -c 'import upper, sys; print(upper.version, sys.prefix)'")
+    assert answer.stdout == f"3.1 {done.venv}\n", answer.stderr
     found = session.environment()
     assert (found.venv, found.served, found.packages["upper"]) == (done.venv, "packages", "3.1")
 
 
 def test_what_the_interpreter_has_is_seen_in_the_environment(session: Session, wheels: Path) -> None:
     session.install("lower", wheels=wheels)
-    said = session.execute_command("python -c 'import ipykernel, lower; print(lower.version)'")
-    assert said.stdout == "2.0\n", said.stderr
+    answer = session.execute_command("python -c 'import ipykernel, lower; print(lower.version)'")
+    assert answer.stdout == "2.0\n", answer.stderr
 
 
 def test_a_lock_names_all_with_their_hashes(session: Session, wheels: Path) -> None:
@@ -181,8 +181,8 @@ def test_what_the_interpreter_has_itself_goes_first_and_that_is_reported(session
     made_wheel(tmp_path / "more", "ipykernel", "999.0")
     done = session.install("ipykernel==999.0", wheels=tmp_path / "more")
     assert done.ok, done.output
-    told = "Only commands have ipykernel 999.0: the interpreter of Python cells has 7."
-    assert any(note.startswith(told) for note in done.notes)
+    reported = "Only commands have ipykernel 999.0: the interpreter of Python cells has 7."
+    assert any(note.startswith(reported) for note in done.notes)
     assert session.execute("1 + 1").text == "2\n"
     session.restart()
     assert session.execute("1 + 1").text == "2\n"

@@ -212,8 +212,8 @@ def test_an_idle_container_has_imported_what_is_preloaded_and_no_name_says_so(tm
     async def main(executor: AsyncExecutor) -> None:
         await filled(executor, 1)
         session = await executor.session()
-        told = await value(session, "import sys; 'statistics' in sys.modules, 'nothing' in sys.modules, len(In)")
-        assert told == "(True, False, 2)"
+        reported = await value(session, "import sys; 'statistics' in sys.modules, 'nothing' in sys.modules, len(In)")
+        assert reported == "(True, False, 2)"
         assert [variable.name for variable in await session.variables()] == ["sys"]
 
     run(tmp_path, main, "container", pool={"size": 1}, container=CLASSIC, preload=["statistics", "nothing.of.that.name"])
@@ -291,8 +291,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("config", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_refused_before_anything_starts(config: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("config", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_before_anything_starts(config: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         load("container", config={"pool": {"size": 1}, **config})
-    assert said in str(refused.value)
+    assert message in str(refused.value)

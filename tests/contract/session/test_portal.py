@@ -79,9 +79,9 @@ def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:
         try:
             portal.call(sleeps)
         except Closed as exc:
-            told.append(str(exc))
+            reported.append(str(exc))
 
-    portal, begun, told = (
+    portal, begun, reported = (
         Portal(AsyncExecutor("local", workspace=tmp_path, config={"quiet": True})),
         threading.Event(),
         list[str](),
@@ -93,7 +93,7 @@ def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         portal.call(breaks)
     waiter.join(BOUND)
-    assert len(told) == 1
+    assert len(reported) == 1
     with pytest.raises(Closed):
         portal.call(sleeps)
     with pytest.raises(SystemExit):
@@ -126,15 +126,15 @@ def test_a_caller_during_a_failed_opening_learns_why(opening: Executor) -> None:
         try:
             opening.session()
         except (Closed, KernelStartFailed) as exc:
-            told.append(exc)
+            reported.append(exc)
 
-    told: list[Exception] = []
+    reported: list[Exception] = []
     thread = threading.Timer(0.5, call)
     thread.start()
     with pytest.raises(KernelStartFailed, match="no room"):
         opening.__enter__()
     thread.join(BOUND)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def interrupted(after: float, call: Callable[[], object]) -> None:

@@ -33,11 +33,11 @@ def test_without_a_network_each_failure_is_reported_and_the_session_is_there(tmp
     with Executor("container", workspace=tmp_path / "work", config=options) as executor:
         result = executor.session().execute("1 + 1")
         assert result.text == "2\n"
-        told = [note for note in result.notes if note.startswith("programs.preinstall")]
-        assert told[0] == "programs.preinstall.system (jq) was not installed: the session has no network"
-        assert told[1].startswith("programs.preinstall.python (missing) was not installed:")
-        assert "No matching distribution found for missing" in told[1]
-        assert told[2] == "programs.preinstall.npm (left-pad@1.3.0) was not installed: the session has no network"
+        reported = [note for note in result.notes if note.startswith("programs.preinstall")]
+        assert reported[0] == "programs.preinstall.system (jq) was not installed: the session has no network"
+        assert reported[1].startswith("programs.preinstall.python (missing) was not installed:")
+        assert "No matching distribution found for missing" in reported[1]
+        assert reported[2] == "programs.preinstall.npm (left-pad@1.3.0) was not installed: the session has no network"
 
 
 def test_the_machines_own_system_is_left_alone(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_npm_that_fails_is_reported_with_its_last_output(tmp_path: Path) -> None
     variables = {"npm_config_registry": "http://127.0.0.1:9/", "npm_config_fetch_retries": "0", "npm_config_cache": "cache"}
     with Executor("local", workspace=tmp_path / "work", config={**options, "environment": {"set": variables}}) as executor:
         result = executor.session().execute("1 + 1")
-        [told] = [note for note in result.notes if note.startswith("programs.preinstall.npm (left-pad) was not installed:")]
-        assert len(told) < 500
+        [reported] = [note for note in result.notes if note.startswith("programs.preinstall.npm (left-pad) was not installed:")]
+        assert len(reported) < 500
         assert result.text == "2\n"
 
 

@@ -66,12 +66,12 @@ def test_lists_are_of_the_executors_configuration_and_the_journal_has_the_refusa
             assert session.execute_command(refused).status == "aborted"
         assert session.execute("1 + 1").text == "2\n"
     lines = (tmp_path / ".journals" / "judged.jsonl").read_text().splitlines()
-    told = [said for said in map(json.loads, lines) if said["event"] == "aborted"]
-    assert [(said["decision"], said["rule"]) for said in told] == [
+    reported = [answer for answer in map(json.loads, lines) if answer["event"] == "aborted"]
+    assert [(answer["decision"], answer["rule"]) for answer in reported] == [
         ("refused", "rule 'allowed-commands'"),
         ("refused", "rule 'blocked-commands'"),
     ]
-    assert "'ls' was not run" in told[0]["why"]
+    assert "'ls' was not run" in reported[0]["why"]
 
 
 def test_code_rules_are_of_the_executors_configuration(tmp_path: Path) -> None:

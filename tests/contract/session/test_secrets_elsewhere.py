@@ -92,8 +92,8 @@ def _seen_by_the_engine(workspace: Path) -> list[str]:
     with Engine() as engine:
         found = engine.list_containers(f"{WORKSPACE}={workspace}")
         assert found
-        told = [json.dumps(engine.api.inspect_container(container.id)) for container in found]
-        return shown(*told, *(bytes(engine.api.logs(container.id)) for container in found))
+        reported = [json.dumps(engine.api.inspect_container(container.id)) for container in found]
+        return shown(*reported, *(bytes(engine.api.logs(container.id)) for container in found))
 
 
 def test_no_other_process_of_this_machine_has_one_to_begin_with(tmp_path: Path) -> None:
@@ -117,10 +117,10 @@ def test_tools_answer_without_secrets(tmp_path: Path) -> None:
 
     async def call(client: Client[Any], tool: str, **arguments: Any) -> str:
         found = await client.call_tool(tool, arguments, raise_on_error=False)
-        said = repr(found) + json.dumps(found.structured_content) + json.dumps(found.meta)
-        said += "".join(getattr(block, "text", "") for block in found.content)
-        assert shown(said) == []
-        return said
+        answer = repr(found) + json.dumps(found.structured_content) + json.dumps(found.meta)
+        answer += "".join(getattr(block, "text", "") for block in found.content)
+        assert shown(answer) == []
+        return answer
 
     async def serve() -> None:
         async with AsyncExitStack() as stack:
@@ -136,15 +136,15 @@ def test_tools_answer_without_secrets(tmp_path: Path) -> None:
             assert MARK in await call(client, "list_variables")
             await call(client, "execute_code", code="print((s + n) * 2000)")
             code = f"print(s, flush=True)\nimport time  # {NAME}\ntime.sleep(60)"
-            told: list[str] = []
+            reported: list[str] = []
 
             async def hear(_progress: float, _total: float | None, message: str | None) -> None:
-                told.append(message or "")
+                reported.append(message or "")
 
             arguments = {"code": f"{NAME!r}\n{code}", "wait": 1}
             running = await client.call_tool("execute_code", arguments, progress_handler=hear)
-            assert shown(repr(running), *told) == []
-            assert any(MARK in line for line in told)
+            assert shown(repr(running), *reported) == []
+            assert any(MARK in line for line in reported)
             assert NAME_MARK in await call(client, "list_sessions")
             assert "interrupted" in await call(client, "interrupt_kernel")
 
@@ -164,7 +164,7 @@ def test_a_file_called_as_a_secret_is_reported_by_the_secret_s_name(tmp_path: Pa
         assert session.files.write(f"{NAME}.py", "").path == f"{NAME}.py"
         assert {f"{NAME}.txt", f"{NAME}.py", f"d{NAME}"} < set(session.files.list().paths)
         assert session.files.read(f"{NAME}.txt").text == NAME
-        said = []
+        answer = []
         for refused in (
             lambda: session.files.read(f"{NAME}/none"),
             lambda: session.files.write(f"../{NAME}", ""),
@@ -173,14 +173,14 @@ def test_a_file_called_as_a_secret_is_reported_by_the_secret_s_name(tmp_path: Pa
         ):
             with pytest.raises(ValueError, match=re.escape(NAME_MARK)) as caught:
                 refused()
-            said.append(str(caught.value))
+            answer.append(str(caught.value))
         assert session.files.delete_many(["*.txt"], [NAME]).deleted == (f"{NAME}.txt",)
         journal = session.journal
     assert journal is not None
     touched = [event for event in events if isinstance(event, FilesTouched)]
     assert (touched[0].paths, touched[-1].paths) == ((f"{NAME_MARK}.py",), (f"{NAME_MARK}.txt",))
     assert NAME_MARK in touched[2].refused[0]
-    assert shown(*said, *map(repr, events)) == []
+    assert shown(*answer, *map(repr, events)) == []
     assert written(journal, tmp_path / "logs") == {}
 
 
@@ -193,9 +193,9 @@ def test_tools_of_files_answer_without_secrets(tmp_path: Path) -> None:
 
             async def call(tool: str, **arguments: Any) -> str:
                 found = await client.call_tool(tool, arguments, raise_on_error=False)
-                said = repr(found) + json.dumps(found.structured_content) + json.dumps(found.meta)
-                assert shown(said) == []
-                return said
+                answer = repr(found) + json.dumps(found.structured_content) + json.dumps(found.meta)
+                assert shown(answer) == []
+                return answer
 
             await call("execute_code", code=NAMED)
             assert f"{NAME_MARK}.txt" in await call("list_files")

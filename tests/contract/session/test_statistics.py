@@ -31,8 +31,8 @@ def test_all_are_counted_and_the_newest_remembered() -> None:
     assert (found.execution_time, found.cpu_seconds, found.peak_memory_bytes, found.output_bytes) == (465, 15, 30, 60)
     assert [one.execution_id for one in found.calls] == [str(number) for number in range(11, 31)]
     assert (found.p50, found.p95) == (20, 29)  # of 11 to 30
-    said = json.loads(json.dumps(found.to_dict()))
-    assert (said["count"], said["p50"], said["calls"][-1]["execution_time"]) == (30, 20, 30)
+    answer = json.loads(json.dumps(found.to_dict()))
+    assert (answer["count"], answer["p50"], answer["calls"][-1]["execution_time"]) == (30, 20, 30)
 
 
 @pytest.mark.parametrize(("count", "p50", "p95"), [(1, 1, 1), (2, 1, 2), (20, 10, 19), (100, 50, 95)])

@@ -121,12 +121,12 @@ def test_a_size_is_reported_in_round_figures(size: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [None, 5, {}, {"used": -1, "limit": 1, "kills": 0}, {"used": True, "limit": 1, "kills": 0}, {"used": 2**70, "limit": 1}],
     ids=repr,
 )
-def test_what_makes_no_sense_of_a_kernel_is_no_memory(said: object) -> None:
-    assert MemoryUse.from_reply(said) is None
+def test_what_makes_no_sense_of_a_kernel_is_no_memory(message: object) -> None:
+    assert MemoryUse.from_reply(message) is None
 
 
 def test_of_the_biggest_variables_those_that_make_sense_are_taken() -> None:

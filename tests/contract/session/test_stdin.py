@@ -98,7 +98,7 @@ def test_an_interrupt_ends_the_waiting(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "reason"),
     [
         (None, "there is no answer"),
         (EOFError("closed for today"), "closed for today"),
@@ -106,8 +106,8 @@ def test_an_interrupt_ends_the_waiting(session: Session) -> None:
         (5, "the answer must be text, not 5"),
     ],
 )
-def test_what_is_no_answer_is_an_end_of_the_file(answer: Any, why: str, local: Session) -> None:
-    assert end_of_file(local.execute("input('?')", on_input=Answers(answer))) == why
+def test_what_is_no_answer_is_an_end_of_the_file(answer: Any, reason: str, local: Session) -> None:
+    assert end_of_file(local.execute("input('?')", on_input=Answers(answer))) == reason
 
 
 def test_time_until_the_answer_is_not_the_cells(local: Session) -> None:

@@ -48,14 +48,14 @@ def test_options_go_over_it(place: Path) -> None:
 def test_one_of_several_agents_is_named(place: Path) -> None:
     code = "import os; print(os.environ['WHO'])"
     assert kernelexec(place, "exec", code, "--config", "many.yaml#second").stdout == "second\n"
-    for given, said in (
+    for given, answer in (
         ("many.yaml", "it has several agents: use many.yaml#AGENT with one of first, second."),
         ("many.yaml#secnd", "no agent 'secnd' (did you mean 'second'?)"),
         ("missing.yaml", "missing.yaml"),
     ):
         done = kernelexec(place, "exec", code, "--config", given)
         assert (done.returncode, done.stdout) == (125, "")
-        assert said in done.stderr
+        assert answer in done.stderr
 
 
 def test_a_server_takes_it_too(place: Path) -> None:

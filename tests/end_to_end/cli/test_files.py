@@ -56,7 +56,7 @@ def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("read", "nothing"), "nothing does not exist"),
         (("read", "/etc/passwd"), "'/etc/passwd' is outside of the allowed paths"),
@@ -74,12 +74,12 @@ def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path
     ],
 )
 def test_what_is_refused_is_one_line_and_changes_nothing(
-    tmp_path: Path, args: tuple[str, ...], said: str, in_process: Command
+    tmp_path: Path, args: tuple[str, ...], message: str, in_process: Command
 ) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "link").symlink_to("/etc")
     os.mkfifo(tmp_path / "pipe")
-    assert said in refused(in_process(tmp_path, "files", *args))
+    assert message in refused(in_process(tmp_path, "files", *args))
     assert names(tmp_path) == [".git", "link", "pipe"]
 
 

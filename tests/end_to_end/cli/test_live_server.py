@@ -63,8 +63,8 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Serve
         assert "ZeroDivisionError" in done.stdout
         assert "error, exit code 1, state kept" in done.stderr
         assert agent.text("execute_code", code="y").splitlines()[1] == "2"
-        said = kernelexec(tmp_path, "logs", "-n", "1").stdout
-        assert " y" in said.splitlines()[-1]
+        output = kernelexec(tmp_path, "logs", "-n", "1").stdout
+        assert " y" in output.splitlines()[-1]
         assert "has ended" in kernelexec(tmp_path, "stop", f"{name}@{row['pid']}").stderr
         assert agent.rows("list_sessions", "sessions") == []
     assert kernelexec(tmp_path, "stop", "--process", str(server.process.pid)).returncode == 0
@@ -100,8 +100,8 @@ def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path) 
                 connection.shutdown(socket.SHUT_WR)
                 assert b"stopping" not in connection.makefile("rb").read()
         code = f"import pathlib; pathlib.Path({str(root / CONTROL_KEY)!r}).read_text()"
-        said = agent.text("execute_code", code=code)
-        assert "PermissionError" in said, said
+        output = agent.text("execute_code", code=code)
+        assert "PermissionError" in output, output
         assert shown(tmp_path)[0]["state"] == "idle"
 
 

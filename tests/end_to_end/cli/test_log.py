@@ -53,15 +53,15 @@ def test_each_cell_is_a_line_with_its_outcome(workspace: Path) -> None:
 
 def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
     done = kernelexec(workspace, "log", "analysis", "--json", "--last", "3")
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["event"] for one in said][-2:] == ["closing", "closed"]
-    assert len(said) == 3
+    answer = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["event"] for one in answer][-2:] == ["closing", "closed"]
+    assert len(answer) == 3
     path = workspace / "workspaces" / ".journals" / "analysis.jsonl"
     assert kernelexec(workspace, "log", str(path), "--json", "-n", "3").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "cause_text"),
     [
         (("analysys",), "No journal of a session 'analysys' in workspaces/.journals (did you mean 'analysis'?)."),
         (("./none.jsonl",), "No journal ./none.jsonl."),
@@ -72,9 +72,9 @@ def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], why: str) -> None:
+def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], cause_text: str) -> None:
     done = kernelexec(workspace, "log", *words)
-    assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {why}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {cause_text}\n")
 
 
 def test_what_the_cells_took(workspace: Path) -> None:
@@ -83,9 +83,9 @@ def test_what_the_cells_took(workspace: Path) -> None:
     [summary, *calls] = [line.split("\t") for line in done.stdout.splitlines() if line]
     assert summary[:2] == ["4", "25%"]
     assert [call[1:3] for call in calls] == [["python", "no"], ["bash", "no"], ["python", "no"]]
-    said = json.loads(kernelexec(workspace, "log", "--statistics", "--json").stdout)
-    assert (said["count"], said["succeeded"], len(said["calls"])) == (4, 1, 4)
-    assert said["p50"] <= said["p95"] <= said["execution_time"]
+    answer = json.loads(kernelexec(workspace, "log", "--statistics", "--json").stdout)
+    assert (answer["count"], answer["succeeded"], len(answer["calls"])) == (4, 1, 4)
+    assert answer["p50"] <= answer["p95"] <= answer["execution_time"]
 
 
 def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path) -> None:
@@ -98,5 +98,5 @@ def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path) -> None:
     ]
     path = tmp_path / "broken.jsonl"
     path.write_text("\n".join(lines))
-    said = json.loads(kernelexec(tmp_path, "log", str(path), "--statistics", "--json").stdout)
-    assert (said["count"], said["succeeded"], said["p95"], said["output_bytes"]) == (2, 0, 0, 0)
+    answer = json.loads(kernelexec(tmp_path, "log", str(path), "--statistics", "--json").stdout)
+    assert (answer["count"], answer["succeeded"], answer["p95"], answer["output_bytes"]) == (2, 0, 0, 0)

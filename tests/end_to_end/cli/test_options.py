@@ -81,11 +81,11 @@ def test_the_defaults_are_containers_as_they_are(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("said", "isolation"), [("docker", "container"), ("container", "container"), ("local", "local"), ("host", "local")]
+    ("message", "isolation"), [("docker", "container"), ("container", "container"), ("local", "local"), ("host", "local")]
 )
-def test_the_other_names_of_places_are_known(said: str, isolation: str) -> None:
-    assert IsolationOptions(execution_mode=said).load_config().isolation == isolation
-    assert IsolationOptions(isolation=said).load_config().isolation == isolation
+def test_the_other_names_of_places_are_known(message: str, isolation: str) -> None:
+    assert IsolationOptions(execution_mode=message).load_config().isolation == isolation
+    assert IsolationOptions(isolation=message).load_config().isolation == isolation
 
 
 def test_two_names_of_one_thing_must_agree() -> None:
@@ -97,7 +97,7 @@ def test_two_names_of_one_thing_must_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "why"),
+    ("args", "reason"),
     [
         (("--image", "x"), "--image: only for containers"),
         (("--docker-image", "x", "--memory", "1g"), "--image --memory: only for containers"),
@@ -108,9 +108,9 @@ def test_two_names_of_one_thing_must_agree() -> None:
     ],
 )
 def test_what_is_about_containers_is_refused_on_this_machine(
-    args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command
+    args: tuple[str, ...], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
-    assert why in refused(in_process(tmp_path, "exec", "1", *LOCAL, *args))
+    assert reason in refused(in_process(tmp_path, "exec", "1", *LOCAL, *args))
 
 
 def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_kernel_on_this_machine_has_the_reported_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "why"),
+    ("args", "reason"),
     [
         (("--memory", "lots"), "--memory='lots': must be a size"),
         (("--memory", "1"), "container.memory_bytes"),
@@ -145,10 +145,10 @@ def test_a_kernel_on_this_machine_has_the_reported_network() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(
-    args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command
+    args: tuple[str, ...], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command
 ) -> None:
     monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")
-    assert why in refused(in_process(tmp_path, "exec", "1", *args))
+    assert reason in refused(in_process(tmp_path, "exec", "1", *args))
 
 
 def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path) -> None:

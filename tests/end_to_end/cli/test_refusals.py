@@ -64,9 +64,9 @@ REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "content", "args", "why"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("name", "content", "args", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
-    name: str, content: bytes, args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command
+    name: str, content: bytes, args: tuple[str, ...], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
     given = name if name.startswith("x") and name != LONG else f"given{Path(name).suffix or '.py'}"
     (tmp_path / given).write_bytes(content)
@@ -76,13 +76,13 @@ def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
     before = names(tmp_path)
     isolation = () if "--isolation" in args else LOCAL
     done = in_process(tmp_path, "run", name, *isolation, *args, stdin=content, PYTHONIOENCODING="utf-8:strict")
-    assert why in refused(done)
+    assert reason in refused(done)
     assert names(tmp_path) == before
     assert (tmp_path / "link.ipynb").is_symlink()
 
 
 @pytest.mark.parametrize(
-    ("code", "args", "why"),
+    ("code", "args", "reason"),
     [
         ("", (), "code is empty"),
         (" ", (), "code is empty"),
@@ -94,13 +94,13 @@ def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
     ],
 )
 def test_exec_refuses_what_it_cannot_run(
-    code: str, args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command
+    code: str, args: tuple[str, ...], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
-    assert why in refused(in_process(tmp_path, "exec", code, *LOCAL, *args))
+    assert reason in refused(in_process(tmp_path, "exec", code, *LOCAL, *args))
 
 
 @pytest.mark.parametrize(
-    ("args", "why"),
+    ("args", "reason"),
     [
         (("run",), "Missing argument 'FILE'. See `kernelexec run --help`."),
         (("exec",), "Missing argument 'CODE'. See `kernelexec exec --help`."),
@@ -112,8 +112,8 @@ def test_exec_refuses_what_it_cannot_run(
         (("doctor", "--python", ""), "Invalid value for '--python': must not be empty"),
     ],
 )
-def test_wrong_usage_is_reported_in_one_line(args: tuple[str, ...], why: str, tmp_path: Path, in_process: Command) -> None:
-    assert why in refused(in_process(tmp_path, *args))
+def test_wrong_usage_is_reported_in_one_line(args: tuple[str, ...], reason: str, tmp_path: Path, in_process: Command) -> None:
+    assert reason in refused(in_process(tmp_path, *args))
 
 
 def test_without_a_command_the_help_is_shown(tmp_path: Path, in_process: Command) -> None:

@@ -130,8 +130,8 @@ def test_errors_are_shown_and_pictures_are_files_whose_paths_are_shown(repl: Ter
 def test_a_kernels_death_is_reported_and_the_loop_goes_on(repl: Terminal) -> None:
     say(repl, "x = 40", "x = 40\n")
     say(repl, "import os; os._exit(3)", r"the kernel is gone \(exited\); state lost")
-    told = say(repl, "'x' in globals()", r"\nFalse\n")
-    assert "In [1]: 'x' in globals()" in told
+    reported = say(repl, "'x' in globals()", r"\nFalse\n")
+    assert "In [1]: 'x' in globals()" in reported
     repl.send("exit\r")
     assert repl.end() == 0
 
@@ -158,6 +158,6 @@ def test_without_a_terminal_it_says_what_runs_cells_from_a_pipe(tmp_path: Path) 
     assert "kernelexec run -" in refused(kernelexec(tmp_path, "repl", "--isolation", "local", stdin=b"1\n"))
 
 
-@pytest.mark.parametrize(("option", "told"), [(("--session", "a/b"), "session name"), (("--timeout", "0"), "timeout")])
-def test_an_option_that_does_not_fit_is_refused(option: tuple[str, str], told: str, tmp_path: Path) -> None:
-    assert told in refused(kernelexec(tmp_path, "repl", "--isolation", "local", *option))
+@pytest.mark.parametrize(("option", "reported"), [(("--session", "a/b"), "session name"), (("--timeout", "0"), "timeout")])
+def test_an_option_that_does_not_fit_is_refused(option: tuple[str, str], reported: str, tmp_path: Path) -> None:
+    assert reported in refused(kernelexec(tmp_path, "repl", "--isolation", "local", *option))

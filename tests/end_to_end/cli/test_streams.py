@@ -62,15 +62,15 @@ def test_nothing_open_at_all_is_reported_by_the_exit_status(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("how", "why"),
+    ("how", "reason"),
     [
         ("<&-", "stdin is closed: there is nothing to run."),
         ("0>made", "stdin cannot be read: Bad file descriptor."),
         ("</dev/null", "stdin must contain a code cell: there is nothing to run."),
     ],
 )
-def test_a_stdin_that_gives_nothing_is_reported(how: str, why: str, tmp_path: Path) -> None:
-    assert refused(kernelexec(tmp_path, "run", "-", *LOCAL, via=f'exec "$@" {how}')) == f"kernelexec: {why}"
+def test_a_stdin_that_gives_nothing_is_reported(how: str, reason: str, tmp_path: Path) -> None:
+    assert refused(kernelexec(tmp_path, "run", "-", *LOCAL, via=f'exec "$@" {how}')) == f"kernelexec: {reason}"
 
 
 def test_an_unread_stdin_may_be_closed(tmp_path: Path) -> None:

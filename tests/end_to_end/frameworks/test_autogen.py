@@ -49,7 +49,7 @@ def test_an_agent_writes_code_that_fails_mends_it_and_saves_a_plot(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said: list[str] = []
+    text: list[str] = []
 
     async def work() -> None:
         model = ReplayChatCompletionClient(list(CONVERSATION))
@@ -60,11 +60,11 @@ def test_an_agent_writes_code_that_fails_mends_it_and_saves_a_plot(
                 answer = (await model.create([])).content
                 message = TextMessage(content=str(answer), source="assistant")
                 reply = (await coder.on_messages([message], CancellationToken())).chat_message
-                said.append(reply.to_text())
+                text.append(reply.to_text())
 
     run(work)
-    assert "TypeError: list indices must be integers" in said[0]
-    assert "median 5" in said[1]
+    assert "TypeError: list indices must be integers" in text[0]
+    assert "median 5" in text[1]
     assert (tmp_path / str(given["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -85,9 +85,9 @@ def test_the_agent_writes_its_own_code_with_a_model(tmp_path: Path) -> None:
             coder = CodeExecutorAgent(
                 "coder", code_executor=executor, model_client=model, max_retries_on_error=2, approval_func=approve
             )
-            said = [str(event) async for event in coder.run_stream(task="What is the median of the data?")]
-        assert "The median is 5." in said[-1]
-        assert any("CodeExecutionEvent" in each and "median 5" in each for each in said)
+            text = [str(event) async for event in coder.run_stream(task="What is the median of the data?")]
+        assert "The median is 5." in text[-1]
+        assert any("CodeExecutionEvent" in each and "median 5" in each for each in text)
 
     run(work)
 

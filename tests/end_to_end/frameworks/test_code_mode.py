@@ -471,10 +471,10 @@ def test_a_value_is_whole_or_an_error(tmp_path: Path) -> None:
             assert await provider.run(code) == value, code
             await provider.run(f"await hear(({code}))", external_functions=functions)
             assert heard.pop() == value, code
-        for code, why in REFUSED:
-            with pytest.raises(ExecutionFailed, match=f"TypeError: The code's value: .*{why}"):
+        for code, reason in REFUSED:
+            with pytest.raises(ExecutionFailed, match=f"TypeError: The code's value: .*{reason}"):
                 await provider.run(code)
-            with pytest.raises(ExecutionFailed, match=f"TypeError: The arguments of hear: .*{why}"):
+            with pytest.raises(ExecutionFailed, match=f"TypeError: The arguments of hear: .*{reason}"):
                 await provider.run(f"await hear(({code}))", external_functions=functions)
         assert heard == []
         assert await provider.run("[float('nan'), float('inf'), '\\ud800']") == [None, None, "\\ud800"]

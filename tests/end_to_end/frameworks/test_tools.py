@@ -64,7 +64,7 @@ def test_long_output_is_read_on(tools: dict[str, FunctionTool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ({"cod": "1"}, "execute_code: 'cod' is not an argument (did you mean 'code'?): must be one of code, timeout."),
         ({}, "execute_code: the argument 'code' is missing: must have code, timeout."),
@@ -74,9 +74,9 @@ def test_long_output_is_read_on(tools: dict[str, FunctionTool]) -> None:
     ],
 )
 def test_unfit_arguments_are_answered_with_text(
-    tools: dict[str, FunctionTool], arguments: dict[str, object], said: str
+    tools: dict[str, FunctionTool], arguments: dict[str, object], expected: str
 ) -> None:
-    assert said in tools["execute_code"].call(**arguments)
+    assert expected in tools["execute_code"].call(**arguments)
 
 
 def test_a_call_by_position_names_the_tool(tools: dict[str, FunctionTool]) -> None:

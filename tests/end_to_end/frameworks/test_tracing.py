@@ -59,10 +59,10 @@ def test_a_cell_is_a_span_under_that_of_its_caller(traces: Traces, tmp_path: Pat
     caller = traces.named("caller")
     assert first.parent is not None
     assert (first.parent.span_id, first.context.trace_id) == (caller.context.span_id, caller.context.trace_id)
-    said = dict(first.attributes or {})
-    assert (said["kernelexec.session"], said["kernelexec.kind"], said["kernelexec.language"]) == ("a", "code", "python")
-    assert (said["kernelexec.status"], said["kernelexec.state"], said["kernelexec.output_bytes"]) == ("ok", "kept", 8)
-    assert said["of"] == "tests"
+    answer = dict(first.attributes or {})
+    assert (answer["kernelexec.session"], answer["kernelexec.kind"], answer["kernelexec.language"]) == ("a", "code", "python")
+    assert (answer["kernelexec.status"], answer["kernelexec.state"], answer["kernelexec.output_bytes"]) == ("ok", "kept", 8)
+    assert answer["of"] == "tests"
     assert first.status.is_unset
     assert "hunter2" not in first.to_json()
     assert failed.parent is None

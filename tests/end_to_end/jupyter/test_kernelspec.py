@@ -88,13 +88,13 @@ def test_memory_is_read_as_where_code_is_run(given: str, taken: int, tmp_path: P
     assert config["container"] == {"memory_bytes": taken}
 
 
-@pytest.mark.parametrize(("words", "why"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("words", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_makes_no_sense_is_refused_and_nothing_is_written(
-    words: list[str], why: str, tmp_path: Path, in_process: Command
+    words: list[str], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
     write(tmp_path / "place/share/jupyter", "theirs", ["theirs"], "python")
     done = in_process(tmp_path, "kernelspec", "install", "--prefix", str(tmp_path / "place"), *words)
-    assert why in refused(done)
+    assert reason in refused(done)
     assert names(tmp_path / "place/share/jupyter/kernels") == ["theirs"]
 
 

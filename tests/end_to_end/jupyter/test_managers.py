@@ -95,8 +95,8 @@ def test_a_kernel_works_in_the_notebooks_directory_and_knows_nothing_of_the_serv
     monkeypatch.setenv("OF_THE_SERVER", "1")
     monkeypatch.setenv("NAMED", "2")
     file = place / "share/jupyter/kernels/boxed/kernel.json"
-    said = json.loads(file.read_text())
-    write = {**said, "env": {"GIVEN": "<${NAMED}>", "KERNELEXEC_LAUNCH": "{}"}}
+    stored = json.loads(file.read_text())
+    write = {**stored, "env": {"GIVEN": "<${NAMED}>", "KERNELEXEC_LAUNCH": "{}"}}
     file.write_text(json.dumps(write))
     try:
         with kernel_of("boxed", tmp_path, env={**os.environ, "JPY_SESSION_NAME": "a.ipynb"}) as (_, client):
@@ -104,7 +104,7 @@ def test_a_kernel_works_in_the_notebooks_directory_and_knows_nothing_of_the_serv
             assert text_of(client, code) == "[None, None, '<2>', 'a.ipynb']\n"
             assert text_of(client, "open('made', 'w').write(os.getcwd()); print(os.listdir('/sys/class/net'))") == "['lo']\n"
     finally:
-        file.write_text(json.dumps(said))
+        file.write_text(json.dumps(stored))
     assert (tmp_path / "made").read_text() == str(tmp_path)
     assert (tmp_path / "made").stat().st_uid == os.getuid()
 
@@ -189,15 +189,15 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(("container", "why"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(("container", "reason"), FAILURES.values(), ids=FAILURES)
 def test_a_kernel_that_cannot_start_is_reported_with_its_reason(
-    container: dict[str, Any], why: str, place: Path, tmp_path: Path
+    container: dict[str, Any], reason: str, place: Path, tmp_path: Path
 ) -> None:
     install_spec("broken", "Broken", container=container, prefix=place)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
     with pytest.raises(KernelStartFailed) as caught:
         nbclient.NotebookClient(notebook, kernel_name="broken").execute(cwd=str(tmp_path))
-    assert why in str(caught.value)
+    assert reason in str(caught.value)
     assert (containers(), runtime_directories()) == ([], set())
 
 

@@ -70,19 +70,19 @@ class Server:
         try:
             socket.send(json.dumps(message))
             while True:
-                said = json.loads(socket.recv())
-                if said["parent_header"].get("msg_id") != header["msg_id"]:
+                output = json.loads(socket.recv())
+                if output["parent_header"].get("msg_id") != header["msg_id"]:
                     continue
-                text.append(said["content"].get("text", ""))
-                if said["content"].get("execution_state") == "idle":
+                text.append(output["content"].get("text", ""))
+                if output["content"].get("execution_state") == "idle":
                     return "".join(text)
         finally:
             socket.close()
 
     def kernel(self, name: str) -> str:
-        status, said = self.ask("POST", "api/kernels", {"name": name, "path": "book.ipynb"})
-        assert status == 201, said
-        return str(said["id"])
+        status, output = self.ask("POST", "api/kernels", {"name": name, "path": "book.ipynb"})
+        assert status == 201, output
+        return str(output["id"])
 
     def end(self, signum: int) -> None:
         self.process.send_signal(signum)
@@ -137,9 +137,9 @@ def test_the_answer_says_why_a_kernel_did_not_start(start: Callable[[], Server],
     install_spec("broken", "Broken", container={"image": "kernelexec/none-such"}, prefix=place)
     server = start()
     for path, body in {"kernels": {"name": "broken"}, "sessions": _session("broken")}.items():
-        status, said = server.ask("POST", f"api/{path}", body)
+        status, output = server.ask("POST", f"api/{path}", body)
         assert status == 500
-        assert "The image kernelexec/none-such is not here." in said["message"]
+        assert "The image kernelexec/none-such is not here." in output["message"]
     assert server.ask("GET", "api/kernels") == (200, [])
 
 

@@ -28,9 +28,9 @@ def read_all(agent: Agent, execution_id: str) -> str:
 
 def test_five_megabytes_of_text(agent: Agent) -> None:
     result = agent.call("execute_code", code="for n in range(500_000): print(f'{n:09d}')", session="text")
-    said = text_of(result)
-    assert len(said) < 25_000
-    assert "characters left out: read_output(execution_id=" in said
+    answer = text_of(result)
+    assert len(answer) < 25_000
+    assert "characters left out: read_output(execution_id=" in answer
     record = record_of(result)
     assert (record["truncated"], record["total_bytes"]) == (True, 5_000_000)
     assert read_all(agent, record["execution_id"]) == "".join(f"{n:09d}\n" for n in range(500_000))
@@ -101,12 +101,12 @@ def test_pictures_come_as_pictures_beside_a_record_of_the_published_schema(agent
 
 def test_a_wide_frame_has_a_line_for_each_row(agent: Agent) -> None:
     code = "import pandas as pd\npd.DataFrame({f'column_{n}': range(1000) for n in range(50)})"
-    said = agent.text("execute_code", code=code, session="frame").splitlines()
-    header = next(line for line in said if "column_0" in line)
+    answer = agent.text("execute_code", code=code, session="frame").splitlines()
+    header = next(line for line in answer if "column_0" in line)
     assert header.startswith(" | column_0 | column_1 | ")
     assert header.endswith("| column_49")
-    assert said[said.index(header) + 1].startswith("0 | 0 | 0 |")
-    assert "1000 rows x 50 columns" in "\n".join(said).replace("\N{MULTIPLICATION SIGN}", "x")
-    assert not any(line.endswith("\\") for line in said)
+    assert answer[answer.index(header) + 1].startswith("0 | 0 | 0 |")
+    assert "1000 rows x 50 columns" in "\n".join(answer).replace("\N{MULTIPLICATION SIGN}", "x")
+    assert not any(line.endswith("\\") for line in answer)
     styled = agent.text("execute_code", code="pd.DataFrame({'a': [1.5]}).style", session="frame")
     assert "0 | 1.500000" in styled

@@ -44,16 +44,16 @@ async def until(happened: Callable[[], bool]) -> None:
 
 def test_progress_has_the_seconds_and_the_newest_line(served: Served) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
-        told: list[tuple[float, str]] = []
+        reported: list[tuple[float, str]] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            told.append((progress, message or ""))
+            reported.append((progress, message or ""))
 
         code = "import time\nprint('first')\ntime.sleep(0.7)\nprint('second\\r\\nthird ' + 'x' * 1000)\ntime.sleep(0.7)"
         await client.call_tool("execute_code", {"code": code}, progress_handler=hear)
-        assert len(told) >= 3
-        assert [elapsed for elapsed, _ in told] == sorted({elapsed for elapsed, _ in told})
-        messages = [message for _, message in told]
+        assert len(reported) >= 3
+        assert [elapsed for elapsed, _ in reported] == sorted({elapsed for elapsed, _ in reported})
+        messages = [message for _, message in reported]
         assert any(re.fullmatch(r"\d+ s: first", message) for message in messages)
         assert re.fullmatch(r"\d+ s: third x{194}", messages[-1])
 
@@ -62,16 +62,16 @@ def test_progress_has_the_seconds_and_the_newest_line(served: Served) -> None:
 
 def test_a_collecting_call_reports_progress_too(served: Served) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
-        told: list[str] = []
+        reported: list[str] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            told.append(message or "")
+            reported.append(message or "")
 
         code = "import time\nprint('working')\ntime.sleep(1.2)"
         running = await client.call_tool("execute_code", {"code": code, "wait": 0})
         arguments = {"execution_id": record_of(running)["execution_id"]}
         await client.call_tool("wait_execution", arguments, progress_handler=hear)
-        assert any("working" in message for message in told)
+        assert any("working" in message for message in reported)
 
     served(test)
 

@@ -43,8 +43,8 @@ def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
     person = Person("Ada", "Grace", "Joan")
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
         assert text_of(agent.call("execute_code", code=ASKS)).splitlines()[1:] == ["Name? Ada", "Hello Ada"]
-        said = agent.call("execute_code", code="a, b = input('1? '), input('2? ')\nopen('ran', 'a').write('x')")
-        assert record_of(said)["status"] == "ok"
+        expected = agent.call("execute_code", code="a, b = input('1? '), input('2? ')\nopen('ran', 'a').write('x')")
+        assert record_of(expected)["status"] == "ok"
         assert "Grace Joan" in agent.text("execute_code", code="print(a, b)")
         assert (tmp_path / "workspaces/default/ran").read_text() == "x"
     assert person.questions == [f"The running cell in session default asks: {prompt}" for prompt in ("Name? ", "1? ", "2? ")]
@@ -53,9 +53,9 @@ def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_an_answer_that_is_refused_is_an_end_of_the_file(era: str, tmp_path: Path) -> None:
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=Person(None)) as agent:
-        said = agent.call("execute_code", code=ASKS)
-    assert (record_of(said)["status"], record_of(said)["state"]) == ("error", "kept")
-    assert "EOFError: the client's answer was decline" in text_of(said)
+        expected = agent.call("execute_code", code=ASKS)
+    assert (record_of(expected)["status"], record_of(expected)["state"]) == ("error", "kept")
+    assert "EOFError: the client's answer was decline" in text_of(expected)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -64,18 +64,18 @@ def test_a_call_that_waits_takes_the_question_to_its_client(era: str, tmp_path: 
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
         running = record_of(agent.call("execute_code", code=ASKS_LATER, wait=0.1))
         assert running["status"] == "running"
-        said = agent.call("wait_execution", execution_id=running["execution_id"], wait=30)
-    assert record_of(said)["status"] == "ok"
-    assert "Hello Ada" in text_of(said)
+        expected = agent.call("wait_execution", execution_id=running["execution_id"], wait=30)
+    assert record_of(expected)["status"] == "ok"
+    assert "Hello Ada" in text_of(expected)
     assert len(person.questions) == 1
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path) -> None:
     def refused(agent: Agent) -> None:
-        said = agent.call("execute_code", code=ASKS)
-        assert (record_of(said)["status"], record_of(said)["state"]) == ("error", "kept")
-        assert "StdinNotImplementedError" in text_of(said)
+        expected = agent.call("execute_code", code=ASKS)
+        assert (record_of(expected)["status"], record_of(expected)["state"]) == ("error", "kept")
+        assert "StdinNotImplementedError" in text_of(expected)
 
     person = Person()
     with connected(transport(tmp_path), era, elicitation_handler=person) as agent:  # the operator does not let them
@@ -89,8 +89,8 @@ def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path
 def test_a_password_is_not_asked_for(era: str, tmp_path: Path) -> None:
     person = Person()
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
-        said = agent.text("execute_code", code="import getpass; getpass.getpass()")
-    assert "EOFError: the server does not ask for passwords over MCP" in said
+        expected = agent.text("execute_code", code="import getpass; getpass.getpass()")
+    assert "EOFError: the server does not ask for passwords over MCP" in expected
     assert person.questions == []
 
 
@@ -108,9 +108,10 @@ def test_an_approved_cell_asks_too(era: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"), [({"action": "accept", "content": {"text": "Ada"}}, "Hello Ada"), ({"action": "decline"}, "EOFError")]
+    ("expected", "reported"),
+    [({"action": "accept", "content": {"text": "Ada"}}, "Hello Ada"), ({"action": "decline"}, "EOFError")],
 )
-def test_a_task_asks_what_its_cell_asks(said: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_a_task_asks_what_its_cell_asks(expected: dict[str, Any], reported: str, tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--allow-input") as server,
         server.client(x_kernelexec_agent="one", options={"extensions": [Knowing()], "elicitation_handler": Person()}) as agent,
@@ -120,8 +121,8 @@ def test_a_task_asks_what_its_cell_asks(said: dict[str, Any], told: str, tmp_pat
         assert asking.input_requests is not None
         [(key, question)] = asking.input_requests.items()
         assert question["params"]["message"] == "The running cell in session default asks: Name? "
-        request(agent, "tasks/update", task.task_id, input_responses={key: said})
-        assert told in text_of(answer_of(until(agent, task.task_id, "completed")))
+        request(agent, "tasks/update", task.task_id, input_responses={key: expected})
+        assert reported in text_of(answer_of(until(agent, task.task_id, "completed")))
 
 
 def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:
@@ -133,10 +134,10 @@ def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:
         foreign = sent(server, "b", eve, code=ASKS)
         assert foreign["isError"]
         assert "None of your open sessions has an execution" in foreign["content"][0]["text"]
-        told = sent(server, "a", ada, code=ASKS)
-        assert told["content"][0]["text"].splitlines()[1:] == ["Name? Ada", "Hello Ada"]
+        reported = sent(server, "a", ada, code=ASKS)
+        assert reported["content"][0]["text"].splitlines()[1:] == ["Name? Ada", "Hello Ada"]
         again = sent(server, "a", eve, code=ASKS)  # an answer that comes twice runs nothing: the result is shown again
-        assert again["content"] == told["content"]
+        assert again["content"] == reported["content"]
 
 
 def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path: Path) -> None:
@@ -183,8 +184,8 @@ def sent(server: Server, agent: str, more: dict[str, Any] | None = None, /, **ar
         "Mcp-Name": "execute_code",
         "X-Kernelexec-Agent": agent,
     }
-    _, said = server.ask("POST", "/mcp", json.dumps(request).encode(), **headers)
-    lines = said.decode().splitlines() if isinstance(said, bytes) else [f"data: {json.dumps(said)}"]
+    _, expected = server.ask("POST", "/mcp", json.dumps(request).encode(), **headers)
+    lines = expected.decode().splitlines() if isinstance(expected, bytes) else [f"data: {json.dumps(expected)}"]
     messages = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
     found: dict[str, Any] = next(one["result"] for one in messages if "result" in one)
     return found

@@ -46,8 +46,8 @@ def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
             meta = {"kernelexec/agent": name}
             call = {"code": f"mine = {value}"}
             agent.do("call_tool", "execute_code", call, meta=meta)
-        told = agent.do("call_tool", "execute_code", {"code": "mine"}, meta={"kernelexec/agent": "m1"})
-        assert text_of(told).splitlines()[1] == "1"
+        reported = agent.do("call_tool", "execute_code", {"code": "mine"}, meta={"kernelexec/agent": "m1"})
+        assert text_of(reported).splitlines()[1] == "1"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -106,9 +106,9 @@ def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) ->
         with server.client(authorization=f"Bearer {bob}") as agent:
             for tool, arguments in TOOLS.items():
                 asked = [agent.call(tool, **arguments, session=session) for session in (handle, invented)]
-                told = [(call.is_error, text_of(call).replace(handle, invented)) for call in asked]
-                assert told[0] == told[1], tool
-                assert "is open" in told[0][1], tool
+                reported = [(call.is_error, text_of(call).replace(handle, invented)) for call in asked]
+                assert reported[0] == reported[1], tool
+                assert "is open" in reported[0][1], tool
         with server.client(authorization=f"Bearer {alice}") as agent:
             assert agent.text("execute_code", code="secret", session=handle).splitlines()[1] == "1"
 
@@ -204,11 +204,11 @@ def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path: Path, s
 
 def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Server, in_process: Command) -> None:
     taken = server.url.split(":")[2].split("/")[0]
-    for args, why in (
+    for args, reason in (
         (("--http", "--host", "0.0.0.0"), "--tokens"),  # noqa: S104 - that is refused
         (("--port", "9000"), "use --http too"),
         (("--http", "--port", "99999"), "port=99999"),
         (("--http", "--port", taken), "cannot listen there"),
         (("--http", "--tokens", "none"), "cannot be read"),
     ):
-        assert why in refused(in_process(tmp_path, "mcp", "--isolation", "local", *args)), args
+        assert reason in refused(in_process(tmp_path, "mcp", "--isolation", "local", *args)), args

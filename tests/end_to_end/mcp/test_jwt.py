@@ -46,16 +46,16 @@ class Signer:
 
 
 def signed(key: Any, *, alg: str = "RS256", kid: str | None = None, **claims: Any) -> str:
-    said = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": "execute", "exp": int(time.time()) + 600} | claims
+    message = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": "execute", "exp": int(time.time()) + 600} | claims
     header = {"alg": alg} | ({"kid": kid} if kid else {})
-    return jwt.encode(header, {name: value for name, value in said.items() if value is not None}, key, algorithms=[alg])
+    return jwt.encode(header, {name: value for name, value in message.items() if value is not None}, key, algorithms=[alg])
 
 
 def forged(secret: bytes) -> str:
     """A token signed with a public key as if that were a secret: a server that believes its header accepts it."""
-    said = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": "execute", "exp": int(time.time()) + 600}
+    message = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": "execute", "exp": int(time.time()) + 600}
     parts = [
-        base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in ({"alg": "HS256", "kid": "first"}, said)
+        base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in ({"alg": "HS256", "kid": "first"}, message)
     ]
     mark = hmac.digest(secret, b".".join(parts), "sha256")
     return b".".join([*parts, base64.urlsafe_b64encode(mark).rstrip(b"=")]).decode()
@@ -152,11 +152,11 @@ def test_tokens_of_others_for_others_and_of_the_past_are_none(server: tuple[Serv
 
 def test_clients_learn_where_tokens_are_issued(server: tuple[Server, str]) -> None:
     running, _ = server
-    found, said = running.ask("GET", "/.well-known/oauth-protected-resource/mcp")
+    found, message = running.ask("GET", "/.well-known/oauth-protected-resource/mcp")
     assert found == 200
-    assert said["resource"] == "https://mcp.example/mcp"
-    assert [one.rstrip("/") for one in said["authorization_servers"]] == [ISSUER]
-    assert said["scopes_supported"] == ["read", "execute", "admin"]
+    assert message["resource"] == "https://mcp.example/mcp"
+    assert [one.rstrip("/") for one in message["authorization_servers"]] == [ISSUER]
+    assert message["scopes_supported"] == ["read", "execute", "admin"]
 
 
 def test_a_new_key_is_found_where_keys_are_published(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_public_key_in_a_file_needs_no_provider(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--jwt-keys", "https://x.example/jwks"], "all three"),
         (["--public-url", "https://x.example"], "all three"),
@@ -193,9 +193,9 @@ def test_a_public_key_in_a_file_needs_no_provider(tmp_path: Path) -> None:
     ids=str,
 )
 def test_options_that_would_let_anybody_in_are_refused(
-    options: list[str], said: str, tmp_path: Path, in_process: Command
+    options: list[str], message: str, tmp_path: Path, in_process: Command
 ) -> None:
     (tmp_path / "private.pem").write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
     done = in_process(tmp_path, "mcp", "--http", "--isolation", "local", *options)
     assert done.returncode == 125
-    assert said in done.stderr
+    assert message in done.stderr

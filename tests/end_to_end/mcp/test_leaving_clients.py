@@ -61,8 +61,8 @@ def test_a_client_of_today_that_leaves_takes_its_cell_along(server: Server, how:
     name = f"today {how}"
     with server.client("auto", x_kernelexec_agent=name) as agent:
         gone = left(server, agent, "auto", name, how=how)
-        said = agent.text("execute_code", code="x + 1")
-        assert said.splitlines()[1] == "42"
+        output = agent.text("execute_code", code="x + 1")
+        assert output.splitlines()[1] == "42"
         assert time.monotonic() - gone < 1 + 1  # in step within a second, and the machine may be busy
 
 
@@ -105,12 +105,12 @@ def collected(agent: Agent, execution_id: str, **more: Any) -> tuple[str, list[i
     end = time.monotonic() + BOUND
     while time.monotonic() < end:
         answer = agent.call("wait_execution", execution_id=execution_id, wait=0.5, cursor=cursor, **more)
-        said = text_of(answer)
-        assert not answer.is_error, said
-        numbers += map(int, re.findall(r"^n=(\d+)$", said, re.MULTILINE))
+        output = text_of(answer)
+        assert not answer.is_error, output
+        numbers += map(int, re.findall(r"^n=(\d+)$", output, re.MULTILINE))
         record = record_of(answer)
         if record["status"] != "running":
-            return said, numbers
+            return output, numbers
         cursor = record["cursor"]
     raise TimeoutError
 

@@ -14,9 +14,9 @@ from tests.support.mcp_server import Server, create_token, serving
 
 def figures(server: Server, **headers: str) -> dict[str, float]:
     """All samples, each by its name and the values of its labels, in the order of those."""
-    status, said = server.ask("GET", "/metrics", b"", **headers)
+    status, answer = server.ask("GET", "/metrics", b"", **headers)
     assert status == 200
-    families = text_string_to_metric_families(said.decode())
+    families = text_string_to_metric_families(answer.decode())
     found = (one for family in families for one in family.samples)
     return {" ".join([one.name, *(value for _, value in sorted(one.labels.items()))]): one.value for one in found}
 

@@ -119,10 +119,10 @@ def test_a_token_that_names_no_user_is_refused_and_says_why(server: tuple[Server
 def test_the_providers_addresses_need_no_token_and_have_the_same_gate(server: tuple[Server, str]) -> None:
     running, known = server
     here = running.url.removesuffix("/mcp")
-    status, told = running.ask("GET", "/.well-known/oauth-protected-resource/mcp")
-    assert (status, told["resource"], told["authorization_servers"]) == (200, running.url, [f"{here}/"])
-    status, told = running.ask("GET", "/.well-known/oauth-authorization-server")
-    assert (status, told["registration_endpoint"], told["token_endpoint"]) == (200, f"{here}/register", f"{here}/token")
+    status, reported = running.ask("GET", "/.well-known/oauth-protected-resource/mcp")
+    assert (status, reported["resource"], reported["authorization_servers"]) == (200, running.url, [f"{here}/"])
+    status, reported = running.ask("GET", "/.well-known/oauth-authorization-server")
+    assert (status, reported["registration_endpoint"], reported["token_endpoint"]) == (200, f"{here}/register", f"{here}/token")
     for method, path in (("GET", "/authorize"), ("POST", "/token"), ("POST", "/register"), ("GET", "/auth/callback")):
         assert running.ask(method, path)[0] in (400, 401)
         assert running.ask(method, path, host="evil.example")[0] == 403
@@ -205,12 +205,12 @@ def test_an_old_clients_session_is_its_users(server: tuple[Server, str], issuer:
     for browser in (alice, carol):
         with connected(StreamableHttpTransport(running.url, auth=browser), "auto"):
             pass
-    said = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    output = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
     accepted = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
     address = urlsplit(running.url)
     connection = HTTPConnection(address.hostname or "", address.port, timeout=BOUND)
     with closing(connection):
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": said})
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": output})
         connection.request("POST", "/mcp", body, accepted | {"authorization": f"Bearer {alice.token}"})
         answer = connection.getresponse()
         answer.read()
@@ -229,5 +229,5 @@ def test_what_strangers_send_to_log_in_is_small(server: tuple[Server, str]) -> N
     for more in ({}, {"Transfer-Encoding": "chunked"}):
         body = client % (b"p" * 2**18)
         chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if more else body
-        status, said = running.ask("POST", "/register", chunked, **kind, **more)
-        assert (status, said["error"]) == (413, "The body must have at most 262144 bytes.")
+        status, output = running.ask("POST", "/register", chunked, **kind, **more)
+        assert (status, output["error"]) == (413, "The body must have at most 262144 bytes.")

@@ -17,7 +17,7 @@ number = 1
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--auth", "auth.py"], "must be MODULE:NAME or FILE.py:NAME of a provider"),
         (["--auth", "nowhere.py:provider"], "--auth nowhere.py cannot be imported: FileNotFoundError"),
@@ -40,14 +40,14 @@ number = 1
     ids=str,
 )
 def test_what_is_no_provider_is_refused_before_anything_is_served(
-    options: list[str], said: str, tmp_path: Path, in_process: Command
+    options: list[str], message: str, tmp_path: Path, in_process: Command
 ) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "wrong.py").write_text("def")
     (tmp_path / "lacking.py").write_text("import no_such_module")
     done = in_process(tmp_path, "mcp", "--http", "--isolation", "local", *options)
     assert done.returncode == 125
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("option", ["--tokens", "--auth", "--jwt-keys"])

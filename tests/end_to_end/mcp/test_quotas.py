@@ -26,8 +26,8 @@ def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> 
         server.client(era, x_kernelexec_agent=f"other-{era}") as other,
     ):
         asked = [one.start("execute_code", code="1", session=f"s{number}") for number in range(6)]
-        said = [text_of(call.result(BOUND)) for call in asked]
-        assert sum("You have 2 open sessions and your limit is 2: end one with close_session." in text for text in said) == 4
+        answer = [text_of(call.result(BOUND)) for call in asked]
+        assert sum("You have 2 open sessions and your limit is 2: end one with close_session." in text for text in answer) == 4
         assert "your limit is 2" in one.text("create_session")
         assert "[ok:" in other.text("execute_code", code="1")
         opened = [row["name"] for row in one.rows("list_sessions", "sessions")]
@@ -60,6 +60,6 @@ def test_a_client_that_calls_too_often_learns_when_to_call_again(server: Server)
     with server.client(x_kernelexec_agent="often") as often, server.client(x_kernelexec_agent="seldom") as seldom:
         for _ in range(40):
             often.do("list_tools")
-        said = [often.text("list_sessions") for _ in range(40)]
-        assert sum("Too many calls: the limit is 30 a minute." in text for text in said) >= 5
+        answer = [often.text("list_sessions") for _ in range(40)]
+        assert sum("Too many calls: the limit is 30 a minute." in text for text in answer) >= 5
         assert not seldom.call("list_sessions").is_error

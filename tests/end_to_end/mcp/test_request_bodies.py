@@ -23,8 +23,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_foreign_hosts_and_pages_and_large_bodies_are_refused(server: Server) -> None:
     assert server.ask("POST", "/mcp", b"{}", Host="evil.example")[0] == 403
     assert server.ask("POST", "/mcp", b"{}", Origin="https://evil.example")[0] == 403
-    status, said = server.ask("POST", "/mcp", b"", **{"Content-Length": str(10**9)})
-    assert (status, "must have at most" in said["error"]) == (413, True)
+    status, answer = server.ask("POST", "/mcp", b"", **{"Content-Length": str(10**9)})
+    assert (status, "must have at most" in answer["error"]) == (413, True)
     assert server.ask("POST", "/mcp", b"{")[0] == 400
     assert [server.ask("GET", path)[0] for path in ("/healthz", "/readyz", "/")] == [200, 200, 404]
 
@@ -34,8 +34,8 @@ def test_the_largest_cell_comes_by_with_every_character_escaped(server: Server, 
     line = "x = '" + "\x01" * (4 * 2**20 - 100) + "'"
     with server.client(era, x_kernelexec_agent=f"large-{era}") as agent:
         assert agent.text("execute_code", code=f"{line}\nlen(x)").splitlines()[1] == str(4 * 2**20 - 100)
-        said = agent.text("execute_code", code=line + " " * 100)
-    assert said.startswith("code is 4194310 bytes, the limit is 4194304")
+        answer = agent.text("execute_code", code=line + " " * 100)
+    assert answer.startswith("code is 4194310 bytes, the limit is 4194304")
 
 
 def test_nothing_is_read_from_a_client_without_a_token(tmp_path: Path) -> None:

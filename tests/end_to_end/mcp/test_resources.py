@@ -97,10 +97,10 @@ print(token)
 """
     execution = record_of(agent.call("execute_code", code=code, session="secret"))["execution_id"]
     for address in ("secret/files/t.txt", "secret/notebook", f"secret/output/{execution}"):
-        said = read(agent, address)[1]
-        assert isinstance(said, str)
-        assert "TOKEN" in said, address
-        assert "s3cr3t-value" not in said, address
+        answer = read(agent, address)[1]
+        assert isinstance(answer, str)
+        assert "TOKEN" in answer, address
+        assert "s3cr3t-value" not in answer, address
     assert "contains a secret" in refused(agent, "secret/files/t.bin")
     too_large = refused(agent, "secret/files/s3cr3t-value")
     assert "the limit of a binary resource is" in too_large
@@ -112,15 +112,15 @@ def test_the_output_of_a_running_cell_is_what_it_is_so_far(agent: Agent) -> None
     assert read(agent, f"runs/output/{record_of(begun)['execution_id']}") == ("text/plain", "begun\n")
     agent.call("interrupt_kernel", session="runs")
     long = agent.call("execute_code", code="print('x' * 2_000_000)", session="runs")
-    said = read(agent, f"runs/output/{record_of(long)['execution_id']}")[1]
-    assert isinstance(said, str)
-    assert said.endswith(f"\n[read_output with offset={TEXT_BYTES} continues]")
-    assert len(said) < TEXT_BYTES + 100
+    answer = read(agent, f"runs/output/{record_of(long)['execution_id']}")[1]
+    assert isinstance(answer, str)
+    assert answer.endswith(f"\n[read_output with offset={TEXT_BYTES} continues]")
+    assert len(answer) < TEXT_BYTES + 100
     quotes = agent.call("execute_code", code="print('\"' * 2_000_000)", session="runs")
-    said = read(agent, f"runs/output/{record_of(quotes)['execution_id']}")[1]
-    assert isinstance(said, str)
-    assert len(json.dumps(said)) < TEXT_BYTES + 200
-    assert said.endswith(f"\n[read_output with offset={said.index(chr(10))} continues]")
+    answer = read(agent, f"runs/output/{record_of(quotes)['execution_id']}")[1]
+    assert isinstance(answer, str)
+    assert len(json.dumps(answer)) < TEXT_BYTES + 200
+    assert answer.endswith(f"\n[read_output with offset={answer.index(chr(10))} continues]")
 
 
 def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:
         for token in (bob, reader):
             with server.client(authorization=f"Bearer {token}") as agent:
                 for rest in ("notebook", "files/f", f"output/{execution}"):
-                    said = [refused(agent, f"{session}/{rest}").replace(handle, invented) for session in (handle, invented)]
-                    assert said[0] == said[1]
-                    assert f"No session '{invented}' is open" in said[0]
+                    answer = [refused(agent, f"{session}/{rest}").replace(handle, invented) for session in (handle, invented)]
+                    assert answer[0] == answer[1]
+                    assert f"No session '{invented}' is open" in answer[0]
                 assert "No session 'named' is open" in refused(agent, "named/notebook")
 
 

@@ -47,8 +47,8 @@ def services() -> dict[str, Any]:
     return services
 
 
-def nanoseconds(said: str) -> int:
-    return int(said.removesuffix("s")) * _NANO
+def nanoseconds(message: str) -> int:
+    return int(message.removesuffix("s")) * _NANO
 
 
 def as_started(service: dict[str, Any], volume: str, tokens: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -245,8 +245,8 @@ def test_the_image_installs_what_the_package_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["mcp"]]
     names = sorted({re.split(r"[<>=]", line)[0].lower().replace("_", "-") for line in wanted})
-    said = (ROOT / "images/requirements/server.txt").read_text(encoding="utf-8").splitlines()
-    assert said[1:] == names
+    message = (ROOT / "images/requirements/server.txt").read_text(encoding="utf-8").splitlines()
+    assert message[1:] == names
 
 
 def test_the_package_that_goes_into_the_image_is_the_same_for_the_same_files() -> None:

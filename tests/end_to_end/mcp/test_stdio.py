@@ -73,8 +73,8 @@ def test_progress_comes_while_a_call_blocks(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
         client.progress = "mine"
         client.answer(client.call("execute_code", code="print('at work', flush=True)\nimport time\ntime.sleep(6)"))
-        told = [json.loads(line)["params"] for line in client.lines if b"notifications/progress" in line]
-    [progress] = told
+        reported = [json.loads(line)["params"] for line in client.lines if b"notifications/progress" in line]
+    [progress] = reported
     assert (progress["progressToken"], progress["message"]) == ("mine", "5 s: at work")
 
 
@@ -147,7 +147,7 @@ def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path, in_pro
 
 
 @pytest.mark.parametrize(
-    ("option", "why"),
+    ("option", "reason"),
     [
         (("--timeout", "0"), "timeout=0"),
         (("--workspace", " "), "must not be empty"),
@@ -155,10 +155,10 @@ def test_without_a_choice_of_isolation_it_refuses_at_once(tmp_path: Path, in_pro
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(
-    option: tuple[str, str], why: str, tmp_path: Path, in_process: Command
+    option: tuple[str, str], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
     chosen = () if option[0] == "--isolation" else ("--isolation", "local")
-    assert why in refused(in_process(tmp_path, "mcp", *chosen, *option))
+    assert reason in refused(in_process(tmp_path, "mcp", *chosen, *option))
 
 
 def test_without_fastmcp_the_way_to_install_it_is_reported(tmp_path: Path) -> None:

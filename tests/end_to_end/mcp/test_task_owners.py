@@ -23,13 +23,13 @@ def test_a_strangers_task_is_one_that_there_is_not(tmp_path: Path) -> None:
         task = begin(one, "execute_code", code="import time; time.sleep(3); print('mine')")
         begin(other, "execute_code", code="import time; time.sleep(3)")
         for method, more in METHODS.items():
-            said = []
+            output = []
             for number in (task.task_id, "f" * 32):
                 with pytest.raises(MCPError) as caught:
                     request(other, method, number, **more)
-                said.append((caught.value.error.code, caught.value.error.message.replace(number, "")))
-            assert said[0] == said[1]
-            assert said[0][0] == UNKNOWN
+                output.append((caught.value.error.code, caught.value.error.message.replace(number, "")))
+            assert output[0] == output[1]
+            assert output[0][0] == UNKNOWN
         assert "mine" in text_of(answer_of(until(one, task.task_id, "completed")))
         body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"taskId": task.task_id, "_meta": META}}
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", "mcp-name": "other"}

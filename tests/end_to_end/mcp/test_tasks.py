@@ -162,12 +162,12 @@ def test_a_task_asks_its_client_when_the_turn_comes(connect: Connect, answer: bo
         [(key, question)] = asking.input_requests.items()
         assert question["method"] == "elicitation/create"
         assert "rule 'sudo'" in question["params"]["message"]
-        said = {"action": "accept", "content": {"approve": answer}}
+        output = {"action": "accept", "content": {"approve": answer}}
         request(agent, "tasks/update", task.task_id, input_responses={"other": {"roots": []}})
         with pytest.raises(MCPError, match="must have an action"):
             request(agent, "tasks/update", task.task_id, input_responses={key: {"action": "perhaps"}})
         assert request(agent, "tasks/get", task.task_id).status == "input_required"
-        request(agent, "tasks/update", task.task_id, input_responses={key: said})
+        request(agent, "tasks/update", task.task_id, input_responses={key: output})
         ended = answer_of(until(agent, task.task_id, "completed"))
         assert ("ran" in text_of(ended).splitlines()) == answer
         assert record_of(ended)["status"] == ("ok" if answer else "aborted")

@@ -177,7 +177,7 @@ def test_a_command_that_still_runs_says_so(agent: Agent, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
         ({"command": " "}, "command is empty"),
         ({"command": "ls", "timeout": 0}, "timeout=0"),
@@ -188,15 +188,15 @@ def test_a_command_that_still_runs_says_so(agent: Agent, name: str) -> None:
         ({"command": "ls", "wait": -1}, "wait=-1"),
     ],
 )
-def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments: dict[str, Any], why: str) -> None:
+def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments: dict[str, Any], reason: str) -> None:
     found = structure(agent.call("execute_command", **({"session": "refusals"} | arguments)))
     assert [found[field] for field in (*SEVEN[:3], "execution_time")] == [False, -1, "", 0.0]
-    assert why in found["stderr"]
+    assert reason in found["stderr"]
     assert found["command"] == arguments["command"]
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "why"),
+    ("tool", "arguments", "reason"),
     [
         ("execute_code", {"code": ""}, "code is empty"),
         ("execute_code", {"code": "1", "session": "a b"}, "session name 'a b'"),
@@ -212,11 +212,13 @@ def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments:
         ("no_tool", {}, "Unknown tool: 'no_tool'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(agent: Agent, tool: str, arguments: dict[str, Any], why: str) -> None:
+def test_what_makes_no_sense_is_refused_with_the_reason(
+    agent: Agent, tool: str, arguments: dict[str, Any], reason: str
+) -> None:
     agent.call("execute_code", code="1")
     refused = agent.call(tool, **arguments)
     assert refused.is_error
-    assert why in text_of(refused)
+    assert reason in text_of(refused)
     assert "pydantic" not in text_of(refused)
 
 

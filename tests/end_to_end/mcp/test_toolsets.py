@@ -38,7 +38,7 @@ def test_only_what_is_named_is_served(given: str, groups: list[str], era: str, t
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--tools", "core,file", "tools='file' is no group of tools (did you mean 'files'?)"),
         ("--tools", "core,,files", "tools='' is no group of tools"),
@@ -46,11 +46,11 @@ def test_only_what_is_named_is_served(given: str, groups: list[str], era: str, t
     ],
 )
 def test_what_is_no_group_or_directory_is_refused(
-    option: str, value: str, said: str, tmp_path: Path, in_process: Command
+    option: str, value: str, message: str, tmp_path: Path, in_process: Command
 ) -> None:
     done = in_process(tmp_path, "mcp", "--isolation", "local", option, value)
     assert done.returncode == 125
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_clients_entry_has_the_directory_of_wheels_by_its_path_and_the_network_by_its_word() -> None:

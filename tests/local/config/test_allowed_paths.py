@@ -46,17 +46,17 @@ CHOICES: dict[str, tuple[str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize(("work_dir", "said"), CHOICES.values(), ids=CHOICES)
-def test_a_session_works_only_within_them(base: Path, work_dir: str, said: str | None) -> None:
+@pytest.mark.parametrize(("work_dir", "text"), CHOICES.values(), ids=CHOICES)
+def test_a_session_works_only_within_them(base: Path, work_dir: str, text: str | None) -> None:
     config = {"allowed_paths": [base / "to_allowed", base / "also"], "notebook": False}
     named = work_dir.format(base=base)
     with Executor("local", workspace=base / "workspaces", config=config) as executor:
-        if said is None:
+        if text is None:
             assert executor.session("a", work_dir=named).workspace == Path(named).resolve()
             return
         with pytest.raises(InvalidWorkDir) as caught:
             executor.session("a", work_dir=named)
-        assert said.format(base=base) in str(caught.value)
+        assert text.format(base=base) in str(caught.value)
         assert executor.sessions() == ()
         assert executor.session("b").workspace == base / "workspaces" / "b"
 
@@ -95,8 +95,8 @@ def test_a_command_starts_within_the_workspace_only(base: Path) -> None:
     with Executor("local", workspace=base / "workspaces", config={"allowed_paths": [base / "allowed"]}) as executor:
         session = executor.session("a", work_dir=base / "allowed")
         assert session.execute_command("pwd", work_dir="in/deep").stdout == f"{base}/allowed/in/deep\n"
-        for work_dir, said in {"out": "is outside of", "nothing": "does not exist", "file": "is not a directory"}.items():
-            with pytest.raises(InvalidWorkDir, match=said):
+        for work_dir, text in {"out": "is outside of", "nothing": "does not exist", "file": "is not a directory"}.items():
+            with pytest.raises(InvalidWorkDir, match=text):
                 session.execute_command("pwd", work_dir=work_dir)
 
 

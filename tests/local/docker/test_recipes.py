@@ -25,9 +25,9 @@ def test_the_wheel_of_this_package_holds_all_recipes(tmp_path: Path) -> None:
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(tmp_path / "installed")
     program = "from kernelexec.docker.images.recipes import recipe; print([*recipe('agent').files.values()])"
-    said = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path / "installed", check=True, capture_output=True, text=True
     )
-    paths = re.findall(r"PosixPath\('(.+?)'\)", said.stdout)
+    paths = re.findall(r"PosixPath\('(.+?)'\)", answer.stdout)
     assert paths
     assert all(Path(path).is_relative_to(tmp_path / "installed/kernelexec/images") and Path(path).is_file() for path in paths)

@@ -62,8 +62,8 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
 
     with caplog.at_level(logging.ERROR, "kernelexec"):
         asyncio.run(main())
-    [told] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
-    assert told.__dict__["reason"].startswith("A session 'a' is open already: ")
+    [reported] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
+    assert reported.__dict__["reason"].startswith("A session 'a' is open already: ")
     assert given_up == [left]
     assert found[0].journal is not None
     assert found[0].journal._fd is None

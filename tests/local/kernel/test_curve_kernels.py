@@ -223,8 +223,8 @@ def test_any_jupyter_client_and_any_process_of_ours_can_attach_by_the_connection
         await run_cell(kernel, "x = 5")
         command = [sys.executable, "-c", ATTACH, str(kernel.connection_file)]
         assert (await anyio.run_process(command)).stdout == b"5\n"
-        told = await request_once(RuntimeDirectory(short_path / "1"), "kernelexec_variables_request", {}, patience=BOUND)
-        assert [variable["name"] for variable in told["variables"]] == ["x"]
+        reported = await request_once(RuntimeDirectory(short_path / "1"), "kernelexec_variables_request", {}, patience=BOUND)
+        assert [variable["name"] for variable in reported["variables"]] == ["x"]
         assert await text_of(kernel, "print(x)") == "5\n"
 
     with_kernel(short_path, use)
@@ -288,8 +288,8 @@ def test_a_kernel_is_reached_where_its_ports_are_published_once_it_serves(short_
     async def use(kernel: Kernel) -> None:
         assert published.refused > 0
         assert await text_of(kernel, "print('x' * 1000)") == "x" * 1000 + "\n"
-        said = json.loads(kernel.connection_file.read_text())
-        assert {name: said[name] for name in published.where} == published.where
+        content = json.loads(kernel.connection_file.read_text())
+        assert {name: content[name] for name in published.where} == published.where
         assert connection_to(short_path).ports == {name: port for name, port in published.where.items() if name != "ip"}
         await kernel.interrupter.signal(signal.SIGKILL)
         await kernel.died.wait()
@@ -369,14 +369,14 @@ def test_a_kernel_ends_with_all_its_commands_when_its_owner_is_killed_though_a_f
 
 
 def test_the_order_says_all_that_a_kernel_elsewhere_needs(short_path: Path) -> None:
-    told = RuntimeDirectory(short_path / "1")
-    connection = told.create("curve")
-    order = json.loads(told.launch_environment("token", {}, lease_seconds=5.0)["KERNELEXEC_LAUNCH"])
+    reported = RuntimeDirectory(short_path / "1")
+    connection = reported.create("curve")
+    order = json.loads(reported.launch_environment("token", {}, lease_seconds=5.0)["KERNELEXEC_LAUNCH"])
     assert order["lease_seconds"] == 5.0
     assert "owner" not in order
-    assert order["connection"] == json.loads(told.connection_file.read_text())
+    assert order["connection"] == json.loads(reported.connection_file.read_text())
     assert zmq.utils.z85.decode(order["connection"]["curve_publickey"]) == connection.server_key
-    assert told.connection_file.stat().st_mode & 0o777 == 0o600
-    assert told.read_connection() == connection
-    assert sorted(place.name for place in told.path.iterdir()) == ["connection.json"]
-    told.remove()
+    assert reported.connection_file.stat().st_mode & 0o777 == 0o600
+    assert reported.read_connection() == connection
+    assert sorted(place.name for place in reported.path.iterdir()) == ["connection.json"]
+    reported.remove()

@@ -35,10 +35,10 @@ class Victim:
             peer, _ = self._server.accept()
             with peer:
                 peer.settimeout(0.5)
-                if (said := peer.recv(65536)) == b"stop":
+                if (message := peer.recv(65536)) == b"stop":
                     return
                 self.connections += 1
-                self.received += said
+                self.received += message
 
     def close(self) -> None:
         with socket.socket(socket.AF_UNIX) as last:
@@ -55,8 +55,8 @@ def victim(short_path: Path) -> Iterator[Victim]:
     daemon.close()
 
 
-@pytest.mark.parametrize(("body", "said"), STARTS.values(), ids=STARTS)
-def test_a_kernel_that_does_not_come_up_is_a_clear_error(body: str, said: str, short_path: Path, victim: Victim) -> None:
+@pytest.mark.parametrize(("body", "message"), STARTS.values(), ids=STARTS)
+def test_a_kernel_that_does_not_come_up_is_a_clear_error(body: str, message: str, short_path: Path, victim: Victim) -> None:
     config = {
         "python": program(short_path, body),
         "budgets": {"start": 1.0, "stop": 0.2},
@@ -66,7 +66,7 @@ def test_a_kernel_that_does_not_come_up_is_a_clear_error(body: str, said: str, s
     open_before, directories_before = descriptors(), runtime_directories()
     with Executor(isolation="local", workspace=short_path / "w", config=config) as executor:
         started = time.monotonic()
-        with pytest.raises(KernelStartFailed, match=f"(?s){said}") as caught:
+        with pytest.raises(KernelStartFailed, match=f"(?s){message}") as caught:
             executor.session("s")
         assert time.monotonic() - started < 10
         assert caught.value.may_have_run is False

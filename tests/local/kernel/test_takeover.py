@@ -36,9 +36,9 @@ def resumed(place: Path, then: Callable[[Kernel, Execution], Awaitable[None]] | 
             if then is not None:
                 await then(kernel, execution)
             await execution.ended.wait()
-            said = execution.reply_metadata.get("kernelexec")
-            assert isinstance(said, dict)
-            assert said["token"] == kernel.token
+            answer = execution.reply_metadata.get("kernelexec")
+            assert isinstance(answer, dict)
+            assert answer["token"] == kernel.token
             return execution
 
     return asyncio.run(take()), collector
@@ -176,8 +176,8 @@ def test_an_unread_flood_goes_on_and_is_bounded_and_reported(short_path: Path) -
     assert text.endswith("tail\n")
     assert "bytes of output were not kept when the kernel changed its owner" in text
     assert collector.has_cuts
-    told = len("\n[... 9999999 bytes of output were not kept when the kernel changed its owner ...]\n")
-    assert collector.total_bytes == pytest.approx(10_000_010 + told, abs=2)
+    reported = len("\n[... 9999999 bytes of output were not kept when the kernel changed its owner ...]\n")
+    assert collector.total_bytes == pytest.approx(10_000_010 + reported, abs=2)
 
 
 def test_an_owner_that_is_slow_to_read_when_it_dies_holds_the_cell_up_no_longer(short_path: Path) -> None:

@@ -30,11 +30,11 @@ class Runs:
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = str(scratch)
-        self.told: list[tuple[list[str], str | None]] = []
+        self.reported: list[tuple[list[str], str | None]] = []
 
     def run_argv(self, argv: list[str], *, text: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
         assert text in argv[-2 if platform.PLATFORM.keeps_shell_state else -1]
-        self.told.append((argv, cwd))
+        self.reported.append((argv, cwd))
         if platform.PLATFORM.keeps_shell_state:
             subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)
 
@@ -46,7 +46,7 @@ def test_what_a_command_changed_lasts_where_a_shell_can_save_it(
     lasting.run(shell, f"cd {tmp_path}; export KX_LASTS=1", None, None)
     lasting.run(shell, "true", None, None)
     directory, env = lasting.next_start(shell)
-    (_, first), (argv, second) = shell.told
+    (_, first), (argv, second) = shell.reported
     assert first is None
     if system.keeps_shell_state:
         assert (directory, second, env["KX_LASTS"]) == (str(tmp_path), str(tmp_path), "1")
@@ -87,11 +87,11 @@ TOLD = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], re
 
 
 def test_limits_are_lowered_where_the_system_has_any() -> None:
-    def told(code: str) -> str:
+    def reported(code: str) -> str:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert told(LIMITED.format(gone="", told=TOLD)) == "99 0\n"
-    assert told(LIMITED.format(gone="platform.resource = None; ", told=TOLD)) == told(TOLD)
+    assert reported(LIMITED.format(gone="", reported=TOLD)) == "99 0\n"
+    assert reported(LIMITED.format(gone="platform.resource = None; ", reported=TOLD)) == reported(TOLD)
 
 
 def test_a_command_beside_the_cells_is_ended_by_its_group(system: LauncherPlatform, monkeypatch: pytest.MonkeyPatch) -> None:

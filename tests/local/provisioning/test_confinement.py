@@ -132,13 +132,13 @@ class Place:
         (base / "home" / ".netrc").write_text(SECRET)
         connection = self.other.connection_file
         assert connection is not None
-        said = self.session.execute("import os; print(os.getppid())").stdout
-        self.told = {
+        answer = self.session.execute("import os; print(os.getppid())").stdout
+        self.reported = {
             "outside": str(self.outside),
             "victim": str(self.victim),
             "key": str(base / "home" / ".ssh" / "id_ed25519"),
             "server": os.getpid(),
-            "forks": int(said),
+            "forks": int(answer),
             "others_kernel": int(self.other.execute("import os; print(os.getpid())").stdout),
             "others_connection": str(connection),
             "others_file": str(self.other.workspace / "own"),
@@ -148,7 +148,7 @@ class Place:
 
     def tries(self, code: str, way: str) -> str:
         """What comes of it: the error's name."""
-        script = f"{MEANS}\nglobals().update({self.told!r})\ncode = {code!r}\n"
+        script = f"{MEANS}\nglobals().update({self.reported!r})\ncode = {code!r}\n"
         alone = f"{script}{WAYS['cell']}"
         if way == "command":
             result: ExecutionResult = self.session.execute_command(f"{sys.executable} -", stdin=alone)
@@ -235,22 +235,22 @@ def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", FILES | PROCESSES)
 def test_what_is_another_ones_stays_so(place: Place, what: str, way: str) -> None:
-    said = place.tries((FILES | PROCESSES)[what], way)
-    assert said in ("PermissionError", "OSError", "FileNotFoundError", "ProcessLookupError"), said
+    answer = place.tries((FILES | PROCESSES)[what], way)
+    assert answer in ("PermissionError", "OSError", "FileNotFoundError", "ProcessLookupError"), answer
     assert place.unchanged()
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", NETWORK)
 def test_without_a_network_nothing_is_reached(offline: Place, what: str, way: str) -> None:
-    said = offline.tries(NETWORK[what], way)
-    assert said in ("PermissionError", "OSError", "gaierror"), said
+    answer = offline.tries(NETWORK[what], way)
+    assert answer in ("PermissionError", "OSError", "gaierror"), answer
 
 
 @needs_bubblewrap
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", FILES | PROCESSES | NETWORK)
 def test_in_namespaces_there_is_nothing_of_the_kind(wrapped: Place, what: str, way: str) -> None:
-    said = wrapped.tries((FILES | PROCESSES | NETWORK)[what], way)
-    assert said in REFUSED or what in ITS_OWN, said
+    answer = wrapped.tries((FILES | PROCESSES | NETWORK)[what], way)
+    assert answer in REFUSED or what in ITS_OWN, answer
     assert wrapped.unchanged()

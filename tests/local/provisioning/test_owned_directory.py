@@ -123,8 +123,8 @@ def test_what_a_killed_owner_left_is_removed_and_reported(
         assert swept(base) == []
     [record] = caplog.records
     assert (record.message, record.levelname) == ("kernelexec.orphaned_root_removed", "INFO")
-    told = record.__dict__
-    assert (told["root"], told["owner_pid"], told["sessions"]) == (str(root), owner.pid, ["work"])
+    reported = record.__dict__
+    assert (reported["root"], reported["owner_pid"], reported["sessions"]) == (str(root), owner.pid, ["work"])
 
 
 def test_an_owner_that_is_a_zombie_is_dead(base: Path, owner: subprocess.Popen[str]) -> None:

@@ -98,13 +98,13 @@ def test_an_interpreter_without_ipykernel_is_reported_with_the_prefix(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("isolation", "config", "why"),
+    ("isolation", "config", "reason"),
     [
         ("local", {"programs": {"prefix_kernel": True}}, "programs.prefix must be set too"),
         ("container", {"programs": {"prefix": "uv run", "prefix_kernel": True}}, "container.python"),
         ("local", {"programs": {"prefix": "uv run", "prefix_kernel": True}, "pool": {"size": 1}}, "pool.size must be 0"),
     ],
 )
-def test_where_it_cannot_be_it_is_refused(isolation: Any, config: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidConfig, match=why):
+def test_where_it_cannot_be_it_is_refused(isolation: Any, config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidConfig, match=reason):
         load(isolation, config=config)

@@ -53,8 +53,10 @@ def test_two_executors_keep_two_records_of_one_name(tmp_path: Path) -> None:
 def test_two_processes_keep_two_records_of_one_name(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as mine:
         session = mine.session("same")
-        told = subprocess.run([sys.executable, "-c", OTHER, str(tmp_path)], capture_output=True, text=True, check=True).stdout
-        assert told == f"True {tmp_path / 'same' / 'same-2.ipynb'}\n"
+        reported = subprocess.run(
+            [sys.executable, "-c", OTHER, str(tmp_path)], capture_output=True, text=True, check=True
+        ).stdout
+        assert reported == f"True {tmp_path / 'same' / 'same-2.ipynb'}\n"
         assert session.execute("'mine'").ok
         session.save_notebook()
         assert sources(session.notebook) == ["'mine'"]

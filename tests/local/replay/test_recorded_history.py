@@ -46,7 +46,7 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "outcome", "why"),
+    ("cell", "outcome", "cause_text"),
     [
         (RecordedCell("x = 1", status="aborted"), "skipped", "never ran"),
         (RecordedCell("x = 1", status="unfinished"), "unfinished", "had not ended"),
@@ -55,12 +55,14 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
         (RecordedCell("x = 1", status="error", ended_kernel=True), "unfinished", "ended its kernel"),
     ],
 )
-def test_a_cell_that_did_not_end_by_itself_is_not_repeated(tmp_path: Path, cell: RecordedCell, outcome: str, why: str) -> None:
+def test_a_cell_that_did_not_end_by_itself_is_not_repeated(
+    tmp_path: Path, cell: RecordedCell, outcome: str, cause_text: str
+) -> None:
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
             found, names = await played(executor, "c", History((cell,)))
             assert (found.cells[0].outcome, names) == (outcome, "[]")
-            assert why in (found.cells[0].reason or "")
+            assert cause_text in (found.cells[0].reason or "")
 
     anyio.run(run)
 

@@ -39,16 +39,18 @@ def test_a_malformed_notebook_is_refused_before_anything_starts(own: Executor, t
     assert not (tmp_path / "workspaces" / "again").exists()
 
 
-@pytest.mark.parametrize(("source", "why"), [("x = '\x00'", "NUL"), ("x = '\ud800'", "surrogate"), ("#" * 5_000_000, "limit")])
+@pytest.mark.parametrize(
+    ("source", "reason"), [("x = '\x00'", "NUL"), ("x = '\ud800'", "surrogate"), ("#" * 5_000_000, "limit")]
+)
 def test_a_cell_that_no_kernel_could_take_is_refused_before_anything_starts(
-    own: Executor, tmp_path: Path, source: str, why: str
+    own: Executor, tmp_path: Path, source: str, reason: str
 ) -> None:
     path = tmp_path / "a.ipynb"
     kept: dict[str, Any] = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
     found = [{**kept, "source": text} for text in ("open('mark', 'w')", source)]
     notebook = {"cells": found, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
     path.write_text(json.dumps(notebook), encoding="utf-8")
-    with pytest.raises(InvalidCode, match=f"cell 2 of .*{why}"):
+    with pytest.raises(InvalidCode, match=f"cell 2 of .*{reason}"):
         own.session("again", notebook=path)
     assert own.sessions() == ()
 

@@ -133,8 +133,8 @@ def test_whatever_is_raised_ends_nothing_but_the_cell(part: str, ending: BaseExc
     options = {"approver": raising} if part == "approver" else {"validators": [raising]}
     with opened(tmp_path, config={"rules": {"ask": "always"}}, **options) as executor:
         for name in ("a", "a", "b"):
-            why = refused(executor.session(name).execute("1", approver=None))
-            assert f"{type(ending).__name__}: gone" in why
+            cause_text = refused(executor.session(name).execute("1", approver=None))
+            assert f"{type(ending).__name__}: gone" in cause_text
         with pytest.raises(SecurityError, match=type(ending).__name__):
             executor.session("a").start_background("sleep 60")
 
@@ -153,9 +153,9 @@ def test_an_approver_that_cancels_its_own_task_refuses(tmp_path: Path) -> None:
         assert session.execute("1").text == "1\n"
 
 
-@pytest.mark.parametrize("said", [True, "yes", 1, object()])
-def test_what_is_no_decision_is_a_denial(said: Any, tmp_path: Path) -> None:
-    with opened(tmp_path, validators=[lambda _: said]) as executor:
+@pytest.mark.parametrize("expected", [True, "yes", 1, object()])
+def test_what_is_no_decision_is_a_denial(expected: Any, tmp_path: Path) -> None:
+    with opened(tmp_path, validators=[lambda _: expected]) as executor:
         assert "must return Allow, Ask, Deny, Rewrite or None" in refused(executor.session().execute("1"))
 
 
@@ -219,11 +219,11 @@ def test_an_approved_cell_runs_and_says_so(approver: Callable[[], Any], tmp_path
         assert result.notes[0].startswith("It was approved")
 
 
-@pytest.mark.parametrize(("approver", "why"), NO.values(), ids=NO)
-def test_whatever_is_no_yes_is_a_no(approver: Callable[[], Any], why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("approver", "cause_text"), NO.values(), ids=NO)
+def test_whatever_is_no_yes_is_a_no(approver: Callable[[], Any], cause_text: str, tmp_path: Path) -> None:
     options = {"rules": {"ask": "always"}, "budgets": {"approval": 0.2}}
     with opened(tmp_path, approver=approver(), config=options) as executor:
-        assert why in refused(executor.session().execute("1 + 1"))
+        assert cause_text in refused(executor.session().execute("1 + 1"))
 
 
 def test_what_the_rules_refuse_is_asked_about_and_nothing_else(tmp_path: Path) -> None:
@@ -437,9 +437,9 @@ def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, t
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_that_cannot_be_asked_refuses(era: str, tmp_path: Path) -> None:
     with connected(transport(tmp_path, "--ask", "always"), era) as agent:
-        said = agent.call("execute_code", code="1 + 1")
-        assert "cannot be asked" in text_of(said)
-        assert record_of(said)["status"] == "aborted"
+        expected = agent.call("execute_code", code="1 + 1")
+        assert "cannot be asked" in text_of(expected)
+        assert record_of(expected)["status"] == "aborted"
 
 
 @pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("n\n", 126), ("\n", 126)])

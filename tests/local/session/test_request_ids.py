@@ -207,15 +207,15 @@ def test_a_caller_killed_during_the_cell_learns_that_the_outcome_is_unknown(tmp_
     wait_for(tmp_path / "a" / "begun")
     kill(owner)
     path = tmp_path / ".journals" / "a.jsonl"
-    said = list(read(path))
-    assert [one["event"] for one in said] == ["opened", "kernel", "started", "finished", "started"]
-    assert (said[-1]["code"], said[-1]["request_id"]) == (FOR_EVER, "r")
+    answer = list(read(path))
+    assert [one["event"] for one in answer] == ["opened", "kernel", "started", "finished", "started"]
+    assert (answer[-1]["code"], answer[-1]["request_id"]) == (FOR_EVER, "r")
     assert path.read_bytes().endswith(b"\n")
 
     async def main(session: AsyncSession) -> None:
         results = await asyncio.gather(*(session.execute(FOR_EVER, request_id="r") for _ in range(20)))
         assert {(result.status, result.state, result.exit_code) for result in results} == {("unknown", "unknown", None)}
-        assert results[0].execution_id == said[-1]["execution_id"]
+        assert results[0].execution_id == answer[-1]["execution_id"]
         assert "not run again" in results[0].notes[0]
         assert count(tmp_path) == 1
         assert (await session.execute("x = 1", request_id="before")).ok

@@ -47,9 +47,9 @@ def test_a_session_whose_owner_was_killed_is_replayed_with_a_true_report(killed:
     journal = journal_path(killed, "a")
     raw = journal.read_bytes()
     assert raw.endswith(b"\n")
-    said = list(read(journal))
-    assert len(said) == len(raw.splitlines())
-    assert [one["event"] for one in said] == ["opened", "kernel", *["started", "finished"] * 5, "started"]
+    answer = list(read(journal))
+    assert len(answer) == len(raw.splitlines())
+    assert [one["event"] for one in answer] == ["opened", "kernel", *["started", "finished"] * 5, "started"]
     with Executor("local", workspace=killed) as executor:
         session = executor.session("a", notebook=journal)
         assert outcomes(session) == ["repeated", "repeated", "repeated", "unsafe", "repeated", "unfinished"]

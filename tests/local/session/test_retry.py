@@ -28,15 +28,15 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def test_success_is_the_status_not_the_text(session: Session) -> None:
     found = session.execute_with_retry("print('no error, no exception')")
     assert (found.success, len(found.attempts)) == (True, 1)
-    [said] = found.history
-    assert {name: said[name] for name in ("attempt", "success", "result", "diagnosis", "kernel_restarted")} == {
+    [answer] = found.history
+    assert {name: answer[name] for name in ("attempt", "success", "result", "diagnosis", "kernel_restarted")} == {
         "attempt": 1,
         "success": True,
         "result": "no error, no exception\n",
         "diagnosis": None,
         "kernel_restarted": False,
     }
-    assert said["duration"] > 0
+    assert answer["duration"] > 0
 
 
 def test_what_always_fails_is_tried_so_often(session: Session) -> None:

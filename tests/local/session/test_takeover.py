@@ -68,9 +68,9 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     assert events[0].execution_id == result.execution_id
     assert not [event for event in events if isinstance(event, SessionOpened | KernelChanged)]
     assert [event.cell.source for event in events if isinstance(event, CellStarted)] == ["x, y"]
-    said = [one["event"] for one in read(journal_path(tmp_path, "a"))]
+    answer = [one["event"] for one in read(journal_path(tmp_path, "a"))]
     opening = ["opened", "kernel", "started", "finished", "started"]
-    assert said == [*opening, "adopted", "finished", "started", "finished", "closing", "closed"]
+    assert answer == [*opening, "adopted", "finished", "started", "finished", "closing", "closed"]
     assert [cell["source"] for cell in cells_of(tmp_path / "a" / "a.ipynb")] == ["y = 2", LAST, "x, y"]
     assert not (tmp_path / "a" / "a-2.ipynb").exists()
     assert [cell.source for cell in read_history(journal_path(tmp_path, "a")).cells] == ["y = 2", LAST, "x, y"]
@@ -90,14 +90,14 @@ def test_the_log_has_head_and_tail_of_a_cell_that_was_taken_over(tmp_path: Path)
     with session_owner(tmp_path, code) as (owner, path):
         kill_after(owner, "before")
         go_on(tmp_path, path, main, log)
-    told = [line.partition(f"cell {results[0].execution_id[:8]} ")[2] for line in log.path.read_text().splitlines()]
-    told = [line for line in told if line]
-    assert told[0].startswith("goes on")
-    assert told[1] == "out | before"
-    assert told[2].startswith("out | line")  # a piece of output may end within a line
-    assert told[-2] == "out | line 29999"
-    assert told[-1].startswith("ended: ok")
-    assert not [line for line in told if line.startswith("late")]
+    reported = [line.partition(f"cell {results[0].execution_id[:8]} ")[2] for line in log.path.read_text().splitlines()]
+    reported = [line for line in reported if line]
+    assert reported[0].startswith("goes on")
+    assert reported[1] == "out | before"
+    assert reported[2].startswith("out | line")  # a piece of output may end within a line
+    assert reported[-2] == "out | line 29999"
+    assert reported[-1].startswith("ended: ok")
+    assert not [line for line in reported if line.startswith("late")]
 
 
 def test_a_cell_that_ended_without_an_owner_has_its_result(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Journal], None
         rotate,
         lambda journal: journal.path.unlink(),
         lambda journal: os.truncate(journal.path, 0),
-        rewrite(lambda said: {**said, "result": {"status": 5}} if "result" in said else said),
+        rewrite(lambda message: {**message, "result": {"status": 5}} if "result" in message else message),
     ],
     ids=["rotated", "removed", "emptied", "changed"],
 )
@@ -71,7 +71,7 @@ def test_a_journal_that_another_program_rewrote_still_knows_its_requests(tmp_pat
     journal(started(1, "é"))
     journal(finished(1, "é"))
     journal.close()
-    rewrite(lambda said: said)(journal)
+    rewrite(lambda message: message)(journal)
     known = Journal(tmp_path / "s.jsonl", limit_bytes=20_000).find_request("é")
     assert known is not None
     assert known.result is not None

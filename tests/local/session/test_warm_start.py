@@ -16,7 +16,7 @@ from tests.support.engine import needs_bubblewrap
 _SAID = 'bwrap: Can\'t bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount "/newroot/x": Invalid argument'
 
 
-def failing(place: Path, times: int, said: str) -> Path:
+def failing(place: Path, times: int, message: str) -> Path:
     """A directory of programs with a bubblewrap that fails so often, and then does what it should; the tries are counted."""
     (programs := place / "programs").mkdir()
     script = f"""#!/bin/sh
@@ -25,7 +25,7 @@ echo >> {place}/tries
 cat {place}/said >&2
 exit 1
 """
-    (place / "said").write_text(said + "\n")
+    (place / "said").write_text(message + "\n")
     (programs / "bwrap").write_text(script)
     (programs / "bwrap").chmod(0o755)
     return programs
@@ -33,15 +33,15 @@ exit 1
 
 @needs_bubblewrap
 @pytest.mark.parametrize(
-    ("times", "said", "tries"), [(2, _SAID, 3), (3, _SAID, None), (1, "bwrap: Unknown option --new", None)], ids=str
+    ("times", "message", "tries"), [(2, _SAID, 3), (3, _SAID, None), (1, "bwrap: Unknown option --new", None)], ids=str
 )
 def test_what_passes_is_tried_again(
-    times: int, said: str, tries: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    times: int, message: str, tries: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", f"{failing(tmp_path, times, said)}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{failing(tmp_path, times, message)}{os.pathsep}{os.environ['PATH']}")
     with Executor("bubblewrap", workspace=tmp_path / "w") as executor:
         if tries is None:
-            with pytest.raises(KernelStartFailed, match=said.split(":")[1].strip()):
+            with pytest.raises(KernelStartFailed, match=message.split(":")[1].strip()):
                 executor.session("a")
             assert executor.sessions() == ()
         else:

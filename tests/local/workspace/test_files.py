@@ -34,8 +34,8 @@ try:
 except FileRefused as exc:
     print(exc)
 """
-    said = subprocess.run([sys.executable, "-c", script, str(work)], capture_output=True, text=True, check=True).stdout
-    assert said == "file is left alone: File too large.\n"
+    answer = subprocess.run([sys.executable, "-c", script, str(work)], capture_output=True, text=True, check=True).stdout
+    assert answer == "file is left alone: File too large.\n"
     assert [path.name for path in work.iterdir()] == ["file"]
     assert (work / "file").read_text() == "old"
 
@@ -74,6 +74,6 @@ for call in (files.list, files.delete):
     for path in (work, *work.parents[:-2]):
         path.chmod(0o755)
     (work / "closed").chmod(0o700)
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert said[0] == "False"
-    assert [line.rpartition(": ")[2] for line in said[1:]] == ["Permission denied."] * 2
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert answer[0] == "False"
+    assert [line.rpartition(": ")[2] for line in answer[1:]] == ["Permission denied."] * 2

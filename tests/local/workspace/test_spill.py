@@ -24,5 +24,5 @@ print(ascii((spill.failed, spill.stored_bytes, text, spill.grep(".", 0, 100, 15)
 
 
 def test_a_full_disk_ends_the_writing_and_what_is_there_can_be_read(tmp_path: Path) -> None:
-    told = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "s")], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == ascii((True, 10, "\u65e5" * 3, None))
+    reported = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "s")], capture_output=True, text=True, check=True)
+    assert reported.stdout.strip() == ascii((True, 10, "\u65e5" * 3, None))

@@ -90,10 +90,10 @@ SAID: dict[str, tuple[OSError, str]] = {
 }
 
 
-@pytest.mark.parametrize(("exc", "said"), SAID.values(), ids=SAID)
-def test_only_what_the_system_named_is_blamed(exc: OSError, said: str) -> None:
+@pytest.mark.parametrize(("exc", "expected"), SAID.values(), ids=SAID)
+def test_only_what_the_system_named_is_blamed(exc: OSError, expected: str) -> None:
     message = explain_start_failure(exc, PYTHON, "/w")
-    assert said in message
+    assert expected in message
     assert (PYTHON in message) is ("interpreter" in message)
 
 
@@ -102,12 +102,12 @@ def test_an_interpreter_whose_own_interpreter_is_missing_is_not_called_missing(t
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
     link.symlink_to("/no/such/python")
-    for python, said in (
+    for python, expected in (
         (program, "the file exists, but its interpreter"),
         (link, "/no/such/python, which it is a link to"),
     ):
         config = {"python": str(python)}
         with Executor(isolation="local", workspace=tmp_path, config=config) as executor:
-            with pytest.raises(KernelStartFailed, match=f"^{python} cannot be started: .*{said}"):
+            with pytest.raises(KernelStartFailed, match=f"^{python} cannot be started: .*{expected}"):
                 executor.session("s")
             assert processes_of(os.getpid()) == []

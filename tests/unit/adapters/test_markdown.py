@@ -127,7 +127,7 @@ class Required:
 
 
 @pytest.mark.parametrize(
-    ("functions", "module", "said"),
+    ("functions", "module", "answer"),
     [
         ([ADD], "not a name", "functions_module='not a name': must be an importable module name"),
         ([ADD], "class", "functions_module='class': must be an importable module name; it is a keyword"),
@@ -141,10 +141,10 @@ class Required:
         ([Required("def a(x):\n    pass").told], "functions", "not a bound method"),
     ],
 )
-def test_functions_that_no_cell_could_import_are_refused(functions: list[Any], module: str, said: str) -> None:
+def test_functions_that_no_cell_could_import_are_refused(functions: list[Any], module: str, answer: str) -> None:
     with pytest.raises(ValueError, match="functions") as caught:
         Functions.from_callables(functions, module=module)
-    assert said in str(caught.value)
+    assert answer in str(caught.value)
 
 
 def decorated(function: Any) -> Any:

@@ -161,11 +161,11 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), UNFIT.values(), ids=UNFIT)
-def test_a_file_that_is_wrong_is_refused_with_its_name(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), UNFIT.values(), ids=UNFIT)
+def test_a_file_that_is_wrong_is_refused_with_its_name(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig) as caught:
         read(tmp_path, text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "agents.yaml" in str(caught.value)
 
 
@@ -197,9 +197,9 @@ def test_the_schema_takes_every_example(path: Path) -> None:
 )
 def test_a_value_that_yaml_cannot_make_is_one_line_with_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.yaml").write_text(text)
-    with pytest.raises(InvalidConfig, match=r"odd\.yaml: must be YAML") as told:
+    with pytest.raises(InvalidConfig, match=r"odd\.yaml: must be YAML") as reported:
         read_agents(tmp_path / "odd.yaml")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ LONG = "x" * 300
 def test_long_values_are_shown_by_their_beginning(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         read(tmp_path, text + "\n")
-    said = str(caught.value)
-    assert "..." in said
-    assert "x" * 121 not in said
-    assert len(said.removeprefix(f"{tmp_path}/agents.yaml: ")) < 260
+    message = str(caught.value)
+    assert "..." in message
+    assert "x" * 121 not in message
+    assert len(message.removeprefix(f"{tmp_path}/agents.yaml: ")) < 260

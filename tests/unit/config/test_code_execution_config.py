@@ -207,18 +207,18 @@ def test_a_dictionary_is_taken_literally(given: dict[str, Any], expected: dict[s
     assert config.enabled
 
 
-@pytest.mark.parametrize(("given", "said"), UNFIT.values(), ids=UNFIT)
-def test_what_is_unknown_or_does_not_fit_is_named(given: Any, said: str) -> None:
+@pytest.mark.parametrize(("given", "answer"), UNFIT.values(), ids=UNFIT)
+def test_what_is_unknown_or_does_not_fit_is_named(given: Any, answer: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(code_execution_config=given, environ={}, inside=False)
-    assert said in str(caught.value)
+    assert answer in str(caught.value)
 
 
-@pytest.mark.parametrize(("arguments", "said"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_what_contradicts_each_other_is_refused(arguments: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "answer"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_what_contradicts_each_other_is_refused(arguments: dict[str, Any], answer: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(**{"environ": {}, "inside": False, **arguments})
-    assert said in str(caught.value)
+    assert answer in str(caught.value)
     assert "hidden" not in str(caught.value)
 
 

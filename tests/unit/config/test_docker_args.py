@@ -296,30 +296,30 @@ def test_a_short_name_is_refused_by_its_long_one(short: str, name: str) -> None:
         parse([short])
 
 
-@pytest.mark.parametrize(("option", "why"), REFUSED_VALUES.items(), ids=map(" ".join, REFUSED_VALUES))
-def test_a_value_that_opens_the_wall_is_refused_by_name(option: tuple[str, str], why: str) -> None:
+@pytest.mark.parametrize(("option", "cause_text"), REFUSED_VALUES.items(), ids=map(" ".join, REFUSED_VALUES))
+def test_a_value_that_opens_the_wall_is_refused_by_name(option: tuple[str, str], cause_text: str) -> None:
     name, value = option
     for arguments in ([name, value], [f"{name}={value}"]):
         with pytest.raises(InvalidConfig) as caught:
             parse(arguments)
         assert str(caught.value).startswith(f"docker_run_args: {name} {value} is refused: ")
-        assert why in str(caught.value)
+        assert cause_text in str(caught.value)
 
 
-@pytest.mark.parametrize(("arguments", "said"), UNFIT.items(), ids=map(" ".join, UNFIT))
-def test_an_argument_that_is_unknown_or_does_not_fit_is_named(arguments: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), UNFIT.items(), ids=map(" ".join, UNFIT))
+def test_an_argument_that_is_unknown_or_does_not_fit_is_named(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         parse(arguments)
     assert str(caught.value).startswith("docker_run_args: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "hidden" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("options", "said"), UNFIT_OPTIONS.values(), ids=UNFIT_OPTIONS)
-def test_an_option_refuses_the_same_from_every_source(options: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("options", "message"), UNFIT_OPTIONS.values(), ids=UNFIT_OPTIONS)
+def test_an_option_refuses_the_same_from_every_source(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load("container", config={"container": {**options, "environment": {"TOKEN": "hidden"}}})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "hidden" not in str(caught.value)
 
 
@@ -342,8 +342,8 @@ def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refuse
     (short_path / "plain").mkdir()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(short_path / "any"))
-        why = {name: mount_refusal(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
-    assert why == {
+        cause_text = {name: mount_refusal(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
+    assert cause_text == {
         "link": "/etc is a system directory",
         "engine": f"{short_path}/engine contains docker.sock, through which code could control the engine",
         "any": f"{short_path}/any is a socket, through which code could control a daemon of this machine",

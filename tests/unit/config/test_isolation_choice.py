@@ -185,14 +185,14 @@ def test_a_choice_of_docker_that_is_neither_true_nor_false_nor_an_image_is_refus
 
 
 def test_the_ways_out_name_the_cause_and_all_three() -> None:
-    said = isolation_help("the socket /nope is not there.")
+    answer = isolation_help("the socket /nope is not there.")
     for way in (
         "/nope is not there. Solutions: start Docker",
         'isolation="local"',
         "use_docker=False",
         "KERNELEXEC_USE_DOCKER=0",
     ):
-        assert way in said
+        assert way in answer
 
 
 MARKS = {

@@ -41,9 +41,9 @@ def test_paths_are_absolute_since_clients_may_start_it_elsewhere(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     for options, wanted in (((option, given), [option, expected]), ((f"{option}={given}",), [f"{option}={expected}"])):
-        said = ("--sudo", *options, "--timeout", "5")
-        assert make_server_entry(said, cwd="/base")["args"][3:] == ["--sudo", *wanted, "--timeout", "5"]
-        assert make_server_entry(said)["args"][3:] == list(said)  # from where the client runs it
+        answer = ("--sudo", *options, "--timeout", "5")
+        assert make_server_entry(answer, cwd="/base")["args"][3:] == ["--sudo", *wanted, "--timeout", "5"]
+        assert make_server_entry(answer)["args"][3:] == list(answer)  # from where the client runs it
 
 
 @pytest.mark.parametrize("servers", [{}, []], ids=["mapping", "list"])

@@ -108,11 +108,11 @@ def test_profiles_do_not_change() -> None:
         config.profiles["simple"] = None
 
 
-@pytest.mark.parametrize(("options", "said"), UNFIT.values(), ids=UNFIT)
-def test_a_profile_that_is_unknown_or_unfit_is_named(options: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("options", "message"), UNFIT.values(), ids=UNFIT)
+def test_a_profile_that_is_unknown_or_unfit_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load("local", config=options)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["Simple", None, 5, []])

@@ -82,19 +82,19 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "said"), UNKNOWN.values(), ids=UNKNOWN)
-def test_an_unknown_option_is_named_with_the_nearest(options: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("options", "message"), UNKNOWN.values(), ids=UNKNOWN)
+def test_an_unknown_option_is_named_with_the_nearest(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load("local", config=options)
     assert str(caught.value).startswith("Configuration: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("options", "said"), UNFIT.values(), ids=UNFIT)
-def test_an_unfit_value_is_named_with_its_place(options: dict[Any, Any], said: str) -> None:
+@pytest.mark.parametrize(("options", "message"), UNFIT.values(), ids=UNFIT)
+def test_an_unfit_value_is_named_with_its_place(options: dict[Any, Any], message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(config={"isolation": "local", **options})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_what_is_wrong_with_all_together_has_no_place() -> None:

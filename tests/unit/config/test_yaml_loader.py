@@ -27,11 +27,11 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), UNFIT.values(), ids=UNFIT)
-def test_what_is_no_yaml_or_too_much_is_reported_with_its_line(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), UNFIT.values(), ids=UNFIT)
+def test_what_is_no_yaml_or_too_much_is_reported_with_its_line(text: str, message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         parse(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_aliases_of_little_are_no_matter_of_length() -> None:
@@ -68,12 +68,12 @@ def test_what_is_merged_deeper_first_is_not_there_twice(tmp_path: Path) -> None:
     assert (dict(found.environment.set), dict(found.container.environment)) == ({"A": "y", "B": "x"}, {"A": "y", "B": "z"})
 
 
-@pytest.mark.parametrize("said", ["1:30", "010", "-010", "08", "1_000", "0b11", "1:30.5", "0x_f", "1_0.5"])
-def test_a_number_to_some_readers_only_is_text(tmp_path: Path, said: str) -> None:
-    for value in (said, f"'{said}'"):
+@pytest.mark.parametrize("message", ["1:30", "010", "-010", "08", "1_000", "0b11", "1:30.5", "0x_f", "1_0.5"])
+def test_a_number_to_some_readers_only_is_text(tmp_path: Path, message: str) -> None:
+    for value in (message, f"'{message}'"):
         with pytest.raises(InvalidConfig, match=r"agents\.yaml: .*budgets\.timeout: .*valid number"):
             read(tmp_path, f"isolation: local\nbudgets: {{timeout: {value}}}\n")
-        assert read(tmp_path, f"environment: {{set: {{X: {value}}}}}\n")["default"].environment.set["X"] == said
+        assert read(tmp_path, f"environment: {{set: {{X: {value}}}}}\n")["default"].environment.set["X"] == message
 
 
 @pytest.mark.parametrize(("word", "meant"), [("yes", True), ("ON", True), ("No", False), ("off", False)])
@@ -91,8 +91,8 @@ def test_a_word_is_a_boolean_and_no_text(tmp_path: Path, word: str, meant: bool)
 
 
 def test_what_all_readers_know_is_read(tmp_path: Path) -> None:
-    for said, number in (("1e3", 1000), ("0x1F", 31), ("0o10", 8), (".5", 0.5), ("+7", 7), ("2.", 2), ("0.25", 0.25)):
-        assert read(tmp_path, f"isolation: local\nbudgets: {{timeout: {said}}}\n")["default"].budgets.timeout == number
+    for message, number in (("1e3", 1000), ("0x1F", 31), ("0o10", 8), (".5", 0.5), ("+7", 7), ("2.", 2), ("0.25", 0.25)):
+        assert read(tmp_path, f"isolation: local\nbudgets: {{timeout: {message}}}\n")["default"].budgets.timeout == number
     texts = "{A: 2020-01-01, B: 1.2.3, C: 10.0.0.1, D: y, E: '=', F: 8080:80, G: =}"
     found = read(tmp_path, f"container: {{user: 0:0}}\nenvironment: {{set: {texts}}}\n")["default"]
     assert list(found.environment.set.values()) == ["2020-01-01", "1.2.3", "10.0.0.1", "y", "=", "8080:80", "="]

@@ -303,13 +303,16 @@ PARTS = {
 
 @pytest.mark.parametrize(("evalue", "cause", "hint"), PARTS.values(), ids=PARTS)
 def test_a_module_without_such_a_part_is_not_called_missing(evalue: str, cause: str, hint: str) -> None:
-    told = [diagnosed(error("ModuleNotFoundError", evalue)), diagnosed(Stream("stderr", f"ModuleNotFoundError: {evalue}\n"))]
-    for found in told:
+    reported = [
+        diagnosed(error("ModuleNotFoundError", evalue)),
+        diagnosed(Stream("stderr", f"ModuleNotFoundError: {evalue}\n")),
+    ]
+    for found in reported:
         assert (found.cause, found.package) == (cause, None)
         assert hint in found.hints[0]
         assert "install it" not in " ".join(found.hints)
     if "json" in evalue:
-        assert "another version" not in told[0].hints[0]
+        assert "another version" not in reported[0].hints[0]
 
 
 OFFLINE = [
@@ -419,9 +422,9 @@ def test_a_line_that_a_cell_magic_cannot_compile_is_one_of_the_cell() -> None:
     run = "  Cell In[2], line 1\n    get_ipython().run_cell_magic('time', '', 'x')\n"
 
     def found(source: str, *entries: str) -> Diagnosis:
-        told = diagnose("error", 1, None, None, [Error("SyntaxError", "invalid syntax", (RUN_CODE, *entries))], source)
-        assert told is not None
-        return told
+        reported = diagnose("error", 1, None, None, [Error("SyntaxError", "invalid syntax", (RUN_CODE, *entries))], source)
+        assert reported is not None
+        return reported
 
     broken = found("%%time\nx=1\n\n1/", run, "  File <unknown>:3\n    1/\n      ^\nSyntaxError: invalid syntax\n")
     assert (broken.line, broken.line_text, broken.cause) == (4, "1/", "The cell is not Python.")
@@ -460,7 +463,7 @@ def test_a_failed_command_is_reported_by_its_exit_code(outputs: tuple[Output, ..
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "said", "cause"),
+    ("exit_code", "answer", "cause"),
     [
         (127, "bash: line 1: foo: command not found\n", "There is no program foo."),
         (127, "sh: 1: foo: not found\n", "There is no program foo."),
@@ -469,8 +472,8 @@ def test_a_failed_command_is_reported_by_its_exit_code(outputs: tuple[Output, ..
         (139, "", "It crashed, in compiled code."),
     ],
 )
-def test_what_shells_say_by_their_exit_codes(exit_code: int, said: str, cause: str) -> None:
-    found = diagnosed(Stream("stderr", said), exit_code=exit_code)
+def test_what_shells_say_by_their_exit_codes(exit_code: int, answer: str, cause: str) -> None:
+    found = diagnosed(Stream("stderr", answer), exit_code=exit_code)
     assert (found.kind, found.cause) == ("command", cause)
 
 
@@ -479,7 +482,7 @@ def test_a_failed_script_is_reported_as_a_failed_command_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "said", "retryable"),
+    ("cause", "answer", "retryable"),
     [
         ("oom", "The kernel ran out of memory.", False),
         ("killed", "The kernel's process was killed from outside.", True),
@@ -492,12 +495,12 @@ def test_a_failed_script_is_reported_as_a_failed_command_is() -> None:
 @pytest.mark.parametrize("outputs", [(), (STOPPED,)], ids=["silent", "with a traceback"])
 def test_the_end_of_a_kernel_goes_over_an_exception(
     cause: Cause,
-    said: str,
+    answer: str,
     retryable: bool,  # noqa: FBT001
     outputs: tuple[Output, ...],
 ) -> None:
     found = diagnosed(*outputs, exit_code=137, interrupted="timeout", cause=cause)
-    assert (found.kind, found.message, found.cause, found.retryable) == (cause, said, said, retryable)
+    assert (found.kind, found.message, found.cause, found.retryable) == (cause, answer, answer, retryable)
     assert (found.line, found.line_text) == ((2, "time.sleep(30)") if outputs else (None, None))
 
 
@@ -507,10 +510,10 @@ def test_every_end_of_a_kernel_that_fails_a_cell_is_explained(cause: Cause) -> N
 
 
 def test_a_timeout_names_the_line_that_ran() -> None:
-    said = "The cell ran over its timeout."
+    answer = "The cell ran over its timeout."
     hints = ("Give it more time, or do less at once.",)
     expected = Diagnosis(
-        "timeout", said, 2, "time.sleep(30)", said, hints, retryable=True, calls=(CellLine(4, 2, "time.sleep(30)"),)
+        "timeout", answer, 2, "time.sleep(30)", answer, hints, retryable=True, calls=(CellLine(4, 2, "time.sleep(30)"),)
     )
     assert diagnosed(STOPPED, exit_code=124, interrupted="timeout") == expected
 

@@ -153,7 +153,7 @@ def test_an_empty_directory_of_wheels_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "said"),
+    ("image", "message"),
     [
         ("kernelexec/agent", "`kernelexec image build agent` makes it."),
         ("kernelexec/agent:latest", "`kernelexec image build agent` makes it."),
@@ -169,8 +169,8 @@ def test_an_empty_directory_of_wheels_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_to_do_about_a_missing_image_is_reported(image: str, said: str) -> None:
-    assert how_to_get(image) == said
+def test_what_to_do_about_a_missing_image_is_reported(image: str, message: str) -> None:
+    assert how_to_get(image) == message
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,9 @@ def test_what_is_no_socket_is_refused(short_path: Path, make: Callable[[Path], o
     assert_refused(short_path / "s", "is not a socket")
 
 
-@pytest.mark.parametrize(("path", "why"), [("s", "No such file"), ("missing/s", "No such file"), ("n" * 300, "too long")])
-def test_a_path_that_is_not_there_is_refused(short_path: Path, path: str, why: str) -> None:
-    assert_refused(short_path / path, why)
+@pytest.mark.parametrize(("path", "reason"), [("s", "No such file"), ("missing/s", "No such file"), ("n" * 300, "too long")])
+def test_a_path_that_is_not_there_is_refused(short_path: Path, path: str, reason: str) -> None:
+    assert_refused(short_path / path, reason)
 
 
 def test_a_socket_without_a_server_is_refused(short_path: Path) -> None:

@@ -239,7 +239,7 @@ def through_relay(change: Callable[[int, bytes], bytes]) -> tuple[Relay, Multipa
             relay = Relay(port, change)
             server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
             got: asyncio.Queue[Multipart | str] = asyncio.Queue()
-            channel = Channel(b"DEALER", b"me", LIMIT, got.put_nowait, lambda _, why: got.put_nowait(why), server_key=KEY)
+            channel = Channel(b"DEALER", b"me", LIMIT, got.put_nowait, lambda _, reason: got.put_nowait(reason), server_key=KEY)
             await channel.connect(dialed(server.sockets[0].getsockname()[1]))
             channel.send([SECRET])
             assert await bound.recv_multipart() == [b"me", SECRET]
@@ -273,11 +273,11 @@ CHANGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "why"), CHANGES.values(), ids=CHANGES)
-def test_a_message_that_was_changed_on_the_way_ends_the_connection(change: Callable[[bytes], bytes], why: str) -> None:
+@pytest.mark.parametrize(("change", "reason"), CHANGES.values(), ids=CHANGES)
+def test_a_message_that_was_changed_on_the_way_ends_the_connection(change: Callable[[bytes], bytes], reason: str) -> None:
     _, arrived = through_relay(lambda _, chunk: change(chunk) if is_message(chunk) else chunk)
     assert isinstance(arrived, str)
-    assert why in arrived
+    assert reason in arrived
 
 
 def test_a_message_that_is_repeated_ends_the_connection() -> None:
@@ -286,7 +286,7 @@ def test_a_message_that_is_repeated_ends_the_connection() -> None:
             relay = Relay(port, lambda _, chunk: chunk * (1 + is_message(chunk)))
             server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
             got: list[Multipart | str] = []
-            channel = Channel(b"DEALER", b"me", LIMIT, got.append, lambda _, why: got.append(why), server_key=KEY)
+            channel = Channel(b"DEALER", b"me", LIMIT, got.append, lambda _, reason: got.append(reason), server_key=KEY)
             await channel.connect(dialed(server.sockets[0].getsockname()[1]))
             await bound.send_multipart([b"me", b"once"])
             await channel.closed.wait()

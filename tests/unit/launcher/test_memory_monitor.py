@@ -35,9 +35,9 @@ def version(request: pytest.FixtureRequest) -> int:
     return found
 
 
-def write(place: Path, version: int, **said: object) -> CGroup:
+def write(place: Path, version: int, **message: object) -> CGroup:
     for name, text in FILES[version].items():
-        (place / name).write_text(text.format(**{"used": 10, "limit": 1000, "kills": 0, "idle": 0, **said}))
+        (place / name).write_text(text.format(**{"used": 10, "limit": 1000, "kills": 0, "idle": 0, **message}))
     return CGroup(place, memory_monitor._FILES[version - 1])
 
 
@@ -79,8 +79,8 @@ def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path
     found = MemoryMonitor(write(tmp_path, version), biggest, lambda _: None)
     for used, expected in ((10, 0), (100, 1), (110, 1), (600, 2), (590, 2), (810, 3), (815, 3)):
         write(tmp_path, version, used=used)
-        told: Any = found.end_cell()
-        assert (told["used"], told["high"], len(looks)) == (used, used >= 800, expected)
+        reported: Any = found.end_cell()
+        assert (reported["used"], reported["high"], len(looks)) == (used, used >= 800, expected)
 
 
 def test_without_a_limit_there_is_no_thread_and_nothing_is_reported() -> None:
@@ -93,8 +93,8 @@ def test_without_a_limit_there_is_no_thread_and_nothing_is_reported() -> None:
 
 def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_monitor, "TICK_SECONDS", 0.01)
-    said: list[Any] = []
-    told = threading.Event()
+    message: list[Any] = []
+    reported = threading.Event()
     looks: list[int] = []
 
     class Counting(CGroup):
@@ -105,14 +105,14 @@ def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monk
     write(tmp_path, 1, used=900)
 
     def say(use: object) -> None:
-        said.append(use)
-        told.set()
+        message.append(use)
+        reported.set()
 
     found = MemoryMonitor(Counting(tmp_path, memory_monitor._FILES[0]), lambda: [("x", 5)], say)
     assert looks == []
     found.begin_cell()
-    assert told.wait(30)
-    assert said == [{"used": 900, "limit": 1000, "high": True, "kills": 0, "biggest": [("x", 5)]}]
+    assert reported.wait(30)
+    assert message == [{"used": 900, "limit": 1000, "high": True, "kills": 0, "biggest": [("x", 5)]}]
     found.end_cell()
     deadline = time.monotonic() + 30
     while not found._is_sleeping and time.monotonic() < deadline:

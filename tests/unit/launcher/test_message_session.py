@@ -49,9 +49,9 @@ def read(session: jupyter.Session, frames: list[bytes]) -> dict[str, Any]:
 def test_what_it_sends_says_what_theirs_says(ours: LauncherMessageSession, theirs: jupyter.Session) -> None:
     parent = {"header": theirs.msg_header("execute_request")}
     reader = jupyter.Session(key=KEY)
-    told = {"content": ODD, "parent": parent, "metadata": {"m": 1}, "ident": [b"a", b"b"]}
+    reported = {"content": ODD, "parent": parent, "metadata": {"m": 1}, "ident": [b"a", b"b"]}
     for _again in range(2):
-        found, expected = (read(reader, sent(session, "stream", **told)) for session in (ours, theirs))
+        found, expected = (read(reader, sent(session, "stream", **reported)) for session in (ours, theirs))
         for one in (found, expected):
             for varies in ("msg_id", "session", "date"):
                 assert one["header"].pop(varies)

@@ -148,12 +148,12 @@ def test_what_waits_in_a_pipe_is_counted_where_the_system_says(monkeypatch: pyte
 
 
 def test_a_virtual_environment_has_its_programs_where_the_system_has_them(system: LauncherPlatform, tmp_path: Path) -> None:
-    said = {"venv": str(tmp_path)}
+    answer = {"venv": str(tmp_path)}
     with pytest.raises(SystemExit, match=f"it has no directory {system.programs_directory}\\."):
-        VirtualEnv(said).check()
+        VirtualEnv(answer).check()
     (tmp_path / system.programs_directory).mkdir()
-    VirtualEnv(said).check()
-    path = VirtualEnv(said).environment({})["PATH"]
+    VirtualEnv(answer).check()
+    path = VirtualEnv(answer).environment({})["PATH"]
     assert path.startswith(str(tmp_path / system.programs_directory) + os.pathsep)
 
 

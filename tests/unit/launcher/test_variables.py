@@ -59,7 +59,7 @@ def test_a_name_that_goes_meanwhile_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         {},
         {"variables": 3, "total": "x"},
@@ -67,8 +67,8 @@ def test_a_name_that_goes_meanwhile_is_left_out() -> None:
         {"variables": [{"name": "x", "type": None, "text": ""}], "total": True},
     ],
 )
-def test_what_makes_no_sense_in_a_reply_is_left_out(said: dict[str, Any]) -> None:
-    assert len(Variables.from_reply(said, 10)) == 0
+def test_what_makes_no_sense_in_a_reply_is_left_out(message: dict[str, Any]) -> None:
+    assert len(Variables.from_reply(message, 10)) == 0
 
 
 def test_a_reply_is_bounded_and_cleaned() -> None:

@@ -27,7 +27,7 @@ class Sent:
     ) -> None:
         self.read: bytes | None = None
         self.status = 0
-        self.said: Any = None
+        self.answer: Any = None
         coming = [
             {"type": "http.request", "body": piece, "more_body": number < len(pieces)} for number, piece in enumerate(pieces, 1)
         ] or [{"type": "http.request", "body": b"", "more_body": False}]
@@ -60,7 +60,7 @@ class Sent:
         if message["type"] == "http.response.start":
             self.status = message["status"]
         else:
-            self.said = json.loads(message["body"])
+            self.answer = json.loads(message["body"])
 
 
 LET_BY = [
@@ -96,7 +96,7 @@ def test_requests_for_this_server_from_its_own_pages_come_by(headers: dict[str, 
 def test_what_is_for_another_server_or_from_a_strangers_page_is_sent_away_unread(headers: dict[str, str]) -> None:
     sent = Sent(headers, b"a")
     assert (sent.status, sent.read) == (403, None)
-    assert "--allowed-" in sent.said["error"]
+    assert "--allowed-" in sent.answer["error"]
     assert len(sent.left) == 1
 
 
@@ -117,12 +117,12 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(more: dict[str, str], p
 
 
 def test_health_is_public() -> None:
-    told = [
+    reported = [
         Sent({"host": "10.0.0.7"}, path=path, method="GET", ready=ready).status
         for path in ("/healthz", "/readyz")
         for ready in (True, False)
     ]
-    assert told == [200, 200, 200, 503]
+    assert reported == [200, 200, 200, 503]
 
 
 def test_a_token_is_known_by_its_hash_alone(tmp_path: Path) -> None:

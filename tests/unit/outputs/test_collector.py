@@ -139,9 +139,9 @@ def test_a_cleared_display_stays_cleared() -> None:
 
 
 def test_every_output_is_reported_as_it_comes() -> None:
-    told: list[Output] = []
-    collected(out("a"), out("b"), show(PLAIN), update(PLAIN, "d"), ERROR, clear(wait=False), on_output=told.append)
-    assert told == [Stream("stdout", "a"), Stream("stdout", "b"), DisplayData(PLAIN), Error("E", "v", ("a", "b"))]
+    reported: list[Output] = []
+    collected(out("a"), out("b"), show(PLAIN), update(PLAIN, "d"), ERROR, clear(wait=False), on_output=reported.append)
+    assert reported == [Stream("stdout", "a"), Stream("stdout", "b"), DisplayData(PLAIN), Error("E", "v", ("a", "b"))]
 
 
 def test_since_gives_each_piece_once_and_joins_streams() -> None:

@@ -128,15 +128,15 @@ def test_raw_text_is_everything_until_it_is_spilled() -> None:
 def test_the_spill_gets_every_piece_in_order_exactly_once() -> None:
     spill = Pieces()
     collector = Collector(OutputLimits(stream_bytes=100), spill=spill)
-    told = []
+    reported = []
     for number in range(500):
         text = f"{number}\r\u65e5\x08" + ("\n" if number % 7 == 0 else "")
         say(collector, text, ("stdout", "stderr")[number % 3 == 0])
-        told.append(text)
-    assert "".join(spill.pieces) == "".join(told)
+        reported.append(text)
+    assert "".join(spill.pieces) == "".join(reported)
     assert collector.spilled
     assert collector.raw_text == ""
-    assert collector.stream_bytes == len("".join(told).encode())
+    assert collector.stream_bytes == len("".join(reported).encode())
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -274,8 +274,8 @@ def test_held_bytes_are_about_what_is_held() -> None:
 
 
 def test_text_that_is_no_string_is_written_as_it_is() -> None:
-    said: dict[str, Any] = {"5": 5, "None": None, "['a']": ["a"]}
-    for text, value in said.items():
+    answer: dict[str, Any] = {"5": 5, "None": None, "['a']": ["a"]}
+    for text, value in answer.items():
         collector = Collector(OutputLimits())
         collector.feed("stream", {"name": ["?"], "text": value})
         assert collector.outputs() == (Stream("stdout", text),)

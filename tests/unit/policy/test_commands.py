@@ -184,9 +184,9 @@ def test_patterns_may_be_matched_at_the_beginning_of_the_whole_text_only() -> No
 
 
 def test_a_refusal_says_rule_command_and_a_way_out() -> None:
-    said = str(RULES.check("cd x; rm -rf / # all"))
-    assert "rm-root" in said
-    assert "'rm -rf /' was not run" in said
+    answer = str(RULES.check("cd x; rm -rf / # all"))
+    assert "rm-root" in answer
+    assert "'rm -rf /' was not run" in answer
 
 
 def test_programs_are_judged_by_their_words_and_python_by_what_it_starts() -> None:

@@ -56,12 +56,12 @@ UNUSABLE: tuple[tuple[list[str], dict[str, Any], str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("argv", "env", "told"), UNUSABLE)
+@pytest.mark.parametrize(("argv", "env", "reported"), UNUSABLE)
 def test_a_kernelspec_that_starts_nothing_is_refused_with_the_reason(
-    specs: Path, argv: list[str], env: dict[str, Any], told: str
+    specs: Path, argv: list[str], env: dict[str, Any], reported: str
 ) -> None:
     write(specs, "broken", argv, "x", env=env)
-    with pytest.raises(InvalidRequest, match=f"kernelspec 'broken' in {specs}.*{told}"):
+    with pytest.raises(InvalidRequest, match=f"kernelspec 'broken' in {specs}.*{reported}"):
         KernelspecCatalog.on_this_machine().find("broken")
 
 

@@ -149,10 +149,10 @@ SAID: dict[str, tuple[bytes, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "heard"), SAID.values(), ids=SAID)
-def test_readiness_is_what_a_line_says_or_nothing(runtime: RuntimeDirectory, said: bytes, heard: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("message", "heard"), SAID.values(), ids=SAID)
+def test_readiness_is_what_a_line_says_or_nothing(runtime: RuntimeDirectory, message: bytes, heard: dict[str, Any]) -> None:
     runtime.create()
-    write(runtime, said)
+    write(runtime, message)
     assert wait_ready(runtime) == heard
 
 

@@ -45,7 +45,7 @@ def test_any_value_in_any_place_of_a_journal_is_borne(
         for key in place[:-1]:
             within = within[key]
         within[place[-1]] = junk
-        path.write_text("".join(json.dumps(said) + "\n" for said in life))
+        path.write_text("".join(json.dumps(output) + "\n" for output in life))
         assert show_journal(str(path), workspace=tmp_path, last=None, as_json=False) == 0
         try:
             past = read_history(path, Config(capacity=Capacity(code_bytes=1000)))

@@ -74,7 +74,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     raw = path.read_bytes()
     assert raw == b"" or raw.endswith(b"\n")
     found = [json.loads(line) for line in raw.decode().splitlines()]
-    assert all(isinstance(said, dict) for said in found)
+    assert all(isinstance(answer, dict) for answer in found)
     return found
 
 
@@ -111,7 +111,7 @@ def test_every_event_of_a_session_is_a_line_when_the_call_returns(keep: Callable
         journal(event)
         assert len(lines_of(path)) == number
         assert journal.failure is None
-    said = lines_of(path)
+    answer = lines_of(path)
     names = [
         "opened",
         "kernel",
@@ -125,18 +125,18 @@ def test_every_event_of_a_session_is_a_line_when_the_call_returns(keep: Callable
         "closing",
         "closed",
     ]
-    assert [one["event"] for one in said] == names
-    assert all(one["session"] == "s" and one["time"].endswith("+00:00") for one in said)
-    assert (said[0]["owner_pid"], said[0]["workspace"]) == (os.getpid(), "/workspace")
-    assert (said[2]["decision"], said[2]["error"], said[2]["why"]) == ("refused", "InvalidCode", "code is empty")
-    assert (said[3]["decision"], said[3]["code"], said[3]["kind"]) == ("allowed", "print('é\u2028')", "code")
-    assert said[3]["sha256"] == source_digest(CodeCell("print('é\u2028')"))
-    assert (said[4]["status"], said[4]["text"], said[4]["state"]) == ("ok", "é\n", "kept")
-    assert (said[5]["kind"], said[5]["work_dir"], said[5]["stdin"], said[5]["lasts"]) == ("command", "/w", "in", True)
-    assert (said[6]["exit_code"], said[6]["seconds"], said[6]["cpu_seconds"]) == (7, 0.25, 0.1)
-    assert (said[6]["peak_memory_bytes"], said[6]["files"]) == (5, ["a.txt"])
-    assert said[7]["why"] == "The session was closed."
-    assert (said[8]["change"], said[8]["cause"]) == ("died", "crashed")
+    assert [one["event"] for one in answer] == names
+    assert all(one["session"] == "s" and one["time"].endswith("+00:00") for one in answer)
+    assert (answer[0]["owner_pid"], answer[0]["workspace"]) == (os.getpid(), "/workspace")
+    assert (answer[2]["decision"], answer[2]["error"], answer[2]["why"]) == ("refused", "InvalidCode", "code is empty")
+    assert (answer[3]["decision"], answer[3]["code"], answer[3]["kind"]) == ("allowed", "print('é\u2028')", "code")
+    assert answer[3]["sha256"] == source_digest(CodeCell("print('é\u2028')"))
+    assert (answer[4]["status"], answer[4]["text"], answer[4]["state"]) == ("ok", "é\n", "kept")
+    assert (answer[5]["kind"], answer[5]["work_dir"], answer[5]["stdin"], answer[5]["lasts"]) == ("command", "/w", "in", True)
+    assert (answer[6]["exit_code"], answer[6]["seconds"], answer[6]["cpu_seconds"]) == (7, 0.25, 0.1)
+    assert (answer[6]["peak_memory_bytes"], answer[6]["files"]) == (5, ["a.txt"])
+    assert answer[7]["why"] == "The session was closed."
+    assert (answer[8]["change"], answer[8]["cause"]) == ("died", "crashed")
 
 
 def test_what_is_no_matter_of_the_record_writes_nothing(keep: Callable[..., Journal], path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_full_disk_leaves_whole_lines_and_what_is_missing_is_counted(keep: Cal
             assert path.read_bytes() == before
     journal(started(execution_id="e3"))
     assert journal.failure is None
-    assert [said["event"] for said in lines_of(path)] == ["opened", "gap", "started"]
+    assert [answer["event"] for answer in lines_of(path)] == ["opened", "gap", "started"]
     assert lines_of(path)[1]["missed"] == 2
 
 
@@ -178,7 +178,7 @@ def test_a_removed_journal_is_begun_again(keep: Callable[..., Journal], path: Pa
     journal(OPENED)
     path.unlink()
     journal(CLOSING)
-    assert [said["event"] for said in lines_of(path)] == ["closing"]
+    assert [answer["event"] for answer in lines_of(path)] == ["closing"]
 
 
 def test_the_journal_stays_within_its_bound_and_keeps_the_newest(keep: Callable[..., Journal], path: Path) -> None:
@@ -186,7 +186,7 @@ def test_the_journal_stays_within_its_bound_and_keeps_the_newest(keep: Callable[
     for number in range(300):
         journal(started(f"# {number:05} " + "x" * 1000, f"e{number}"))
         assert sum(part.stat().st_size for part in parts(path)) <= limit
-    kept = [said["execution_id"] for said in read(path)]
+    kept = [answer["execution_id"] for answer in read(path)]
     assert kept == [f"e{number}" for number in range(300 - len(kept), 300)]
     assert len(kept) > 20
     assert 2 < len(parts(path)) <= 4
@@ -198,8 +198,8 @@ def test_a_line_larger_than_a_part_is_written_all_the_same(keep: Callable[..., J
     journal = keep(limit_bytes=4000)
     journal(OPENED)
     journal(started("x" * 5000))
-    assert [said["event"] for said in lines_of(path)] == ["started"]
-    assert [said["event"] for said in read(path)] == ["opened", "started"]
+    assert [answer["event"] for answer in lines_of(path)] == ["started"]
+    assert [answer["event"] for answer in read(path)] == ["opened", "started"]
 
 
 @pytest.mark.parametrize("torn", [b'{"event":"sta', b"x" * 200_000, b'{"a":1}'])
@@ -212,14 +212,14 @@ def test_a_line_that_its_writer_was_killed_in_is_cut_off_and_counted(
     with path.open("ab") as file:
         file.write(torn)
     keep()(CLOSING)
-    assert [said["event"] for said in lines_of(path)] == ["opened", "gap", "closing"]
+    assert [answer["event"] for answer in lines_of(path)] == ["opened", "gap", "closing"]
 
 
 def test_a_file_of_one_torn_line_is_begun_again(keep: Callable[..., Journal], path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"x" * 70_000)
     keep()(OPENED)
-    assert [said["event"] for said in lines_of(path)] == ["gap", "opened"]
+    assert [answer["event"] for answer in lines_of(path)] == ["gap", "opened"]
 
 
 def test_a_second_keeper_has_a_journal_of_its_own_and_answers_for_no_request(keep: Callable[..., Journal], path: Path) -> None:
@@ -315,7 +315,7 @@ def test_lines_that_are_none_are_passed_over(keep: Callable[..., Journal], path:
     keep()(OPENED)
     with path.open("ab") as file:
         file.write(b"\xff\n[1]\n" + b"[" * 100_000 + b'\n{"event":"closed","session":"s","time":"t"}\n')
-    assert [said["event"] for said in read(path)] == ["opened", "closed"]
+    assert [answer["event"] for answer in read(path)] == ["opened", "closed"]
 
 
 def test_a_cell_is_one_row_with_its_outcome(keep: Callable[..., Journal], path: Path) -> None:

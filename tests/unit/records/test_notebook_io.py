@@ -149,16 +149,16 @@ def test_what_is_no_notebook_is_refused_in_one_line_with_its_name(text: str, tmp
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(None, "No such file"), (b"\xff\xfe\x00", "codec can't decode"), (..., "Is a directory")]
+    ("content", "reason"), [(None, "No such file"), (b"\xff\xfe\x00", "codec can't decode"), (..., "Is a directory")]
 )
 @pytest.mark.parametrize("name", ["given.ipynb", "given.py"])
-def test_what_cannot_be_read_is_refused(content: Any, why: str, name: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused(content: Any, reason: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if content is ...:
         path.mkdir()
     elif content is not None:
         path.write_bytes(content)
-    with pytest.raises(InvalidRequest, match=rf"{name} cannot be read: .*{why}"):
+    with pytest.raises(InvalidRequest, match=rf"{name} cannot be read: .*{reason}"):
         CellFile.read(path)
 
 

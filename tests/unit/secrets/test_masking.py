@@ -132,8 +132,8 @@ def test_without_secrets_a_text_stays_as_it_is() -> None:
 
 
 def test_json_is_masked_in_all_its_depth() -> None:
-    said = {PLAIN: [{"a": f"x{PLAIN}"}, 1, None, True], "kept": PLAIN, "plain": "text"}
-    assert masker(PLAIN).mask_value(said, spared={"kept"}) == {
+    answer = {PLAIN: [{"a": f"x{PLAIN}"}, 1, None, True], "kept": PLAIN, "plain": "text"}
+    assert masker(PLAIN).mask_value(answer, spared={"kept"}) == {
         MARK: [{"a": f"x{MARK}"}, 1, None, True],
         "kept": PLAIN,
         "plain": "text",

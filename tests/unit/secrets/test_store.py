@@ -88,14 +88,14 @@ FUNCTIONS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("function", "why"), FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize(("function", "cause_text"), FUNCTIONS.values(), ids=FUNCTIONS)
 def test_what_a_function_gives_must_be_a_secret(
-    function: Callable[[], Any], why: str, caplog: pytest.LogCaptureFixture
+    function: Callable[[], Any], cause_text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said = refused(A=function)
-    assert said.startswith("secrets.A: its function ")
-    assert why in said
+    answer = refused(A=function)
+    assert answer.startswith("secrets.A: its function ")
+    assert cause_text in answer
     assert VALUE not in caplog.text
 
 

@@ -120,11 +120,11 @@ def test_everything_else_is_code_as_it_stands(source: str) -> None:
     assert cell.request == source
 
 
-@pytest.mark.parametrize(("source", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_no_kernel_could_take_is_refused(source: Any, said: str) -> None:
+@pytest.mark.parametrize(("source", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_no_kernel_could_take_is_refused(source: Any, message: str) -> None:
     with pytest.raises(InvalidCode) as caught:
         parse(source, limit_bytes=LIMIT)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert not caught.value.may_have_run
 
 
@@ -188,11 +188,11 @@ def test_a_command_is_never_parsed(text: str) -> None:
     assert make_command_cell(text, work_dir=None, stdin=None, limit_bytes=LIMIT).command == text
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
-def test_commands_are_refused_as_code_is(text: Any, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_commands_are_refused_as_code_is(text: Any, message: str) -> None:
     with pytest.raises(InvalidCode) as caught:
         make_command_cell(text, work_dir=None, stdin=None, limit_bytes=LIMIT)
-    assert str(caught.value).startswith(said.replace("code", "command", 1))
+    assert str(caught.value).startswith(message.replace("code", "command", 1))
 
 
 def test_javascript_is_a_script_of_node_in_a_notebook() -> None:
@@ -202,11 +202,11 @@ def test_javascript_is_a_script_of_node_in_a_notebook() -> None:
     assert (cell.persistent, cell.stdin) == (True, "c")
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
-def test_javascript_is_refused_as_code_is(text: Any, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_javascript_is_refused_as_code_is(text: Any, message: str) -> None:
     with pytest.raises(InvalidCode) as caught:
         make_node_cell(text, stdin=None, limit_bytes=LIMIT)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_javascript_has_the_limit_of_a_programs_argument() -> None:
@@ -221,7 +221,7 @@ def test_input_may_be_empty_or_blank(stdin: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stdin", "said"),
+    ("stdin", "message"),
     [
         ("a\x00", "stdin holds a NUL character at position 1"),
         ("\ud800", "stdin holds a lone surrogate at position 0"),
@@ -230,10 +230,10 @@ def test_input_may_be_empty_or_blank(stdin: str | None) -> None:
         (["lines"], "stdin is list, not str."),
     ],
 )
-def test_input_that_cannot_be_passed_on_is_refused(stdin: Any, said: str) -> None:
+def test_input_that_cannot_be_passed_on_is_refused(stdin: Any, message: str) -> None:
     with pytest.raises(InvalidCode) as caught:
         make_command_cell("cat", work_dir=None, stdin=stdin, limit_bytes=LIMIT)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("cell", [CodeCell("x"), ShellCell("!x", "x")])

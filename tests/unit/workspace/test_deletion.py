@@ -106,8 +106,8 @@ def test_the_place_of_the_workspace_makes_nothing_in_it_generated(tmp_path: Path
 
 def test_what_was_not_read_cannot_be_deleted_until_it_is(files: FileOperations, tracker: ReadTracker, work: Path) -> None:
     make(work, "a.txt")
-    why = "a.txt has not been read: read it first, so that nothing is deleted unseen."
-    assert tracker.can_delete("a.txt") == (False, why)
+    reason = "a.txt has not been read: read it first, so that nothing is deleted unseen."
+    assert tracker.can_delete("a.txt") == (False, reason)
     assert not tracker.was_read("a.txt")
     with pytest.raises(FileRefused, match=r"^a\.txt has not been read: read it first"):
         files.delete("a.txt")
@@ -258,12 +258,12 @@ GUARDS: dict[str, tuple[Callable[[FileOperations], object], type[Exception], str
 }
 
 
-@pytest.mark.parametrize(("call", "error", "said"), GUARDS.values(), ids=GUARDS)
+@pytest.mark.parametrize(("call", "error", "message"), GUARDS.values(), ids=GUARDS)
 def test_guards_say_what_they_keep(
-    files: FileOperations, work: Path, call: Callable[[FileOperations], object], error: type[Exception], said: str
+    files: FileOperations, work: Path, call: Callable[[FileOperations], object], error: type[Exception], message: str
 ) -> None:
     make(work, "d/a", "d/b", "e")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         call(files)
     assert left(work) == ["d/a", "d/b", "e"]
 
@@ -306,8 +306,8 @@ def test_a_batch_says_what_went_and_what_not_and_why(files: FileOperations, work
     files.read("d/c.tmp")
     done = files.delete_many(["*.tmp", "*.log"], exclude="keep.*")
     assert done.deleted == ("a.tmp", "d/c.tmp", "x.log")
-    why = "b.tmp has not been read: read it first, so that nothing is deleted unseen."
-    assert done.refused == (NotDeleted("b.tmp", why),)
+    reason = "b.tmp has not been read: read it first, so that nothing is deleted unseen."
+    assert done.refused == (NotDeleted("b.tmp", reason),)
     assert done.complete
     assert left(work) == [".git/x.tmp", "b.tmp", "d/c.txt", "keep.tmp"]
 

@@ -291,8 +291,8 @@ def test_a_workspace_that_is_gone_has_no_changes(tmp_path: Path) -> None:
 def test_a_name_that_is_no_text_can_still_be_written_as_json(watched: tuple[Path, FileChanges]) -> None:
     root, watch = watched
     Path(os.fsdecode(os.fsencode(root) + b"/bad\xff")).touch()
-    (told,) = watch.changes()
-    assert json.dumps(told, ensure_ascii=False).encode()
+    (reported,) = watch.changes()
+    assert json.dumps(reported, ensure_ascii=False).encode()
 
 
 def test_a_large_workspace_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda files: files.read("file", offset=-1), r"offset=-1: must be a number of bytes, from 0"),
         (lambda files: files.read("file", offset=True), r"offset=True"),
@@ -159,11 +159,11 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
         (lambda files: files.write("file/x", ""), r"file/x: it, or its parent, is not a directory"),
     ],
 )
-def test_what_makes_no_sense_is_reported_and_changes_nothing(work: Path, call: Any, said: str) -> None:
+def test_what_makes_no_sense_is_reported_and_changes_nothing(work: Path, call: Any, message: str) -> None:
     files = FileOperations(Access([FileRoot(work, str(work))]), FileBounds(read_bytes=64, write_bytes=32))
     (work / "file").write_text("old")
     (work / "directory").mkdir()
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(InvalidRequest, match=message):
         call(files)
     assert (work / "file").read_text() == "old"
     assert sorted(path.name for path in work.iterdir()) == ["directory", "file"]
