@@ -152,12 +152,12 @@ def signals_as_in_a_terminal() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def own_remains(own_programs: None) -> Iterator[None]:
     """Give each module its own private directories and mark its processes: other modules' killed owners leave some a moment."""
-    place = tempfile.mkdtemp(prefix="kxr-", dir="/tmp")
+    location = tempfile.mkdtemp(prefix="kxr-", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUN, uuid.uuid4().hex)
-        patch.setenv("XDG_RUNTIME_DIR", place)
+        patch.setenv("XDG_RUNTIME_DIR", location)
         yield
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(location, ignore_errors=True)
 
 
 @pytest.fixture

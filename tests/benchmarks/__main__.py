@@ -48,8 +48,8 @@ MEASURES = {
 
 async def call(execute: Callable[[str], Any], code: str) -> int:
     """Run a cell as its peer's users would: awaited, or blocking this thread."""
-    found = execute(code)
-    size: int = await found if asyncio.iscoroutine(found) else found
+    actual = execute(code)
+    size: int = await actual if asyncio.iscoroutine(actual) else actual
     return size
 
 
@@ -60,28 +60,28 @@ async def timed(execute: Callable[[str], Any], code: str) -> float:
 
 
 async def measure(make: Callable[[], Any], cells: int, sessions: int) -> dict[str, float]:
-    found: dict[str, float] = {}
+    actual: dict[str, float] = {}
     start = time.perf_counter()
     peer = make()
     await peer.open()
     try:
         execute = await peer.session()
         await call(execute, "1+1")
-        found["cold"] = time.perf_counter() - start
+        actual["cold"] = time.perf_counter() - start
         start = time.perf_counter()
         await call(await peer.session(), "1+1")
-        found["second"] = time.perf_counter() - start
+        actual["second"] = time.perf_counter() - start
         times = sorted([await timed(execute, "1+1") * 1000 for _ in range(cells)])
-        found["p50"], found["p95"] = statistics.median(times), times[int(len(times) * 0.95)]
+        actual["p50"], actual["p95"] = statistics.median(times), times[int(len(times) * 0.95)]
         sizes = []
         for name, code in (("one", ONE_LINE), ("lines", MANY_LINES)):
             start = time.perf_counter()
             sizes.append(await call(execute, code))
-            found[name] = time.perf_counter() - start
-        found["lost"] = 100 * (1 - min(1.0, sum(sizes) / 20_000_001))
+            actual[name] = time.perf_counter() - start
+        actual["lost"] = 100 * (1 - min(1.0, sum(sizes) / 20_000_001))
     finally:
         await peer.close()
-    return found | await many(make, sessions)
+    return actual | await many(make, sessions)
 
 
 async def many(make: Callable[[], Any], sessions: int) -> dict[str, float]:
@@ -92,8 +92,8 @@ async def many(make: Callable[[], Any], sessions: int) -> dict[str, float]:
     async def agent() -> None:
         execute = await peer.session()
         for _ in range(5):
-            found = execute if asyncio.iscoroutinefunction(execute) else lambda code: asyncio.to_thread(execute, code)
-            await found("1+1")
+            actual = execute if asyncio.iscoroutinefunction(execute) else lambda code: asyncio.to_thread(execute, code)
+            await actual("1+1")
 
     try:
         await asyncio.gather(*(agent() for _ in range(sessions)))
@@ -108,7 +108,7 @@ async def many(make: Callable[[], Any], sessions: int) -> dict[str, float]:
 def run(rounds: int, cells: int, sessions: int) -> dict[str, dict[str, list[float]]]:
     absent = missing()
     names = [name for name in PEERS if name not in absent]
-    found: dict[str, dict[str, list[float]]] = {name: {key: [] for key in MEASURES} for name in names}
+    actual: dict[str, dict[str, list[float]]] = {name: {key: [] for key in MEASURES} for name in names}
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             try:
@@ -117,23 +117,23 @@ def run(rounds: int, cells: int, sessions: int) -> dict[str, dict[str, list[floa
                 print(f"round {number + 1}: {name} FAILED: {type(exc).__name__}: {str(exc)[:200]}", flush=True)
                 continue
             for key, value in values.items():
-                found[name][key].append(value)
+                actual[name][key].append(value)
             print(f"round {number + 1}: {name} done", flush=True)
     for name, reason in absent.items():
         print(f"not measured, since it cannot be imported: {name} ({reason})")
-    return found
+    return actual
 
 
-def show(found: dict[str, dict[str, list[float]]]) -> None:
+def show(actual: dict[str, dict[str, list[float]]]) -> None:
     table = Table(title="medians, and in brackets the ratio to the first column")
     table.add_column("")
-    for name in found:
+    for name in actual:
         table.add_column(name, justify="right")
-    base = next(iter(found.values()))
-    table.add_row("rounds that ended", *(str(len(values["many"])) for values in found.values()))
+    base = next(iter(actual.values()))
+    table.add_row("rounds that ended", *(str(len(values["many"])) for values in actual.values()))
     for key, title in MEASURES.items():
         row = []
-        for values in found.values():
+        for values in actual.values():
             if not values[key]:
                 row.append("failed")
                 continue
@@ -146,12 +146,12 @@ def show(found: dict[str, dict[str, list[float]]]) -> None:
 
 def peers(chosen: argparse.Namespace) -> Any:
     """Fail in smoke mode unless every installable peer runs."""
-    found = run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20)
-    show(found)
+    actual = run(1, 20, 3) if chosen.smoke else run(chosen.rounds, 200, 20)
+    show(actual)
     wanted = [name for name in PEERS if name not in ALONE]
-    if chosen.smoke and (unmeasured := [name for name in wanted if name not in found or not found[name]["many"]]):
+    if chosen.smoke and (unmeasured := [name for name in wanted if name not in actual or not actual[name]["many"]]):
         sys.exit(f"not everything runs: {', '.join(unmeasured)}")
-    return found
+    return actual
 
 
 def sessions(chosen: argparse.Namespace) -> Any:
@@ -207,10 +207,10 @@ def main() -> None:
     # AG2 looks for ``jupyter``, and runs the ``python``, that are found by name: all are to use this environment's.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     named = [part for part in PARTS if getattr(chosen, part)]
-    found = {part: PARTS[part](chosen) for part in named or PARTS}
-    write_json(chosen.json, found)
-    if "sessions" in found:
-        draw(chosen.chart, FIRST, found["sessions"]["starts, ms"])
+    actual = {part: PARTS[part](chosen) for part in named or PARTS}
+    write_json(chosen.json, actual)
+    if "sessions" in actual:
+        draw(chosen.chart, FIRST, actual["sessions"]["starts, ms"])
 
 
 if __name__ == "__main__":

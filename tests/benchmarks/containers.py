@@ -35,7 +35,7 @@ STAGES = {
 
 
 @contextmanager
-def noted(found: dict[str, float]) -> Iterator[None]:
+def noted(actual: dict[str, float]) -> Iterator[None]:
     """Take note of how long each stage of a start takes, in seconds."""
 
     def blocking(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,7 +45,7 @@ def noted(found: dict[str, float]) -> Iterator[None]:
             try:
                 return call(*args, **kwargs)
             finally:
-                found[name] = time.perf_counter() - began
+                actual[name] = time.perf_counter() - began
 
         return timed
 
@@ -56,7 +56,7 @@ def noted(found: dict[str, float]) -> Iterator[None]:
             try:
                 return await call(*args, **kwargs)
             finally:
-                found[name] = time.perf_counter() - began
+                actual[name] = time.perf_counter() - began
 
         return timed
 
@@ -71,28 +71,28 @@ def noted(found: dict[str, float]) -> Iterator[None]:
 
 async def started(executor: AsyncExecutor, number: int) -> dict[str, float]:
     """One session from its opening to its end."""
-    found: dict[str, float] = {}
+    actual: dict[str, float] = {}
     began = time.perf_counter()
-    with noted(found):
+    with noted(actual):
         session = await executor.session(f"s{number}")
     opened = time.perf_counter()
     await session.execute("1+1")
     ended = time.perf_counter()
     await session.close()
-    found["stop"] = time.perf_counter() - ended
-    parts = sum(found.get(name, 0.0) for name in ("create", "start", "ready", "connect"))
-    return found | {"cell": ended - opened, "first": ended - began, "rest": opened - began - parts}
+    actual["stop"] = time.perf_counter() - ended
+    parts = sum(actual.get(name, 0.0) for name in ("create", "start", "ready", "connect"))
+    return actual | {"cell": ended - opened, "first": ended - began, "rest": opened - began - parts}
 
 
 async def cell_times(sessions: dict[str, AsyncSession], cells: int) -> dict[str, list[float]]:
     """Round trips of ``1+1`` in milliseconds, one here and one there in turn."""
-    found: dict[str, list[float]] = {name: [] for name in sessions}
+    actual: dict[str, list[float]] = {name: [] for name in sessions}
     for _ in range(cells):
         for name, session in sessions.items():
             began = time.perf_counter()
             await session.execute("1+1")
-            found[name].append((time.perf_counter() - began) * 1000)
-    return found
+            actual[name].append((time.perf_counter() - began) * 1000)
+    return actual
 
 
 async def measure(rounds: int, cells: int) -> tuple[list[dict[str, float]], dict[str, list[float]]]:
@@ -114,7 +114,7 @@ def show_containers(rounds: int, cells: int = _CELLS) -> dict[str, Any]:
     table.add_column("ms", justify="right")
     for name, title in STAGES.items():
         table.add_row(title, f"{statistics.median(start.get(name, 0.0) for start in starts) * 1000:.1f}")
-    middles = {name: statistics.median(found) for name, found in times.items()}
+    middles = {name: statistics.median(actual) for name, actual in times.items()}
     for name, middle in middles.items():
         table.add_row(f"a cell, {name}, p50 of {cells}", f"{middle:.2f}")
     table.add_row("ratio container / local", f"{middles['container'] / middles['local']:.2f}")

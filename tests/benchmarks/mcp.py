@@ -45,7 +45,7 @@ def over_http(url: str, agent: str) -> Client[Any]:
 async def calls(count: int) -> Found:
     """A cell, from this process and by a tool call over each transport, one after the other in turn, in milliseconds."""
     names = "cell", "cell by MCP, stdio", "cell by MCP, HTTP"
-    found: Found = {name: [] for name in names}
+    actual: Found = {name: [] for name in names}
     async with AsyncExitStack() as stack:
         by_stdio, by_http = (stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2))
         session = await (await stack.enter_async_context(opened())).session()
@@ -54,10 +54,10 @@ async def calls(count: int) -> Found:
         http = await stack.enter_async_context(over_http(await stack.enter_async_context(served(by_http)), "one"))
         for number in range(count + _WARM):
             taken = [await timed(lambda: session.execute("1+1"))]
-            taken += [await timed(lambda one=one: one.call_tool("execute_code", {"code": "1+1"})) for one in (stdio, http)]  # type: ignore[misc]
+            taken += [await timed(lambda item=item: item.call_tool("execute_code", {"code": "1+1"})) for item in (stdio, http)]  # type: ignore[misc]
             for name, seconds in zip(names, taken, strict=True):
-                found[name] += [seconds] if number >= _WARM else []
-    return found
+                actual[name] += [seconds] if number >= _WARM else []
+    return actual
 
 
 async def throughput(agents: int, cells: int) -> dict[str, float]:
@@ -71,7 +71,7 @@ async def throughput(agents: int, cells: int) -> dict[str, float]:
             return [await timed(lambda: client.call_tool("execute_code", {"code": "1+1"})) for _ in range(cells)]
 
         began = time.perf_counter()
-        taken = sorted(one for found in await asyncio.gather(*map(work, clients)) for one in found)
+        taken = sorted(item for actual in await asyncio.gather(*map(work, clients)) for item in actual)
         seconds = time.perf_counter() - began
     return {
         "cells a second": len(taken) / seconds,

@@ -82,9 +82,9 @@ class PlainBlocking:
         self._open.append((manager, client))
 
         def execute(code: str) -> int:
-            found: list[int] = []
-            client.execute_interactive(code, timeout=TIMEOUT, output_hook=lambda message: found.append(size_of(message)))
-            return sum(found)
+            actual: list[int] = []
+            client.execute_interactive(code, timeout=TIMEOUT, output_hook=lambda message: actual.append(size_of(message)))
+            return sum(actual)
 
         return execute
 
@@ -113,8 +113,8 @@ class PlainAsync:
         self._directory = tempfile.TemporaryDirectory(dir="/tmp")
 
     async def session(self) -> Callable[[str], Any]:
-        place = Path(self._directory.name) / uuid.uuid4().hex[:8]
-        manager = AsyncKernelManager(transport="ipc", ip=str(place), connection_file=f"{place}.json")
+        location = Path(self._directory.name) / uuid.uuid4().hex[:8]
+        manager = AsyncKernelManager(transport="ipc", ip=str(location), connection_file=f"{location}.json")
         await manager.start_kernel()
         client = manager.client()
         client.start_channels()
@@ -122,13 +122,13 @@ class PlainAsync:
         await client.wait_for_ready(timeout=TIMEOUT)
 
         async def execute(code: str) -> int:
-            found: list[int] = []
+            actual: list[int] = []
 
             def hook(message: dict[str, Any]) -> None:
-                found.append(size_of(message))
+                actual.append(size_of(message))
 
             await client.execute_interactive(code, timeout=TIMEOUT, output_hook=hook)
-            return sum(found)
+            return sum(actual)
 
         return execute
 
@@ -204,8 +204,10 @@ class Ipybox:
     async def session(self) -> Callable[[str], Any]:
         from ipybox import CodeExecutor  # noqa: PLC0415 - optional, and slow to import
 
-        place = Path(self._directory.name)
-        executor = await self._stack.enter_async_context(CodeExecutor(working_dir=place, images_dir=place, log_level="ERROR"))
+        location = Path(self._directory.name)
+        executor = await self._stack.enter_async_context(
+            CodeExecutor(working_dir=location, images_dir=location, log_level="ERROR")
+        )
 
         async def execute(code: str) -> int:
             return len((await executor.execute(code, timeout=TIMEOUT)).text or "")
@@ -290,10 +292,10 @@ ALONE = frozenset({"ipybox"})
 
 def missing() -> dict[str, str]:
     """The peers that cannot run here, and why."""
-    found = {}
+    actual = {}
     for name, module in NEEDED.items():
         try:
             importlib.import_module(module)
         except ImportError as exc:
-            found[name] = str(exc)
-    return found
+            actual[name] = str(exc)
+    return actual

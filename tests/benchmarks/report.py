@@ -27,44 +27,44 @@ def machine() -> dict[str, Any]:
     }
 
 
-def show_times(title: str, found: Found, base: str) -> None:
+def show_times(title: str, actual: Found, base: str) -> None:
     """Medians and 95th percentiles in milliseconds, and the ratio of the medians to that of ``base``."""
     table = Table(title=title)
     for name in ("", "p50, ms", "p95, ms", "p50 / base", "n"):
         table.add_column(name, justify="left" if not name else "right")
-    first = statistics.median(found[base])
-    for name, values in found.items():
+    first = statistics.median(actual[base])
+    for name, values in actual.items():
         middle = statistics.median(values)
         row = (f"{middle:.1f}", f"{percentile(values, 0.95):.1f}", f"{middle / first:.4f}", str(len(values)))
         table.add_row(name, *row)
     Console(width=120).print(table)
 
 
-def show_figures(title: str, found: dict[str, float]) -> None:
+def show_figures(title: str, actual: dict[str, float]) -> None:
     table = Table(title=title)
     table.add_column("")
     table.add_column("", justify="right")
-    for name, value in found.items():
+    for name, value in actual.items():
         table.add_row(name, f"{value:.3g}")
     Console(width=120).print(table)
 
 
-def write_json(path: Path, found: dict[str, Any]) -> None:
+def write_json(path: Path, actual: dict[str, Any]) -> None:
     """All that was measured, each single time too, with the machine and the date."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine(), **found}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": machine(), **actual}, indent=1) + "\n")
 
 
-def draw(path: Path, title: str, found: Found) -> None:
+def draw(path: Path, title: str, actual: Found) -> None:
     """Medians as bars, on a logarithmic scale, with their 95th percentiles."""
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and wanted for charts only
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - as above
 
-    names = list(found)
-    middles = [statistics.median(found[name]) for name in names]
-    above = [percentile(found[name], 0.95) - middle for name, middle in zip(names, middles, strict=True)]
+    names = list(actual)
+    middles = [statistics.median(actual[name]) for name in names]
+    above = [percentile(actual[name], 0.95) - middle for name, middle in zip(names, middles, strict=True)]
     figure, axes = plt.subplots(figsize=(8, 0.5 * len(names) + 1.2))
     bars = axes.barh(names, middles, xerr=[[0] * len(names), [max(0.0, value) for value in above]], capsize=3)
     axes.bar_label(bars, [f" {middle:.3g} ms" for middle in middles])

@@ -65,7 +65,7 @@ async def timed(call: Callable[[], Awaitable[Any]]) -> float:
 
 async def starts(rounds: int) -> Found:
     """From asking for a session to its first result, which needs the data stack; each way once in every round."""
-    found: Found = {}
+    actual: Found = {}
     async with AsyncExitStack() as stack:
         cold = await stack.enter_async_context(opened())
         wrapped = await stack.enter_async_context(opened("bubblewrap"))
@@ -89,10 +89,10 @@ async def starts(rounds: int) -> Found:
                 began = time.perf_counter()
                 session = await way(number)
                 if number:  # the first round warms disks and engines
-                    found.setdefault(name, []).append((time.perf_counter() - began) * 1000)
+                    actual.setdefault(name, []).append((time.perf_counter() - began) * 1000)
                 if session is not None:
                     await session.close()
-    return found
+    return actual
 
 
 async def _filled(executor: AsyncExecutor) -> None:
@@ -119,22 +119,22 @@ async def _stock(_number: int) -> None:
 
 async def restarts(rounds: int) -> Found:
     """From asking for a session, and for a restart of its kernel, to the result of ``1+1``, in milliseconds, in turn."""
-    found: Found = {}
+    actual: Found = {}
     for isolation, options in (("local", {}), ("container", {"container": _CONTAINER})):
-        cold, again = found.setdefault(f"{isolation}, cold", []), found.setdefault(f"{isolation}, restart", [])
+        cold, again = actual.setdefault(f"{isolation}, cold", []), actual.setdefault(f"{isolation}, restart", [])
         async with opened(isolation, **options) as executor:
             for number in range(rounds + 1):
                 began = time.perf_counter()
                 session = await executor.session(f"s{number}")
                 await session.execute("1+1")
-                made = time.perf_counter()
+                created = time.perf_counter()
                 await session.restart()
                 await session.execute("1+1")
                 if number:  # the first round warms disks and engines
-                    cold.append((made - began) * 1000)
-                    again.append((time.perf_counter() - made) * 1000)
+                    cold.append((created - began) * 1000)
+                    again.append((time.perf_counter() - created) * 1000)
                 await session.close()
-    return found
+    return actual
 
 
 async def beside(rounds: int, cells: int) -> dict[str, Found]:
@@ -145,7 +145,7 @@ async def beside(rounds: int, cells: int) -> dict[str, Found]:
     either). The blocking client stops our event loop too: what waits for that is done in a pause before each turn, of either
     side.
     """
-    found: dict[str, Found] = {name: {_STOCK: [], _OURS: []} for name in ("a cell 1+1", *FLOODS)}
+    actual: dict[str, Found] = {name: {_STOCK: [], _OURS: []} for name in ("a cell 1+1", *FLOODS)}
     turn = min(cells, _TURN)
     parts = (({"a cell 1+1": "1+1"}, rounds * cells // turn, turn), (FLOODS, rounds, 1))
     for codes, turns, times in parts:  # in kernels of their own
@@ -168,8 +168,8 @@ async def beside(rounds: int, cells: int) -> dict[str, Found]:
                     for title, code in codes.items():
                         taken = [await timed(partial(run, code)) for _ in range(times)]
                         if number:  # the first turn warms both
-                            found[title][name] += taken
-    return found
+                            actual[title][name] += taken
+    return actual
 
 
 async def at_once(sessions: int, idle_seconds: float = _IDLE_SECONDS) -> dict[str, float]:
@@ -186,7 +186,7 @@ async def at_once(sessions: int, idle_seconds: float = _IDLE_SECONDS) -> dict[st
         descriptors = own.num_fds()
         began = time.perf_counter()
         await asyncio.gather(*(agent(executor, number) for number in range(sessions)))
-        made = time.perf_counter() - began
+        created = time.perf_counter() - began
         kernels = own.children(recursive=True)
         shares = [kernel.memory_full_info().pss / 2**20 for kernel in kernels]
         held = (own.num_fds() - descriptors) / sessions
@@ -197,7 +197,7 @@ async def at_once(sessions: int, idle_seconds: float = _IDLE_SECONDS) -> dict[st
         began = time.perf_counter()
     ended = time.perf_counter() - began
     return {
-        "made, five cells each, s": made,
+        "made, five cells each, s": created,
         "ended, s": ended,
         "first result p50, ms": statistics.median(firsts),
         "first result p95, ms": percentile(firsts, 0.95),

@@ -16,7 +16,7 @@ TIMEOUT = 0.5
 
 def show_timeouts(rounds: int) -> dict[str, list[float]]:
     table = Table(title=f"cells over a timeout of {TIMEOUT} s, grace 1 s: medians of {rounds}")
-    found: dict[str, list[float]] = {}
+    actual: dict[str, list[float]] = {}
     for name in ("cell", "s from timeout to result", "step", "state"):
         table.add_column(name)
     with tempfile.TemporaryDirectory() as directory, Executor("local", workspace=directory) as executor:
@@ -27,9 +27,9 @@ def show_timeouts(rounds: int) -> dict[str, list[float]]:
                 session.execute(overrun.prepared)
                 results.append(session.execute(overrun.code, timeout=TIMEOUT))
             session.close()
-            found[name] = [result.timing.run - TIMEOUT for result in results]
-            late = statistics.median(found[name])
+            actual[name] = [result.timing.run - TIMEOUT for result in results]
+            late = statistics.median(actual[name])
             steps, states = {str(result.ended_by) for result in results}, {result.state for result in results}
             table.add_row(name, f"{late:.3f}", " ".join(sorted(steps)), " ".join(sorted(states)))
     Console(width=120).print(table)
-    return found
+    return actual

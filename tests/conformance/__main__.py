@@ -24,8 +24,8 @@ UNAVAILABLE = 2
 
 def main() -> int:
     """Look at the server; 0 without a finding, 1 with one, 2 where the tools could not be had."""
-    with tempfile.TemporaryDirectory(prefix="kx-conformance-") as place:
-        prefix = Path(place)
+    with tempfile.TemporaryDirectory(prefix="kx-conformance-") as location:
+        prefix = Path(location)
         try:
             env = with_node(prefix)
             install_node(prefix, env, INSPECTOR, RUNNER)

@@ -15,13 +15,13 @@ _ASKING = 120.0
 def inspect(prefix: Path, env: dict[str, str], server: list[str], url: str) -> list[str]:
     """What it finds wrong, of a server by its command, and of one by its address."""
     places = {"stdio": ["--", *server], "HTTP": []}
-    found = []
+    actual = []
     for transport, behind in places.items():
         for era in ERAS:
             words = [str(prefix / "node_modules" / ".bin" / "mcp-inspector"), "--cli", "--protocol-era", era]
             words += [url, "--transport", "http"] if not behind else []
-            found += _inspect([*words, "--method", "tools/list", "--strict", *behind], env, f"inspector, {transport}, {era}")
-    return found
+            actual += _inspect([*words, "--method", "tools/list", "--strict", *behind], env, f"inspector, {transport}, {era}")
+    return actual
 
 
 def _inspect(words: list[str], env: dict[str, str], what: str) -> list[str]:

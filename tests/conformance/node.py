@@ -26,9 +26,9 @@ def with_node(prefix: Path) -> dict[str, str]:
     """
     if _version(shutil.which("node")) >= NODE_LEAST and shutil.which("npm"):
         return dict(os.environ)
-    place = prefix / "node"
-    install_python(place, NODE)
-    return os.environ | {"PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    location = prefix / "node"
+    install_python(location, NODE)
+    return os.environ | {"PATH": f"{location / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
 def install_node(prefix: Path, env: dict[str, str], *packages: str) -> None:
@@ -40,23 +40,23 @@ def install_node(prefix: Path, env: dict[str, str], *packages: str) -> None:
     _install(["npm", "install", "--prefix", str(prefix), "--no-audit", "--no-fund", *packages], env)
 
 
-def install_python(place: Path, *packages: str) -> Path:
+def install_python(location: Path, *packages: str) -> Path:
     """Make an environment with packages of the index; its Python.
 
     Raises:
         Unavailable: they cannot be had.
     """
-    venv.create(place, with_pip=True)
-    _install([str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *packages], dict(os.environ))
-    return place / "bin" / "python"
+    venv.create(location, with_pip=True)
+    _install([str(location / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *packages], dict(os.environ))
+    return location / "bin" / "python"
 
 
 def _version(node: str | None) -> tuple[int, int]:
     if node is None:
         return (0, 0)
     answer = subprocess.run([node, "--version"], capture_output=True, text=True, check=False, timeout=_ASKING).stdout
-    found = re.match(r"v(\d+)\.(\d+)", answer)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    actual = re.match(r"v(\d+)\.(\d+)", answer)
+    return (int(actual[1]), int(actual[2])) if actual else (0, 0)
 
 
 def _install(words: list[str], env: dict[str, str]) -> None:

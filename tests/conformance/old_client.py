@@ -51,11 +51,11 @@ asyncio.run(main())
 def speak_old(python: Path, server: list[str], url: str, tools: int) -> list[str]:
     """What went wrong with a server by its command, and with one by its address."""
     expected = ["kernelexec", f"{tools} tools", "42 False", "['text', 'image']", "7 out", "True", "application/x-ipynb+json"]
-    found = []
+    actual = []
     for transport, words in {"stdio": server, "HTTP": [url]}.items():
         done = subprocess.run(
             [str(python), "-c", _CLIENT, *words], capture_output=True, text=True, check=False, timeout=_ASKING
         )
         if done.stdout.splitlines() != expected or done.returncode:
-            found.append(f"{SDK}, {transport}: {done.stdout.splitlines()} instead of {expected}\n{done.stderr[-3000:]}")
-    return found
+            actual.append(f"{SDK}, {transport}: {done.stdout.splitlines()} instead of {expected}\n{done.stderr[-3000:]}")
+    return actual

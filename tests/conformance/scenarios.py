@@ -19,21 +19,23 @@ def run_scenarios(prefix: Path, env: dict[str, str], url: str) -> tuple[list[str
 
     A listed scenario that passes although our server lacks its requirement is wrong too, and so is a scenario that did not run.
     """
-    found, passed = [], {}
+    actual, passed = [], {}
     for era, needs in tomllib.loads(NEEDS.read_text()).items():
         out = prefix / "scenarios" / era
         runner = [str(prefix / "node_modules" / ".bin" / "conformance"), "server", "--url", url, "--suite", "all"]
         words = [*runner, "--spec-version", era, "-o", str(out)]
         done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=_ASKING)
-        ran = {match[1]: place for place in sorted(out.glob("server-*")) if (match := _PLACE.fullmatch(place.name))}
+        ran = {match[1]: directory for directory in sorted(out.glob("server-*")) if (match := _PLACE.fullmatch(directory.name))}
         if len(ran) != needs["scenarios"]:
-            found.append(f"{era}: {len(ran)} scenarios ran, there are {needs['scenarios']}\n{done.stderr[-2000:]}")
-        checks = [(name, check) for name, place in ran.items() for check in json.loads((place / "checks.json").read_text())]
+            actual.append(f"{era}: {len(ran)} scenarios ran, there are {needs['scenarios']}\n{done.stderr[-2000:]}")
+        checks = [
+            (name, check) for name, directory in ran.items() for check in json.loads((directory / "checks.json").read_text())
+        ]
         failed = {
             f"{name}: {check['id']}": str(check.get("errorMessage")) for name, check in checks if check["status"] == "FAILURE"
         }
         accounted = {*needs["fixtures"], *needs["optional"]}
-        found += [f"{era}, {what}: {reason}" for what, reason in failed.items() if what not in accounted]
-        found += [f"{era}, {what}: it does not fail: take it out of {NEEDS.name}" for what in sorted(accounted - set(failed))]
+        actual += [f"{era}, {what}: {reason}" for what, reason in failed.items() if what not in accounted]
+        actual += [f"{era}, {what}: it does not fail: take it out of {NEEDS.name}" for what in sorted(accounted - set(failed))]
         passed[era] = sum(check["status"] == "SUCCESS" for _, check in checks)
-    return found, passed
+    return actual, passed

@@ -43,9 +43,9 @@ asyncio.run(main())
 def speak_of_tasks(python: Path, server: list[str], url: str) -> list[str]:
     """What went wrong with a server by its command, and with one by its address."""
     expected = ["working", "['text', 'image'] ok", "7", "cancelled", "42"]
-    found = []
+    actual = []
     for transport, words in {"stdio": server, "HTTP": [url]}.items():
         done = subprocess.run([str(python), "-c", _WORK, *words], capture_output=True, text=True, check=False, timeout=_ASKING)
         if done.stdout.splitlines() != expected or done.returncode:
-            found.append(f"{CLIENT}, {transport}: {done.stdout.splitlines()} instead of {expected}\n{done.stderr[-3000:]}")
-    return found
+            actual.append(f"{CLIENT}, {transport}: {done.stdout.splitlines()} instead of {expected}\n{done.stderr[-3000:]}")
+    return actual

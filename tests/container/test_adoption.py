@@ -69,7 +69,7 @@ def options_of(**options: object) -> dict[str, object]:
 
 def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_path: Path) -> None:
     killed_server(tmp_path)
-    before = {found.id for found in labelled(tmp_path)}
+    before = {actual.id for actual in labelled(tmp_path)}
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
@@ -84,7 +84,7 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
             again = await a.execute("1", request_id="twice")
             assert (again.text, again.kernel_epoch) == ("1\n", 1)
             assert (await a.execute("x")).text == "42\n"
-            assert {found.id for found in labelled(tmp_path)} == before
+            assert {actual.id for actual in labelled(tmp_path)} == before
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
@@ -150,7 +150,7 @@ def test_an_owner_that_adopts_nothing_removes_what_waits(tmp_path: Path) -> None
 def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
     killed_server(tmp_path, orphan_seconds=1)
     deadline = time.monotonic() + 60
-    while any(found.running for found in labelled(tmp_path)):
+    while any(actual.running for actual in labelled(tmp_path)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -164,13 +164,13 @@ def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
 
 def test_a_container_that_was_never_ready_is_removed_by_the_next_owner(tmp_path: Path) -> None:
     killed_server(tmp_path)
-    [unready] = [found for found in labelled(tmp_path) if found.labels[SESSION] == "b"]
+    [unready] = [actual for actual in labelled(tmp_path) if actual.labels[SESSION] == "b"]
     Path(unready.labels[RUNTIME]).parent.joinpath(HANDOVER_FILE).unlink()
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
             assert executor.sessions() == ("a",)
-            assert [found.labels[SESSION] for found in labelled(tmp_path)] == ["a"]
+            assert [actual.labels[SESSION] for actual in labelled(tmp_path)] == ["a"]
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
@@ -183,7 +183,7 @@ def test_a_container_whose_workspace_is_gone_is_removed_by_the_next_owner(tmp_pa
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
             assert executor.sessions() == ("a",)
-            assert [found.labels[SESSION] for found in labelled(tmp_path)] == ["a"]
+            assert [actual.labels[SESSION] for actual in labelled(tmp_path)] == ["a"]
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
@@ -192,7 +192,7 @@ def test_a_container_whose_workspace_is_gone_is_removed_by_the_next_owner(tmp_pa
 def test_the_report_on_an_adopted_container_is_of_its_own_settings(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     killed_server(tmp_path, network="bridge", mounts=[{"source": str(tmp_path / "shared")}])
-    names = {found.labels[SESSION]: found.id[:12] for found in labelled(tmp_path)}
+    names = {actual.labels[SESSION]: actual.id[:12] for actual in labelled(tmp_path)}
     events: list[Event] = []
 
     async def run() -> None:
@@ -243,25 +243,25 @@ def test_a_kernel_of_another_language_that_ended_with_its_owner_is_called_lost(t
 
 
 def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    killed_server(one)
+    item, other = tmp_path / "one", tmp_path / "other"
+    killed_server(item)
     with Engine() as engine:
         foreign = engine.create(None, {"image": IMAGE, "command": ["sleep", "600"]}, {"init": True})
         engine.start(foreign)
     try:
-        waiting = {found.id for found in labelled(one)}
+        waiting = {actual.id for actual in labelled(item)}
 
         async def run() -> None:
             async with AsyncExecutor("container", workspace=other, config=options_of(adopt=False)) as executor:
                 await executor.session("b")
-                assert {found.id for found in labelled(one) if found.running} == waiting
+                assert {actual.id for actual in labelled(item) if actual.running} == waiting
 
         asyncio.run(run())
         with Engine() as engine:
             assert engine.inspect_container(foreign).running
     finally:
         with Engine() as engine:
-            for container in (foreign, *(found.id for found in labelled(one))):
+            for container in (foreign, *(actual.id for actual in labelled(item))):
                 engine.remove(container)
 
 

@@ -66,22 +66,22 @@ class Server:
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[Server]]:
     with ExitStack() as ending:
-        found = [Server(tmp_path, number) for number in (1, 2)]
-        for server in found:
+        actual = [Server(tmp_path, number) for number in (1, 2)]
+        for server in actual:
             ending.callback(server.end)
-        yield found
+        yield actual
 
 
 @pytest.mark.parametrize("newest", [False, True])
 def test_the_session_that_kept_the_journal_of_the_name_goes_on_and_nothing_is_left_of_the_other(
     tmp_path: Path, servers: list[Server], caplog: pytest.LogCaptureFixture, *, newest: bool
 ) -> None:
-    one, other = servers
-    assert (one.tell("open"), other.tell("open")) == ("a.jsonl", "a@2.jsonl")
+    item, other = servers
+    assert (item.tell("open"), other.tell("open")) == ("a.jsonl", "a@2.jsonl")
     if newest:  # the journal's keeper has the younger container
-        one.tell("close")
-        assert one.tell("open") == "a.jsonl"
-    one.tell("run")
+        item.tell("close")
+        assert item.tell("open") == "a.jsonl"
+    item.tell("run")
     for server in servers:
         server.process.send_signal(signal.SIGKILL)
     for server in servers:

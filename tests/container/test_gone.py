@@ -20,7 +20,7 @@ OPTIONS = {"container": {"image": IMAGE}}
 
 def containers_of(executor: AsyncExecutor) -> list[str]:
     with Engine() as engine:
-        return [found.id for found in engine.list_containers(f"{ROOT}={executor._directories.root}")]
+        return [actual.id for actual in engine.list_containers(f"{ROOT}={executor._directories.root}")]
 
 
 async def remove(executor: AsyncExecutor) -> None:

@@ -51,8 +51,8 @@ def small(*steps: str) -> Recipe:
     return Recipe("kernelexec/small", {"Dockerfile": "\n".join(lines).encode()})
 
 
-def build(engine: Engine, made: Recipe, tag: str, *, network: str | None = "none", cache: bool = True) -> BuiltImage:
-    return build_image(engine, BuildOrder(made, tag=tag, network=network, cache=cache))
+def build(engine: Engine, created: Recipe, tag: str, *, network: str | None = "none", cache: bool = True) -> BuiltImage:
+    return build_image(engine, BuildOrder(created, tag=tag, network=network, cache=cache))
 
 
 def kernelexec(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -113,7 +113,7 @@ def test_an_image_of_ours_is_compiled(engine: Engine) -> None:
 
 def test_what_asks_an_image_leaves_no_container(engine: Engine) -> None:
     probe_image(engine, BASE)
-    assert not [found for found in containers(engine, PROBE) if found["ImageID"] == probe_image(engine, BASE).id]
+    assert not [actual for actual in containers(engine, PROBE) if actual["ImageID"] == probe_image(engine, BASE).id]
 
 
 def test_an_image_that_is_not_there_is_called_missing_with_the_way_to_get_it(engine: Engine) -> None:
@@ -150,7 +150,7 @@ def test_an_interpreter_that_only_root_may_run_is_reported_as_such(engine: Engin
 
 
 def test_a_failed_build_says_which_step_and_its_output_and_leaves_nothing(engine: Engine, tag: str) -> None:
-    before, running = nameless(engine), {found["Id"] for found in containers(engine)}
+    before, running = nameless(engine), {actual["Id"] for actual in containers(engine)}
     steps = ("RUN echo done > /a", f"RUN echo {tag} && echo it broke >&2 && exit 3")
     with pytest.raises(ImageBuildFailed) as failure:
         build(engine, small(*steps), tag, cache=False)
@@ -159,7 +159,7 @@ def test_a_failed_build_says_which_step_and_its_output_and_leaves_nothing(engine
     assert "  it broke" in message
     assert "returned a non-zero code: 3" in message
     assert nameless(engine) <= before
-    assert not [found for found in containers(engine) if found["Id"] not in running and tag in found["Command"]]
+    assert not [actual for actual in containers(engine) if actual["Id"] not in running and tag in actual["Command"]]
 
 
 def test_a_build_without_network_fails_with_the_way_out(engine: Engine, tag: str) -> None:
@@ -200,7 +200,9 @@ def test_ctrl_c_ends_a_build_and_leaves_nothing(engine: Engine, tag: str, tmp_pa
     assert building.returncode == 130
     assert "kernelexec: The build was ended." in rest
     assert "Traceback" not in rest
-    wait_until(lambda: not [found for found in containers(engine) if tag in found["Command"]])  # the engine ends it by itself
+    wait_until(
+        lambda: not [actual for actual in containers(engine) if tag in actual["Command"]]
+    )  # the engine ends it by itself
     assert nameless(engine) <= before
 
 

@@ -115,7 +115,7 @@ class Left:
 
     @property
     def there(self) -> set[str]:
-        return {found.id for found in self._engine.list_containers(self._mark)}
+        return {actual.id for actual in self._engine.list_containers(self._mark)}
 
     def __enter__(self) -> Self:
         return self

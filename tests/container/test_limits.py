@@ -28,24 +28,24 @@ def contained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 def test_the_state_is_kept_and_the_timeout_is_in_force(session: Session) -> None:
     session.execute("x = 1")
-    found = session.set_limits(memory_bytes=512 * MIB, cpus=0.5, timeout=0.5)
-    assert found.timeout == 0.5
+    actual = session.set_limits(memory_bytes=512 * MIB, cpus=0.5, timeout=0.5)
+    assert actual.timeout == 0.5
     assert session.execute("x").text == "1\n"
     result = session.execute("import time\ntime.sleep(60)")
     assert (result.interrupted, result.state) == ("timeout", "kept")
 
 
 def test_what_is_not_in_force_is_still_reported_after_a_snapshot(session: Session) -> None:
-    found = session.set_limits(memory_bytes=512 * MIB)
+    actual = session.set_limits(memory_bytes=512 * MIB)
     session.snapshot()
-    assert session.execute("1").notes == found.not_applied
+    assert session.execute("1").notes == actual.not_applied
 
 
 def test_what_is_not_in_force_is_reported_at_once_and_by_the_next_result(session: Session) -> None:
-    found = session.set_limits(memory_bytes=512 * MIB)
+    actual = session.set_limits(memory_bytes=512 * MIB)
     following = session.execute("1")
-    assert following.notes == found.not_applied
-    assert (found.memory_bytes is None) == bool(found.not_applied)
+    assert following.notes == actual.not_applied
+    assert (actual.memory_bytes is None) == bool(actual.not_applied)
     assert session.execute("1").notes == ()
 
 
@@ -68,15 +68,15 @@ def test_a_living_container_and_its_successors_get_the_limits(contained: Session
     contained.execute("x = 1")
     for memory, cpus in ((2048 * MIB, 2.0), (256 * MIB, 0.5), (512 * MIB, 1.0)):
         assert contained.set_limits(memory_bytes=memory, cpus=cpus).not_applied == ()
-        found = contained.stats()
-        assert (found.memory_limit_bytes, found.cpus, found.kernel_epoch) == (memory, cpus, 1)
+        actual = contained.stats()
+        assert (actual.memory_limit_bytes, actual.cpus, actual.kernel_epoch) == (memory, cpus, 1)
     assert contained.execute("print(open('/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes').read())").stdout.split() == [
         str(512 * MIB)
     ]
     assert contained.execute("x").text == "1\n"
     contained.restart()
-    found = contained.stats()
-    assert (found.memory_limit_bytes, found.cpus, found.kernel_epoch) == (512 * MIB, 1.0, 2)
+    actual = contained.stats()
+    assert (actual.memory_limit_bytes, actual.cpus, actual.kernel_epoch) == (512 * MIB, 1.0, 2)
 
 
 def test_two_changes_at_once_both_hold(contained: Session) -> None:
@@ -126,8 +126,8 @@ def test_a_running_cell_gets_more_memory(contained: Session) -> None:
 def test_a_profile_is_applied_and_the_state_is_kept(contained: Session) -> None:
     contained.set_limits("simple")
     contained.execute("x = 1")
-    found = contained.set_limits("complex", cpus=1.5)
-    assert (found.memory_bytes, found.cpus, found.timeout) == (1024 * MIB, 1.5, 600.0)
+    actual = contained.set_limits("complex", cpus=1.5)
+    assert (actual.memory_bytes, actual.cpus, actual.timeout) == (1024 * MIB, 1.5, 600.0)
     now = contained.stats()
     assert (now.memory_limit_bytes, now.cpus, now.kernel_epoch) == (1024 * MIB, 1.5, 1)
     assert contained.execute("x").text == "1\n"

@@ -137,8 +137,8 @@ def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path) -> None
 def test_one_volume_serves_all_and_stays(executor: Executor) -> None:
     with Engine() as engine:
         wanted = engine.api.inspect_image(MINIMAL)["Id"]
-        found = engine.api.volumes(filters={"label": f"{mounted.LABEL}={wanted}"})["Volumes"]
-        names = {volume["Name"] for volume in found}
+        actual = engine.api.volumes(filters={"label": f"{mounted.LABEL}={wanted}"})["Volumes"]
+        names = {volume["Name"] for volume in actual}
         first = mounted._fill(engine, wanted)
         assert mounted._fill(engine, wanted) == first
         after = engine.api.volumes(filters={"label": f"{mounted.LABEL}={wanted}"})["Volumes"]

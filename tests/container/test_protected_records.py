@@ -39,8 +39,8 @@ def config(**more: Any) -> dict[str, Any]:
 def test_a_journal_deep_in_the_workspace_is_neither_written_nor_moved_away(tmp_path: Path) -> None:
     project = tmp_path / "project"
     workspaces = project / "deep" / "down"
-    given = config() | {"work_dir": project}
-    with Executor("container", workspace=workspaces, config=given) as executor:
+    value = config() | {"work_dir": project}
+    with Executor("container", workspace=workspaces, config=value) as executor:
         session = executor.session("a")
         journal = workspaces / ".journals" / "a.jsonl"
         tried = session.execute(f"{TRY}tries({str(journal)!r}, {str(project)!r})")
@@ -54,8 +54,8 @@ def test_logs_in_a_mount_that_can_be_written_are_neither_written_nor_moved_away(
     shared = tmp_path / "shared"
     (shared / "deep").mkdir(parents=True)
     logs = shared / "deep" / "logs"
-    given = config(mounts=[{"source": shared, "read_only": False}]) | {"log_dir": logs}
-    with Executor("container", workspace=tmp_path / "ws", config=given) as executor:
+    value = config(mounts=[{"source": shared, "read_only": False}]) | {"log_dir": logs}
+    with Executor("container", workspace=tmp_path / "ws", config=value) as executor:
         sessions = [executor.session(name) for name in ("a", "b")]
         log = logs / "b" / "docker_container.log"
         for session in sessions:
@@ -70,8 +70,8 @@ def test_a_journal_below_a_link_is_not_written(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "link").symlink_to(project)
-    given = config() | {"work_dir": project}
-    with Executor("container", workspace=tmp_path / "link" / "ws", config=given) as executor:
+    value = config() | {"work_dir": project}
+    with Executor("container", workspace=tmp_path / "link" / "ws", config=value) as executor:
         journal = project / "ws" / ".journals" / "a.jsonl"
         tried = executor.session("a").execute(f"{TRY}tries({str(journal)!r}, {str(project)!r})")
     assert tried.text == "EROFS EROFS EBUSY EBUSY\n"

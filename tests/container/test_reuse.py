@@ -98,10 +98,10 @@ def test_the_mounts_in_what_is_cleared_are_left_alone(tmp_path: Path) -> None:
 def test_there_is_a_new_container_where_the_old_one_would_not_be_as_new(tmp_path: Path, options: dict[str, Any]) -> None:
     with opened(tmp_path, **options) as executor:
         session = executor.session("a")
-        found = [session.execute("import socket; socket.gethostname()").text]
+        actual = [session.execute("import socket; socket.gethostname()").text]
         session.restart()
-        found.append(session.execute("import socket; socket.gethostname()").text)
-    assert len(set(found)) == 2
+        actual.append(session.execute("import socket; socket.gethostname()").text)
+    assert len(set(actual)) == 2
 
 
 def test_without_fork_server_there_is_a_new_container(tmp_path: Path) -> None:
@@ -135,16 +135,16 @@ def test_there_is_a_new_container_if_its_limits_were_changed(executor: Executor,
 def test_there_is_a_new_container_if_the_workspace_is_another_one(executor: Executor, session: Session) -> None:
     session.execute("1")
     before = ids(executor)
-    place = Path(session.workspace)
+    location = Path(session.workspace)
     session.execute("import os; os._exit(0)")
-    shutil.move(place, place.with_name("moved"))
-    place.mkdir()
+    shutil.move(location, location.with_name("moved"))
+    location.mkdir()
     try:
         assert session.execute("open('here', 'w').write('new')").ok
-        assert (place / "here").read_text() == "new"
+        assert (location / "here").read_text() == "new"
         assert not before & ids(executor)
     finally:
-        shutil.rmtree(place.with_name("moved"))
+        shutil.rmtree(location.with_name("moved"))
 
 
 def test_there_is_a_new_container_if_the_old_one_was_removed(executor: Executor, session: Session) -> None:

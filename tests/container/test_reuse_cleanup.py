@@ -144,9 +144,9 @@ def test_a_container_that_is_created_after_its_session_was_cancelled_is_removed(
 
     def slow(*args: Any) -> str:
         making.set()
-        made = create_container(*args)
+        created = create_container(*args)
         time.sleep(1)  # in the thread that makes it
-        return made
+        return created
 
     monkeypatch.setattr(container, "create_container", slow)
     asyncio.run(main())
@@ -160,12 +160,12 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
     async def main() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
             task = asyncio.ensure_future(executor.session())
-            await asyncio.to_thread(made.wait, BOUND)
+            await asyncio.to_thread(created.wait, BOUND)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert there() == []
 
-    made = threading.Event()
+    created = threading.Event()
 
     def there() -> list[ListedContainer]:
         with Engine() as engine:
@@ -173,13 +173,13 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
 
     def slow(*args: Any) -> str:
         container = create_container(*args)
-        made.set()
+        created.set()
         time.sleep(0.5)  # in the thread, whose mounts are not known yet
         return container
 
     monkeypatch.setattr(container, "create_container", slow)
     asyncio.run(main())
-    assert made.is_set()
+    assert created.is_set()
 
 
 def test_a_private_directory_that_cannot_be_made_costs_no_container(

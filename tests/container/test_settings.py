@@ -57,8 +57,10 @@ def opened(workspace: Path, **options: Any) -> Executor:
 def described(session: Session) -> dict[str, Any]:
     """The one container that has that session's workspace."""
     with Engine() as engine:
-        found = [engine.api.inspect_container(one.id) for one in engine.list_containers(f"kernelexec.session={session.name}")]
-    (only,) = [answer for answer in found if any(mount["Source"] == str(session.workspace) for mount in answer["Mounts"])]
+        actual = [
+            engine.api.inspect_container(item.id) for item in engine.list_containers(f"kernelexec.session={session.name}")
+        ]
+    (only,) = [answer for answer in actual if any(mount["Source"] == str(session.workspace) for mount in answer["Mounts"])]
     return dict(only)
 
 
@@ -70,8 +72,8 @@ def inside(session: Session) -> dict[str, Any]:
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     options = {"memory_bytes": 512 * MIB, "cpus": 0.5, "pids": 100, "tmp_bytes": 32 * MIB, "shm_bytes": 16 * MIB}
     config = {"container": {**dict(IMAGE), **options}, "limits": {"nofile": 512, "fsize_bytes": 64 * MIB}}  # type: ignore[call-overload]
-    with Executor(isolation="container", workspace=tmp_path_factory.mktemp("w"), config=config) as one:
-        yield one
+    with Executor(isolation="container", workspace=tmp_path_factory.mktemp("w"), config=config) as item:
+        yield item
 
 
 @pytest.fixture(scope="module")
@@ -129,23 +131,23 @@ def test_code_finds_no_network_no_capability_and_none_of_the_servers_variables(
 ) -> None:
     monkeypatch.setenv("SERVERS_OWN", "1")
     session.restart()
-    found = inside(session)
-    assert found["interfaces"] == ["lo"]
-    assert {found[name] for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {"0" * 16}
-    assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
-    assert (found["uid"], found["gid"], found["groups"]) == (os.getuid(), os.getgid(), [os.getgid()])
-    assert found["cwd"] == found["environment"]["HOME"] == str(session.workspace)
-    assert "SERVERS_OWN" not in found["environment"]
+    actual = inside(session)
+    assert actual["interfaces"] == ["lo"]
+    assert {actual[name] for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert (actual["NoNewPrivs"], actual["Seccomp"]) == ("1", "2")
+    assert (actual["uid"], actual["gid"], actual["groups"]) == (os.getuid(), os.getgid(), [os.getgid()])
+    assert actual["cwd"] == actual["environment"]["HOME"] == str(session.workspace)
+    assert "SERVERS_OWN" not in actual["environment"]
     with Engine() as engine:
         of_image = engine.api.inspect_image(dict(IMAGE)["image"])["Config"]["Env"]  # type: ignore[call-overload]
-    shared = {f"{name}={value}" for name, value in found["environment"].items() if os.environ.get(name) == value}
+    shared = {f"{name}={value}" for name, value in actual["environment"].items() if os.environ.get(name) == value}
     assert shared - set(of_image) <= {"LANG=C.UTF-8", "LC_CTYPE=C.UTF-8", "TERM=xterm"}
 
 
 def test_a_file_that_code_makes_belongs_to_the_caller(session: Session) -> None:
     assert session.execute("open('made', 'w').close()").files == ("made",)
-    found = (session.workspace / "made").stat()
-    assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
+    actual = (session.workspace / "made").stat()
+    assert (actual.st_uid, actual.st_gid) == (os.getuid(), os.getgid())
 
 
 def test_only_the_workspace_and_temporary_places_can_be_written(session: Session) -> None:
@@ -210,13 +212,13 @@ def test_a_relaxation_changes_what_it_names_and_nothing_else(
 ) -> None:
     with opened(tmp_path, **options) as executor:
         session = executor.session("a")
-        host, found = described(session)["HostConfig"], inside(session)
+        host, actual = described(session)["HostConfig"], inside(session)
     expected = {**_LOCKED, **changed}
     assert {name: host[name] or (None if expected[name] is None else host[name]) for name in expected} == expected
-    assert (found["interfaces"] == ["lo"]) is (expected["NetworkMode"] == "none")
-    assert found["NoNewPrivs"] == ("0" if "SecurityOpt" in changed else "1")
-    assert int(found["CapBnd"], 16) == (1 if "CapAdd" in changed else 0)
-    assert found["Seccomp"] == "2"
+    assert (actual["interfaces"] == ["lo"]) is (expected["NetworkMode"] == "none")
+    assert actual["NoNewPrivs"] == ("0" if "SecurityOpt" in changed else "1")
+    assert int(actual["CapBnd"], 16) == (1 if "CapAdd" in changed else 0)
+    assert actual["Seccomp"] == "2"
 
 
 def test_the_engines_own_network_is_had_by_its_name() -> None:
@@ -237,12 +239,15 @@ def test_mounts_have_their_places_and_modes_in_both_layouts(tmp_path: Path, layo
     ]
     with opened(tmp_path / "ws", layout=layout, mounts=mounts) as executor:
         session = executor.session("a")
-        place = "/context" if layout == "classic" else str(tmp_path)
+        directory = "/context" if layout == "classic" else str(tmp_path)
         session.execute(WRITES)
-        assert session.execute(f"print(open('{place}/one.txt').read(), open('{place}/read/old').read())").text == "one old\n"
+        assert (
+            session.execute(f"print(open('{directory}/one.txt').read(), open('{directory}/read/old').read())").text
+            == "one old\n"
+        )
         for path in ("read/new", "read/old", "one.txt"):
-            assert session.execute(f"tried('{place}/{path}')").text == "('OSError', 30)\n"
-        assert session.execute(f"tried('{place}/written/new')").text == "('written', 0)\n"
+            assert session.execute(f"tried('{directory}/{path}')").text == "('OSError', 30)\n"
+        assert session.execute(f"tried('{directory}/written/new')").text == "('written', 0)\n"
     assert [path.name for path in (tmp_path / "read").iterdir()] == ["old"]
     assert (tmp_path / "read/old").read_text() == "old"
     assert (tmp_path / "one.txt").read_text() == "one"
@@ -257,8 +262,8 @@ def test_what_is_mounted_is_seen_within_a_directory_in_memory_and_around_one(tmp
         session = executor.session("a")
         session.execute(WRITES)
         assert session.execute("print(open('/data/in/old').read())").text == "old\n"
-        for place in ("/data/new", "/data/in/scratch/new", "/workspace/new"):
-            assert session.execute(f"tried('{place}')").text == "('written', 0)\n"
+        for directory in ("/data/new", "/data/in/scratch/new", "/workspace/new"):
+            assert session.execute(f"tried('{directory}')").text == "('written', 0)\n"
         assert session.execute("tried('/data/in/new')").text == "('OSError', 30)\n"
         assert (session.workspace / "new").read_text() == "x"
     assert list((tmp_path / "in/scratch").iterdir()) == []
@@ -270,8 +275,8 @@ def test_a_work_dir_is_taken_by_either_path_and_reported_as_the_kernel_sees_it(t
         session = executor.session("a")
         there = "/workspace" if layout == "classic" else str(session.workspace)
         assert session.execute_command("mkdir sub && pwd").text == f"{there}\n"
-        for given in ("sub", session.workspace / "sub", f"{there}/sub"):
-            result = session.execute_command("pwd; touch sub-file", work_dir=given)
+        for input_value in ("sub", session.workspace / "sub", f"{there}/sub"):
+            result = session.execute_command("pwd; touch sub-file", work_dir=input_value)
             assert result.text == f"{there}/sub\n"
             assert result.work_dir == f"{there}/sub"
         assert (session.workspace / "sub/sub-file").exists()
@@ -301,7 +306,7 @@ def test_a_mount_that_is_not_given_is_refused_before_anything_starts(tmp_path: P
     with pytest.raises(InvalidConfig), opened(tmp_path, mounts=[{"source": tmp_path / source}]) as executor:
         executor.session("a")
     with Engine() as engine:
-        owned = [found.labels for found in engine.list_containers("kernelexec.session=a")]
+        owned = [actual.labels for actual in engine.list_containers("kernelexec.session=a")]
     assert not any(labels["kernelexec.workspace"] == str(tmp_path) for labels in owned)
     assert not (tmp_path / "a").exists() or not list((tmp_path / "a").iterdir())
 

@@ -36,13 +36,13 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_probe, "_distrusted", set())
 
 
-def signs(monkeypatch: pytest.MonkeyPatch, found: socket_probe.Reachability | None) -> list[Path]:
+def signs(monkeypatch: pytest.MonkeyPatch, actual: socket_probe.Reachability | None) -> list[Path]:
     """Have them say that; where they were looked for."""
     asked: list[Path] = []
 
     def by_signs(_: Whereabouts, root: Path) -> socket_probe.Reachability | None:
         asked.append(root)
-        return found
+        return actual
 
     monkeypatch.setattr(socket_probe, "guess", by_signs)
     return asked
@@ -117,9 +117,9 @@ def test_an_engine_is_remote_if_its_address_says_so(address: str, remote: object
 
 def test_this_machines_own_engine_says_where_it_is() -> None:
     with Engine() as engine:
-        found = Whereabouts.of(engine)
-    assert (found.release, found.remote) == (platform.release(), False)
-    assert found.listener == _listener(found.address)
+        actual = Whereabouts.of(engine)
+    assert (actual.release, actual.remote) == (platform.release(), False)
+    assert actual.listener == _listener(actual.address)
 
 
 def left(root: Path) -> list[object]:
@@ -139,11 +139,11 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("found", PROGRAMS)
-def test_a_trial_finds_what_else_crosses(monkeypatch: pytest.MonkeyPatch, short_path: Path, found: str) -> None:
-    monkeypatch.setattr(socket_probe, "_PROGRAM", PROGRAMS[found])
+@pytest.mark.parametrize("actual", PROGRAMS)
+def test_a_trial_finds_what_else_crosses(monkeypatch: pytest.MonkeyPatch, short_path: Path, actual: str) -> None:
+    monkeypatch.setattr(socket_probe, "_PROGRAM", PROGRAMS[actual])
     with Engine() as engine:
-        assert probe(engine, config(short_path), short_path, "python3") == found
+        assert probe(engine, config(short_path), short_path, "python3") == actual
     assert left(short_path) == []
 
 
@@ -213,11 +213,11 @@ def test_ports_of_another_machine_are_not_waited_for(monkeypatch: pytest.MonkeyP
         probe_sockets(config(short_path), short_path, "python3")
 
 
-@pytest.mark.parametrize(("found", "transport"), [("sockets", "ipc"), ("files", "tcp"), (None, "ipc")])
+@pytest.mark.parametrize(("actual", "transport"), [("sockets", "ipc"), ("files", "tcp"), (None, "ipc")])
 def test_a_session_is_reached_in_the_way_that_was_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: socket_probe.Reachability | None, transport: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, actual: socket_probe.Reachability | None, transport: str
 ) -> None:
-    signs(monkeypatch, found)
+    signs(monkeypatch, actual)
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
         session = executor.session("a")
         assert session.execute("6 * 7").text == "42\n"

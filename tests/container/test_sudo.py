@@ -74,8 +74,8 @@ def test_root_can_do_what_installing_a_package_takes(session: Session) -> None:
 @needs_root
 def test_the_user_has_no_capability_and_root_has_the_listed_ones(session: Session) -> None:
     assert bounds_of(session.execute_command(BOUNDS).text) == {"CapEff": 0, "CapBnd": KEPT, "NoNewPrivs": 0}
-    found = bounds_of(session.execute_command(f"sudo -n {BOUNDS}").text)
-    assert found == {"CapEff": KEPT, "CapBnd": KEPT, "NoNewPrivs": 0}
+    actual = bounds_of(session.execute_command(f"sudo -n {BOUNDS}").text)
+    assert actual == {"CapEff": KEPT, "CapBnd": KEPT, "NoNewPrivs": 0}
 
 
 @needs_engine
@@ -106,14 +106,16 @@ def test_a_root_that_can_only_be_read_has_an_account_that_can_only_be_read(tmp_p
         assert session.execute_command("sudo -n touch /etc/x").exit_code == 1
         assert session.execute_command("sudo -n sh -c 'echo x >> /etc/passwd'").exit_code != 0
         with Engine() as engine:
-            (made,) = [
-                one for one in engine.list_containers("kernelexec.session=a") if str(tmp_path) in json.dumps(dict(one.labels))
+            (created,) = [
+                item
+                for item in engine.list_containers("kernelexec.session=a")
+                if str(tmp_path) in json.dumps(dict(item.labels))
             ]
-            mounts = {one["Destination"]: one for one in engine.api.inspect_container(made.id)["Mounts"]}
-        private = Path(made.labels["kernelexec.root"])
+            mounts = {item["Destination"]: item for item in engine.api.inspect_container(created.id)["Mounts"]}
+        private = Path(created.labels["kernelexec.root"])
         for file in ("/etc/passwd", "/etc/group"):
             assert Path(mounts[file]["Source"]).is_relative_to(private)
-            assert not Path(mounts[file]["Source"]).is_relative_to(made.labels["kernelexec.runtime"])
+            assert not Path(mounts[file]["Source"]).is_relative_to(created.labels["kernelexec.runtime"])
             assert mounts[file]["RW"] is False
     assert not private.exists()
 
@@ -130,13 +132,13 @@ def test_root_needs_no_account(tmp_path: Path) -> None:
 def test_an_image_without_accounts_runs_kernels_all_the_same(tmp_path: Path) -> None:
     with Engine() as engine:
         image = f"kernelexec-test/no-accounts:{os.getpid()}"
-        made = engine.create(None, {"image": MINIMAL, "command": ["rm", "/etc/passwd", "/etc/group"], "user": "0"}, {})
+        created = engine.create(None, {"image": MINIMAL, "command": ["rm", "/etc/passwd", "/etc/group"], "user": "0"}, {})
         try:
-            engine.start(made)
-            assert engine.api.wait(made)["StatusCode"] == 0
-            engine.api.commit(made, *image.split(":"))
+            engine.start(created)
+            assert engine.api.wait(created)["StatusCode"] == 0
+            engine.api.commit(created, *image.split(":"))
         finally:
-            engine.remove(made)
+            engine.remove(created)
         try:
             with Executor(workspace=tmp_path, config=config_of(image, user=USER, sudo=True)) as executor:
                 assert executor.session("a").execute("1 + 1").text == "2\n"

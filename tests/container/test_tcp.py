@@ -69,14 +69,14 @@ def containers(label: str) -> list[ListedContainer]:
 def container_of(session: Session) -> ContainerStatus:
     with Engine() as engine:
         named = engine.list_containers(f"{SESSION}={session.name}")
-        (found,) = [one for one in named if one.labels[WORKSPACE] == str(session.workspace.parent)]
-        return engine.inspect_container(found.id)
+        (actual,) = [entry for entry in named if entry.labels[WORKSPACE] == str(session.workspace.parent)]
+        return engine.inspect_container(actual.id)
 
 
 def addresses() -> set[str]:
     """This machine's own, of IPv4."""
-    found = (address for places in psutil.net_if_addrs().values() for address in places)
-    return {address.address for address in found if address.family == socket.AF_INET}
+    actual = (address for places in psutil.net_if_addrs().values() for address in places)
+    return {address.address for address in actual if address.family == socket.AF_INET}
 
 
 def bridge_of(session: Session) -> str:
@@ -90,15 +90,15 @@ def address_of(session: Session) -> str:
     return session.execute("import socket; print(socket.gethostbyname(socket.gethostname()))").stdout.strip()
 
 
-def reached(session: Session, place: str, port: int) -> bool:
-    return session.execute(f"{TRY}\ntried({place!r}, {port})").text == "True\n"
+def reached(session: Session, directory: str, port: int) -> bool:
+    return session.execute(f"{TRY}\ntried({directory!r}, {port})").text == "True\n"
 
 
 def test_its_ports_are_open_at_one_address_of_this_machine(session: Session) -> None:
     ports = set(container_of(session).ports.values())
     assert len(ports) == 5
-    listens = [found.laddr for found in psutil.net_connections("tcp") if found.status == psutil.CONN_LISTEN]
-    assert {place.ip for place in listens if place.port in ports} == {"127.0.0.1"}
+    listens = [actual.laddr for actual in psutil.net_connections("tcp") if actual.status == psutil.CONN_LISTEN]
+    assert {directory.ip for directory in listens if directory.port in ports} == {"127.0.0.1"}
     for address in addresses() - {"127.0.0.1"}:
         for port in ports:
             with pytest.raises(ConnectionRefusedError):
@@ -185,24 +185,24 @@ def test_a_kernel_that_runs_out_of_memory_is_distinguished_from_a_killed_one(tmp
 def test_an_image_without_python_gets_one_mounted(tmp_path: Path) -> None:
     config = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL, "transport": "tcp"}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
-        found = executor.session("a").execute("6 * 7")
-    assert (found.text, found.kernel_epoch) == ("42\n", 1)
-    python, network = found.notes
+        actual = executor.session("a").execute("6 * 7")
+    assert (actual.text, actual.kernel_epoch) == ("42\n", 1)
+    python, network = actual.notes
     assert "has no Python: the kernel runs on a Python that is mounted there" in python
     assert network.startswith("The network is not 'none'")
 
 
 def test_nothing_leads_out_of_the_network(session: Session, listener: socket.socket) -> None:
     port, own = listener.getsockname()[1], bridge_of(session)
-    there = [found for found in addresses() if not found.startswith("127.") and found != own]
-    assert [found for found in [*there, "192.0.2.1"] if reached(session, found, port)] == []
+    there = [actual for actual in addresses() if not actual.startswith("127.") and actual != own]
+    assert [actual for actual in [*there, "192.0.2.1"] if reached(session, actual, port)] == []
 
 
 def test_no_other_container_of_the_network_is_reached(executor: Executor, session: Session) -> None:
     other = executor.session("other")
-    place = address_of(other)
-    assert reached(other, place, 5701)
-    assert not reached(session, place, 5701)
+    directory = address_of(other)
+    assert reached(other, directory, 5701)
+    assert not reached(session, directory, 5701)
     other.close()
 
 
@@ -257,10 +257,10 @@ def test_another_network_of_that_name_is_not_used() -> None:
 
 def test_a_network_of_no_container_is_removed() -> None:
     with Engine() as engine:
-        made = engine.api.create_network("kernelexec-test", "bridge", labels={networks.LABEL: "1"})["Id"]
+        created = engine.api.create_network("kernelexec-test", "bridge", labels={networks.LABEL: "1"})["Id"]
         networks.delete_network(engine)
         with pytest.raises(NotFound):
-            engine.api.inspect_network(made)
+            engine.api.inspect_network(created)
 
 
 def test_a_bridge_that_was_asked_for_stays_one(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def killed_owner(workspace: Path, lease_seconds: float) -> None:
 def test_a_container_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     killed_owner(tmp_path, 1.0)
     deadline = time.monotonic() + BOUND
-    while any(found.running for found in containers(f"{WORKSPACE}={tmp_path}")):
+    while any(actual.running for actual in containers(f"{WORKSPACE}={tmp_path}")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     with Executor("container", workspace=tmp_path, config=OPTIONS):

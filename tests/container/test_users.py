@@ -41,8 +41,8 @@ def session(executor: Executor) -> Session:
 
 def runtime_of(session: Session) -> RuntimeDirectory:
     root = Path(os.environ["XDG_RUNTIME_DIR"])
-    (found,) = root.glob("kx-*/u*/*/connection.json")
-    return RuntimeDirectory(found.parent)
+    (actual,) = root.glob("kx-*/u*/*/connection.json")
+    return RuntimeDirectory(actual.parent)
 
 
 def test_an_unknown_user_has_a_home_a_name_and_a_place_to_write(session: Session) -> None:
@@ -63,11 +63,11 @@ def test_all_that_is_made_in_the_workspace_belongs_to_that_user(session: Session
 
 def test_its_private_directory_is_shared_only_with_it(session: Session) -> None:
     runtime = runtime_of(session)
-    found = {path.name: path.stat() for path in (runtime.path, *runtime.path.iterdir())}
-    own = found.pop(runtime.path.name)
+    actual = {path.name: path.stat() for path in (runtime.path, *runtime.path.iterdir())}
+    own = actual.pop(runtime.path.name)
     assert (stat.S_IMODE(own.st_mode), own.st_uid, own.st_gid) == (0o1770, 0, GID)
     modes = {
-        name: (oct(stat.S_IMODE(found[name].st_mode)), found[name].st_uid, found[name].st_gid) for name in ("ready", "owner")
+        name: (oct(stat.S_IMODE(actual[name].st_mode)), actual[name].st_uid, actual[name].st_gid) for name in ("ready", "owner")
     }
     assert modes == {"ready": ("0o620", 0, GID), "owner": ("0o640", 0, GID)}
     assert {path.stat().st_mode & 0o077 for path in runtime.path.parents if path.name.startswith(("kx-", "u"))} == {0}

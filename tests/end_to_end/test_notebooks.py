@@ -55,17 +55,17 @@ def test_a_notebook_shows_what_it_says(name: str, tmp_path: Path) -> None:
             cell.source = f"images = [{IMAGE!r}]"
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
     text = printed(notebook)
-    place = 0
+    directory = 0
     for line in SHOWN[name]:
-        assert line in text[place:]
-        place = text.index(line, place)
+        assert line in text[directory:]
+        directory = text.index(line, directory)
 
 
 def test_every_notebook_has_a_test_and_its_outputs() -> None:
-    found = {
+    actual = {
         path.stem for path in FOLDER.glob("*.ipynb") if not path.stem.endswith(".executed")
     }  # `kernelexec run` makes these
-    assert found == {*SHOWN, *ELSEWHERE}
+    assert actual == {*SHOWN, *ELSEWHERE}
     for name in SHOWN:
         notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         nbformat.validate(notebook)

@@ -64,10 +64,10 @@ class Fuzzing:
 
     async def _phase(self, messages: Messages, count: int) -> tuple[int, int]:
         """Send so many, have all that they opened closed, and see what the server takes then."""
-        made = (messages.message() for _ in range(count))
+        created = (messages.message() for _ in range(count))
 
         async def send() -> None:
-            for message in made:
+            for message in created:
                 await self._send(message)
 
         async with anyio.create_task_group() as tasks:
@@ -78,7 +78,7 @@ class Fuzzing:
             self.wrong.append(f"a cell came out wrong: {answer}")
         for agent in [*AGENTS, "judge"]:
             open_now = (await self._called(agent, "list_sessions"))["result"]["structuredContent"]["sessions"]
-            for session in [one["name"] for one in open_now] + sorted(self._handles):
+            for session in [item["name"] for item in open_now] + sorted(self._handles):
                 await self._called(agent, "close_session", session=session)
         return self._server.memory_info().rss, self._server.num_fds()
 
@@ -127,8 +127,8 @@ class Fuzzing:
 def answers(text: str) -> list[dict[str, Any]]:
     """The JSON-RPC messages of an answer, plain or as events."""
     lines = [line.removeprefix("data:").strip() for line in text.splitlines() if line.startswith(("data:", "{"))]
-    found = [json.loads(line) for line in lines if line.startswith("{")]
-    return [one for one in found if isinstance(one, dict) and "jsonrpc" in one]
+    actual = [json.loads(line) for line in lines if line.startswith("{")]
+    return [item for item in actual if isinstance(item, dict) and "jsonrpc" in item]
 
 
 def fault(answer: dict[str, Any], message: Message) -> str:
@@ -158,7 +158,7 @@ async def fuzz(seed: int, count: int, directory: str) -> list[str]:
         print(f"{count} messages, seed {seed}, {time.monotonic() - began:.0f} s: {dict(sorted(fuzzing.counts.items()))}")
         family = server.children(recursive=True)
     left = await asyncio.to_thread(psutil.wait_procs, family, timeout=10)
-    return fuzzing.wrong + [f"left behind: {one}" for one in left[1]]
+    return fuzzing.wrong + [f"left behind: {item}" for item in left[1]]
 
 
 def main() -> None:

@@ -102,16 +102,16 @@ class Messages:
                 params.pop(key, None)
 
     def _headers(self, era: str, method: str, name: str) -> dict[str, str]:
-        found = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-        found["mcp-protocol-version"] = _VERSIONS[era]
-        found["x-kernelexec-agent"] = self.random.choice(AGENTS[:2])
+        actual = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        actual["mcp-protocol-version"] = _VERSIONS[era]
+        actual["x-kernelexec-agent"] = self.random.choice(AGENTS[:2])
         if era == "modern":
-            found |= {"mcp-method": method, "mcp-name": "".join(char for char in name[:100] if "!" <= char <= "~")}
+            actual |= {"mcp-method": method, "mcp-name": "".join(char for char in name[:100] if "!" <= char <= "~")}
         elif self.sessions and method != "initialize":
-            found["mcp-session-id"] = self.random.choice(self.sessions)
+            actual["mcp-session-id"] = self.random.choice(self.sessions)
         if self.random.random() < 0.1:
-            found[self.random.choice(list(found))] = self.random.choice(_ODD_HEADERS)
-        return found
+            actual[self.random.choice(list(actual))] = self.random.choice(_ODD_HEADERS)
+        return actual
 
     def _odd(self) -> Any:
         return deepcopy(self.random.choice(_ODD))  # what is made of it is changed later
@@ -154,17 +154,17 @@ class Messages:
 
     def _object(self, schema: dict[str, Any], known: dict[str, Any], depth: int) -> dict[str, Any]:
         required = schema.get("required", [])
-        found = {
+        actual = {
             key: self._made(value, known, depth + 1, key)
             for key, value in schema.get("properties", {}).items()
             if (key in required) != (self.random.random() < 0.1) or self.random.random() < 0.3
         }
         if self.random.random() < 0.1:
-            found[self.random.choice(_TEXTS)] = self._odd()
-        return found
+            actual[self.random.choice(_TEXTS)] = self._odd()
+        return actual
 
 
 def _schemas(union: Any) -> dict[str, dict[str, Any]]:
     """The schemas of all requests, by their methods."""
-    found = (one.model_json_schema() for one in get_args(getattr(union, "__value__", union)))
-    return {schema["properties"]["method"]["const"]: schema for schema in found}
+    actual = (item.model_json_schema() for item in get_args(getattr(union, "__value__", union)))
+    return {schema["properties"]["method"]["const"]: schema for schema in actual}

@@ -90,33 +90,33 @@ class Maker:
         return {self.text(): self.value(depth + 1) for _ in range(self.random.randrange(5))}
 
     def nested(self, depth: int) -> Any:
-        found: Any = 1
+        actual: Any = 1
         for _ in range(depth):
-            found = [found] if self.random.random() < 0.5 else {"a": found}
-        return found
+            actual = [actual] if self.random.random() < 0.5 else {"a": actual}
+        return actual
 
     def harmless(self) -> str:
         return "# " + " ".join(self.text().split()) if self.random.random() < 0.7 else "print(1)"
 
     def arguments(self, tool: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        actual: dict[str, Any] = {}
         for name in TOOLS.get(tool, ["code", "x"]):
             chance = self.random.random()
             if name in ("code", "command"):
-                found[name] = self.harmless() if chance < 0.6 else self.random.choice(["", " ", None, 5, [], "\0", "\ud800"])
+                actual[name] = self.harmless() if chance < 0.6 else self.random.choice(["", " ", None, 5, [], "\0", "\ud800"])
             elif name == "session":
-                found[name] = self.random.choice(["default", "two"]) if chance < 0.4 else f" {self.text()}"
+                actual[name] = self.random.choice(["default", "two"]) if chance < 0.4 else f" {self.text()}"
             elif name == "execution_id" and chance < 0.7:
-                found[name] = self.random.choice(self.known)
+                actual[name] = self.random.choice(self.known)
             elif name in COUNTS and chance < 0.5:
-                found[name] = self.random.choice(NUMBERS)
+                actual[name] = self.random.choice(NUMBERS)
             elif name == "grep" and chance < 0.5:
-                found[name] = self.random.choice(PATTERNS)
+                actual[name] = self.random.choice(PATTERNS)
             elif chance < 0.2:
-                found[name] = self.value()
+                actual[name] = self.value()
         if self.random.random() < 0.2:
-            found[self.text()] = self.value()
-        return found
+            actual[self.text()] = self.value()
+        return actual
 
     def call(self) -> tuple[str, dict[str, Any]]:
         some = [name for name in TOOLS if name != "create_session"]  # of which there would be hundreds
@@ -164,7 +164,7 @@ def test_every_call_is_answered_and_the_server_is_none_the_worse(era: str, tmp_p
         maker = Maker(SEED, known)
         for number in range(CALLS // BATCH):
             calls = [maker.call() for _ in range(BATCH)]
-            asking = writer.submit(lambda pairs: [client.call(tool, **given) for tool, given in pairs], calls)
+            asking = writer.submit(lambda pairs: [client.call(tool, **settings) for tool, settings in pairs], calls)
             answers = [client.answer() for _ in calls]  # both at once: pipes hold less than a batch
             assert sorted(answer["id"] for answer in answers) == asking.result()
             unclear += [answer for answer in answers if not makes_sense(answer)]

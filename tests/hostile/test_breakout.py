@@ -162,9 +162,9 @@ def test_no_socket_of_this_machine_can_be_reached(session: Session, short_path: 
         with closing(socket.socket(family, socket.SOCK_STREAM)) as server:
             server.bind(address)
             server.listen()
-            found = server.getsockname()
-            found = "\0" + found[1:].decode() if isinstance(found, bytes) else found
-            assert says(session, f"tried(connect, {family:d}, {found!r})") in ("ConnectionRefusedError", "FileNotFoundError")
+            actual = server.getsockname()
+            actual = "\0" + actual[1:].decode() if isinstance(actual, bytes) else actual
+            assert says(session, f"tried(connect, {family:d}, {actual!r})") in ("ConnectionRefusedError", "FileNotFoundError")
     for path in ("/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock"):
         assert says(session, f"tried(connect, 1, '{path}')") == "FileNotFoundError"
     assert says(session, "tried(connect, 2, ('172.17.0.1', 80))") == "OSError"
@@ -282,7 +282,7 @@ def test_what_is_written_past_us_into_the_containers_log_is_capped(session: Sess
         (container,) = [
             answer
             for answer in (
-                engine.api.inspect_container(one.id) for one in engine.list_containers("kernelexec.session=attacker")
+                engine.api.inspect_container(item.id) for item in engine.list_containers("kernelexec.session=attacker")
             )
             if str(session.workspace) in str(answer["Mounts"])
         ]
@@ -309,11 +309,11 @@ def test_an_allocation_over_the_limit_costs_its_kernel_only(tmp_path: Path, byst
 @pytest.fixture
 def small_disk(short_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB, which a cell can fill without harm to anybody."""
-    place = short_path / "d"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    directory = short_path / "d"
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)], check=True)
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")

@@ -38,8 +38,8 @@ def test_a_gigabyte_of_prints(session: Session) -> None:
     page = session.read_output(result.execution_id, offset=100 * 1_000_000, limit=10)
     assert page.text == "00100xxxxx"
     assert page.stored_bytes == 256 * MIB  # the quota
-    found = session.read_output(result.execution_id, grep="^00200")
-    assert found.text.startswith("00200")
+    actual = session.read_output(result.execution_id, grep="^00200")
+    assert actual.text.startswith("00200")
     last = session.read_output(result.execution_id, offset=256 * MIB - 10, limit=100)
     assert (len(last.text), last.next_offset) == (10, None)
 

@@ -60,8 +60,8 @@ def test_a_hostile_cell_gets_its_verdict(own_executor: Executor, bystander: Sess
 
     assert time.monotonic() - started < cell.timeout + GRACE * STEPS + SLACK
     assert peak_bytes() - before < 50 * MIB
-    found = (result.status, result.state, result.interrupted)
-    assert found == (cell.status, cell.state, cell.interrupted), result.text[-2000:]
+    actual = (result.status, result.state, result.interrupted)
+    assert actual == (cell.status, cell.state, cell.interrupted), result.text[-2000:]
     if cell.cause is not None:
         assert result.cause == cell.cause
     if cell.exit_code is not None:

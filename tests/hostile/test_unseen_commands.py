@@ -15,17 +15,17 @@ UNSEEN = commands("unseen.txt")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory beside the workspaces."""
-    found = tmp_path_factory.mktemp("place")
-    (found / "victim").mkdir()
-    (found / "victim" / "file").write_text("as it was")
-    return found
+    actual = tmp_path_factory.mktemp("place")
+    (actual / "victim").mkdir()
+    (actual / "victim" / "file").write_text("as it was")
+    return actual
 
 
 @pytest.fixture(scope="module")
-def session(place: Path) -> Iterator[Session]:
-    with Executor("local", workspace=place / "workspaces") as executor:
+def session(location: Path) -> Iterator[Session]:
+    with Executor("local", workspace=location / "workspaces") as executor:
         yield executor.session()
 
 
@@ -43,12 +43,12 @@ def test_the_rules_let_it_by(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", UNSEEN)
-def test_it_harms_nothing(session: Session, place: Path, text: str) -> None:
-    result = session.execute_command(f"cd {session.workspace}; {text.replace('VICTIM', str(place / 'victim'))}")
+def test_it_harms_nothing(session: Session, location: Path, text: str) -> None:
+    result = session.execute_command(f"cd {session.workspace}; {text.replace('VICTIM', str(location / 'victim'))}")
     assert result.status in ("ok", "error")
     assert result.state == "kept"
-    assert (place / "victim" / "file").read_text() == "as it was"
-    assert [path.name for path in place.iterdir() if path.name != "workspaces"] == ["victim"]
+    assert (location / "victim" / "file").read_text() == "as it was"
+    assert [path.name for path in location.iterdir() if path.name != "workspaces"] == ["victim"]
 
 
 @pytest.mark.parametrize("text", UNSEEN)

@@ -108,10 +108,10 @@ class Agent:
     async def _runs(self, client: Client[Any]) -> None:
         command = f"echo {self.name}; echo err >&2; exit 7"
         answer = await client.call_tool("execute_command", {"command": command}, raise_on_error=False)
-        found = answer.structured_content or {}
-        self._known = None if found.get("state") == "lost" else self._known
-        if (found.get("exit_code"), found.get("stdout"), found.get("stderr")) != (7, f"{self.name}\n", "err\n"):
-            raise Wrong(f"{self.name}: {found}")
+        actual = answer.structured_content or {}
+        self._known = None if actual.get("state") == "lost" else self._known
+        if (actual.get("exit_code"), actual.get("stdout"), actual.get("stderr")) != (7, f"{self.name}\n", "err\n"):
+            raise Wrong(f"{self.name}: {actual}")
 
     async def _waits(self, client: Client[Any]) -> None:
         output, record = await self._ask(client, "import time; print('begun'); time.sleep(30)", timeout=0.3)
@@ -189,9 +189,9 @@ async def load(agents: int, minutes: float, directory: str, image: str | None) -
         until = time.monotonic() + minutes * 60
         watching = asyncio.ensure_future(watch(server, sizes))
         working = (Agent(url, n, counts, contained=image is not None).work(until) for n in range(agents))
-        found = await asyncio.gather(*working, return_exceptions=True)
+        actual = await asyncio.gather(*working, return_exceptions=True)
         watching.cancel()
-        wrong += [repr(one)[:500] for one in found if one is not None]
+        wrong += [repr(item)[:500] for item in actual if item is not None]
         family = server.children(recursive=True)
     tenth = max(1, len(sizes) // 10)
     first, last = (sum(part) / len(part) for part in (sizes[-5 * tenth :][:tenth], sizes[-tenth:]))
@@ -201,8 +201,8 @@ async def load(agents: int, minutes: float, directory: str, image: str | None) -
     print(f"the server's memory: {first / 2**20:.0f} MiB after half of the time, {last / 2**20:.0f} MiB at the end")
     if last > first * (1 + _EXTRA_SHARE) and last - first > _EXTRA_BYTES:
         wrong.append("memory grew")
-    wrong += [f"left behind: {one}" for one in psutil.wait_procs(family, timeout=10)[1]]
-    wrong += [f"left behind: {one}" for one in set(psutil.Process().children(recursive=True)) - before]
+    wrong += [f"left behind: {item}" for item in psutil.wait_procs(family, timeout=10)[1]]
+    wrong += [f"left behind: {item}" for item in set(psutil.Process().children(recursive=True)) - before]
     return wrong + ([] if image is None else await containers_of(directory))
 
 

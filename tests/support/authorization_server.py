@@ -103,10 +103,10 @@ class Issuer:
 
 def bound() -> socket.socket:
     """A socket that keeps a free port of 127.0.0.1 for the later listener, though it is bound already."""
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind(("127.0.0.1", 0))
-    return found
+    actual = socket.socket()
+    actual.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    actual.bind(("127.0.0.1", 0))
+    return actual
 
 
 def port_of(listener: socket.socket) -> int:

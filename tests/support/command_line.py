@@ -93,8 +93,8 @@ def script(cwd: Path, *sources: str) -> str:
 
 def notebook(cwd: Path, *sources: str, tags: Sequence[str] = ()) -> str:
     cells = [nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)}) for source in sources]
-    found = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# T"), *cells])
-    (cwd / "given.ipynb").write_text(nbformat.writes(found))
+    actual = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# T"), *cells])
+    (cwd / "given.ipynb").write_text(nbformat.writes(actual))
     return "given.ipynb"
 
 

@@ -32,7 +32,9 @@ CLEAN = {"parent": 1, "processes": 0, "tmp": [], "shm": [], "objects": 0, "leads
 def ids(executor: Executor) -> set[str]:
     with Engine() as engine:
         return {
-            found.id for found in engine.list_containers(f"{WORKSPACE}={executor.config.absolute_workspace}") if found.running
+            actual.id
+            for actual in engine.list_containers(f"{WORKSPACE}={executor.config.absolute_workspace}")
+            if actual.running
         }
 
 
@@ -46,13 +48,13 @@ def looked(session: Session) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", name="executor")
 def small_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    with opened(tmp_path_factory.mktemp("w"), memory_bytes=512 << 20) as one:
-        yield one
+    with opened(tmp_path_factory.mktemp("w"), memory_bytes=512 << 20) as item:
+        yield item
 
 
 @pytest.fixture(name="session")
 def watched_session(executor: Executor) -> Iterator[Session]:
-    one = executor.session("one")
-    yield one
-    one.close()
+    item = executor.session("one")
+    yield item
+    item.close()
     assert ids(executor) == set()

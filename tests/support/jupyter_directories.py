@@ -24,18 +24,18 @@ SPECS = {"container": "boxed", "local": "unboxed"}
 
 
 @contextmanager
-def jupyter_place(place: Path) -> Iterator[Path]:
+def jupyter_place(directory: Path) -> Iterator[Path]:
     """The environment of a Jupyter of its own, until the end of the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_PATH", str(place / "share" / "jupyter"))
-        patch.setenv("IPYTHONDIR", str(place / "ipython"))
+        patch.setenv("JUPYTER_PATH", str(directory / "share" / "jupyter"))
+        patch.setenv("IPYTHONDIR", str(directory / "ipython"))
         for name in ("CONFIG", "DATA", "RUNTIME"):
-            (place / name.lower()).mkdir()
-            patch.setenv(f"JUPYTER_{name}_DIR", str(place / name.lower()))
+            (directory / name.lower()).mkdir()
+            patch.setenv(f"JUPYTER_{name}_DIR", str(directory / name.lower()))
         for isolation, name in SPECS.items():
             container = {"image": IMAGE} if isolation == "container" else {}
-            install_spec(name, f"Python ({isolation})", isolation=isolation, container=container, prefix=place)
-        yield place
+            install_spec(name, f"Python ({isolation})", isolation=isolation, container=container, prefix=directory)
+        yield directory
 
 
 @contextmanager
@@ -55,11 +55,11 @@ def kernel_of(name: str, cwd: Path, **more: object) -> Iterator[tuple[KernelMana
 
 def text_of(client: BlockingKernelClient, code: str, typed: str | None = None) -> str:
     """What a cell prints, or the name of the exception that it ends with; ``typed`` is what it is given to read."""
-    found = []
+    actual = []
 
     def hear(message: dict[str, dict[str, str]]) -> None:
         content = message["content"]
-        found.append(content.get("text") or content.get("ename") or "")
+        actual.append(content.get("text") or content.get("ename") or "")
 
     def answer(_message: object) -> None:
         client.input(str(typed))
@@ -67,15 +67,15 @@ def text_of(client: BlockingKernelClient, code: str, typed: str | None = None) -
     client.execute_interactive(
         code, output_hook=hear, stdin_hook=answer, allow_stdin=typed is not None, timeout=BOUND, stop_on_error=True
     )
-    return "".join(found)
+    return "".join(actual)
 
 
 def containers() -> list[ContainerStatus]:
     """The containers of kernels that Jupyter started from this test run."""
-    place = os.environ["XDG_RUNTIME_DIR"]
+    directory = os.environ["XDG_RUNTIME_DIR"]
     with Engine() as engine:
-        found = [engine.inspect_container(container.id) for container in engine.list_containers(CLIENT)]
-    return [seen for seen in found if seen.labels[ROOT].startswith(f"{place}/")]
+        actual = [engine.inspect_container(container.id) for container in engine.list_containers(CLIENT)]
+    return [seen for seen in actual if seen.labels[ROOT].startswith(f"{directory}/")]
 
 
 def comes_true(condition: Callable[[], bool]) -> bool:

@@ -21,16 +21,16 @@ BASH = [sys.executable, "-m", "bash_kernel", "-f", "{connection_file}"]
 def deno() -> str:
     """The program that the package ``deno`` brings."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    found = shutil.which("deno", path=path)
-    assert found is not None, "deno is not installed: pip install deno"
-    return found
+    actual = shutil.which("deno", path=path)
+    assert actual is not None, "deno is not installed: pip install deno"
+    return actual
 
 
 def write(directory: Path, name: str, argv: list[str], language: str, **more: Any) -> None:
-    place = directory / "kernels" / name
-    place.mkdir(parents=True)
+    location = directory / "kernels" / name
+    location.mkdir(parents=True)
     spec = {"argv": argv, "display_name": name, "language": language, **more}
-    (place / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    (location / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
 
 
 def write_all(directory: Path) -> None:

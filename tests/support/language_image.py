@@ -78,14 +78,14 @@ def _built(name: str, recipe: str, base: str, files: dict[str, bytes]) -> str:
         image = f"kernelexec-test/{name}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
         if engine.api.images(image):
             return image
-    with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "Dockerfile").write_text(recipe.format(base=base))
-        (Path(place) / "context").mkdir()
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "Dockerfile").write_text(recipe.format(base=base))
+        (Path(directory) / "context").mkdir()
         for path, written in files.items():
-            target = Path(place) / "context" / path
+            target = Path(directory) / "context" / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(written)
-        command = ["docker", "build", "-q", "--network", "host", "-t", image, place]
+        command = ["docker", "build", "-q", "--network", "host", "-t", image, directory]
         environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
         assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ def small_container(settings: Settings, limit_bytes: int, _place: Path) -> Itera
 
 
 @contextmanager
-def small_group(settings: Settings, limit_bytes: int, place: Path) -> Iterator[dict[str, Any]]:
+def small_group(settings: Settings, limit_bytes: int, directory: Path) -> Iterator[dict[str, Any]]:
     """The settings of local kernels whose interpreter enters a control group of that size first."""
     if not os.access("/sys/fs/cgroup", os.W_OK):
         pytest.skip("needs a control group of its own, so root")
@@ -37,7 +37,7 @@ def small_group(settings: Settings, limit_bytes: int, place: Path) -> Iterator[d
         for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"):
             if (group / name).exists():
                 (group / name).write_text(str(limit_bytes))
-        python = place / "python-in-group"
+        python = directory / "python-in-group"
         python.write_text(f'#!/bin/sh\necho $$ > {group}/cgroup.procs\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
         yield {**settings, "python": str(python), "preload": []}
@@ -51,10 +51,10 @@ TIGHT: dict[str, TightPlace] = {"local": small_group, "container": small_contain
 class Tight:
     """Opens sessions whose kernels have little memory, in one kind of place."""
 
-    def __init__(self, kind: str, settings: Settings, place: Path, closing: ExitStack) -> None:
+    def __init__(self, kind: str, settings: Settings, directory: Path, closing: ExitStack) -> None:
         self._kind = kind
         self._settings = settings
-        self._place = place
+        self._place = directory
         self._closing = closing
 
     def session(self, limit_bytes: int, hooks: Sequence[Hook] = ()) -> Session:

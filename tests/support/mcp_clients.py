@@ -46,9 +46,9 @@ class Agent:
         return self.portal.call(partial(getattr(self.client, method), *args, **options))
 
     def rows(self, tool: str, field: str, /, **arguments: Any) -> list[dict[str, Any]]:
-        found = self.call(tool, **arguments).structured_content
-        assert found is not None
-        rows: list[dict[str, Any]] = found[field]
+        actual = self.call(tool, **arguments).structured_content
+        assert actual is not None
+        rows: list[dict[str, Any]] = actual[field]
         return rows
 
     def text(self, tool: str, /, **arguments: Any) -> str:
@@ -116,9 +116,9 @@ class Raw:
         assert self.process.stdout is not None
         for line in iter(self.process.stdout.readline, b""):
             self.lines.append(line)
-            found: dict[str, Any] = json.loads(line)
-            if "method" not in found and number in (None, found["id"]):
-                return found
+            actual: dict[str, Any] = json.loads(line)
+            if "method" not in actual and number in (None, actual["id"]):
+                return actual
         raise EOFError
 
     def end(self) -> tuple[list[dict[str, Any]], str]:

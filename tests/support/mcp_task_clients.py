@@ -111,5 +111,5 @@ def until(agent: Agent, task_id: str, *statuses: str) -> Looked:
 
 def answer_of(seen: Looked) -> CallToolResult:
     """A task's result, as a call that blocks has it."""
-    found = Answer.model_validate(seen.result)
-    return CallToolResult(content=found.content, structured_content=found.structured_content, meta=found.meta)
+    actual = Answer.model_validate(seen.result)
+    return CallToolResult(content=actual.content, structured_content=actual.structured_content, meta=actual.meta)

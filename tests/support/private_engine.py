@@ -24,28 +24,28 @@ class OwnEngine:
     What runs containers, containerd, is a process of its own: they outlive an engine that crashes.
     """
 
-    def __init__(self, place: Path) -> None:
-        self.host = f"unix://{place}/s"
-        self._place = place
+    def __init__(self, directory: Path) -> None:
+        self.host = f"unix://{directory}/s"
+        self._place = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._runs: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        place = self._place
+        directory = self._place
         if self._runs is None:
-            (place / "containerd.toml").write_text(
-                f'version = 2\nroot = "{place}/c-data"\nstate = "{place}/c-state"\n'
-                f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "{place}/c"\n'
+            (directory / "containerd.toml").write_text(
+                f'version = 2\nroot = "{directory}/c-data"\nstate = "{directory}/c-state"\n'
+                f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "{directory}/c"\n'
             )
-            self._runs = self._started("containerd", f"--config={place}/containerd.toml")
-        places = [f"--data-root={place}/data", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
-        (place / "pid").unlink(missing_ok=True)
+            self._runs = self._started("containerd", f"--config={directory}/containerd.toml")
+        places = [f"--data-root={directory}/data", f"--exec-root={directory}/exec", f"--pidfile={directory}/pid"]
+        (directory / "pid").unlink(missing_ok=True)
         # In a network of its own: an engine without a bridge would remove that of the machine's engine.
-        command = ["unshare", "--net", "dockerd", "-H", self.host, f"--containerd={place}/c", *places]
+        command = ["unshare", "--net", "dockerd", "-H", self.host, f"--containerd={directory}/c", *places]
         self._process = self._started(*command, "--bridge=none", "--iptables=false", "--ip-masq=false")
         deadline = time.monotonic() + _START_SECONDS
         while not self.answers():
-            assert self._process.poll() is None, (place / "log").read_text()[-2000:]
+            assert self._process.poll() is None, (directory / "log").read_text()[-2000:]
             assert time.monotonic() < deadline, "the engine did not come up"
             time.sleep(0.1)
 
@@ -97,19 +97,19 @@ class OwnEngine:
 
 @contextmanager
 def own_engine() -> Iterator[OwnEngine]:
-    place = Path(tempfile.mkdtemp(prefix="kxe-", dir="/tmp"))
-    engine = OwnEngine(place)
+    directory = Path(tempfile.mkdtemp(prefix="kxe-", dir="/tmp"))
+    engine = OwnEngine(directory)
     try:
         engine.start()
         yield engine
     finally:
         engine.end()
-        _unmount(place)
-        shutil.rmtree(place, ignore_errors=True)
+        _unmount(directory)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _unmount(place: Path) -> None:
+def _unmount(directory: Path) -> None:
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         target = line.split()[1]
-        if target.startswith(f"{place}/"):
+        if target.startswith(f"{directory}/"):
             subprocess.run(["umount", "-l", target], check=False)

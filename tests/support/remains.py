@@ -20,15 +20,15 @@ def processes_of(owner: int) -> list[psutil.Process]:
 
 def marked_processes() -> dict[int, str]:
     """Every process that a kernel of this test module is or has started, wherever it went, with its command line."""
-    found = {}
+    actual = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environ = (entry / "environ").read_bytes()
             if b"KERNELEXEC_KERNEL=" in environ and f"{RUN}={os.environ[RUN]}".encode() in environ.split(b"\0"):
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                actual[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-    return found
+    return actual
 
 
 def kernel_processes() -> dict[int, str]:
@@ -52,15 +52,15 @@ def process_of(session: Session, pid: int) -> int:
 
 def descriptors() -> dict[str, int]:
     """What this process holds open, by kind: how many sockets, pipes, files."""
-    found: dict[str, int] = {}
+    actual: dict[str, int] = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = str(entry.readlink()).partition(":")[0]
         except OSError:
             continue
         kind = "file" if target.startswith("/") else target
-        found[kind] = found.get(kind, 0) + 1
-    return found
+        actual[kind] = actual.get(kind, 0) + 1
+    return actual
 
 
 def runtime_directories() -> set[Path]:

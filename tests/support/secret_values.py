@@ -31,5 +31,5 @@ def shown(*texts: str | bytes) -> list[str]:
 
 def written(*places: Path) -> dict[str, list[str]]:
     """The same for all files there, by path; also for what they are called."""
-    files: Iterable[Path] = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
-    return {str(file): found for file in files if (found := shown(file.read_bytes(), str(file)))}
+    files: Iterable[Path] = [file for directory in places for file in (directory, *directory.rglob("*")) if file.is_file()]
+    return {str(file): actual for file in files if (actual := shown(file.read_bytes(), str(file)))}

@@ -48,17 +48,17 @@ def settings(budget: float = BOUND) -> Config:
     return load("local", config={"output": {"stream_bytes": 64 * 1024}, "budgets": {"start": budget}})
 
 
-def kernel_at(place: Path, patience: float = PATIENCE, budget: float = BOUND) -> Kernel:
+def kernel_at(location: Path, patience: float = PATIENCE, budget: float = BOUND) -> Kernel:
     config = settings(budget)
-    runtime = RuntimeDirectory(place / "1")
-    local = LocalBackend(config, str(place), patience)
-    return Kernel(config, runtime, cwd=str(place), identity=load_identity(place), backend=local)
+    runtime = RuntimeDirectory(location / "1")
+    local = LocalBackend(config, str(location), patience)
+    return Kernel(config, runtime, cwd=str(location), identity=load_identity(location), backend=local)
 
 
-async def owned(place: Path, code: str, patience: float) -> None:
+async def owned(location: Path, code: str, patience: float) -> None:
     """Start a kernel, run a cell in it, say all that it prints, and then do nothing any more."""
     async with anyio.create_task_group() as tasks:
-        kernel = kernel_at(place, patience)
+        kernel = kernel_at(location, patience)
         await kernel.start(tasks)
         first = kernel.submit("x = 1", Collector(settings().output), Collector(settings().output))
         await first.ended.wait()
@@ -71,9 +71,9 @@ async def owned(place: Path, code: str, patience: float) -> None:
 
 
 @contextmanager
-def owner_of(place: Path, code: str, patience: float = PATIENCE) -> Iterator[subprocess.Popen[str]]:
+def owner_of(location: Path, code: str, patience: float = PATIENCE) -> Iterator[subprocess.Popen[str]]:
     """A process that owns a kernel in which a cell runs."""
-    command = [sys.executable, "-c", OWNER, str(place), code, str(patience)]
+    command = [sys.executable, "-c", OWNER, str(location), code, str(patience)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
         try:
             assert owner.stdout is not None
@@ -94,13 +94,13 @@ def kill_after(owner: subprocess.Popen[str], text: str) -> None:
 
 
 @asynccontextmanager
-async def taken_over(place: Path) -> AsyncIterator[Kernel]:
+async def taken_over(location: Path) -> AsyncIterator[Kernel]:
     """The kernel whose owner died, under this process."""
-    handover = Handover.read(place)
+    handover = Handover.read(location)
     assert handover is not None
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
-            kernel = kernel_at(place)
+            kernel = kernel_at(location)
             await kernel.take_over(tasks, handover)
             try:
                 yield kernel
@@ -123,8 +123,8 @@ def gone(pid: int) -> bool:
         return True
 
 
-def kernel_pid(place: Path) -> int:
-    handover = Handover.read(place)
+def kernel_pid(location: Path) -> int:
+    handover = Handover.read(location)
     assert handover is not None
     pid = handover.provisioner["pid"]
     assert isinstance(pid, int)
@@ -137,20 +137,20 @@ def session_settings(workspace: Path) -> Config:
 
 @asynccontextmanager
 async def living(
-    name: str, config: Config, found: SessionResources, left: OrphanedSession | None, hooks: Any = ()
+    name: str, config: Config, actual: SessionResources, left: OrphanedSession | None, hooks: Any = ()
 ) -> AsyncIterator[AsyncSession]:
     """A session as an executor has it, but for its kernels, which outlive this process."""
-    place = LocalBackend(config, str(found.workspace.path), PATIENCE)
+    location = LocalBackend(config, str(actual.workspace.path), PATIENCE)
     async with anyio.create_task_group() as tasks:
         session = AsyncSession(
             name,
-            found.workspace,
-            found.runtime,
+            actual.workspace,
+            actual.runtime,
             config,
             hooks,
-            record=found.recorder,
-            ledger=found.journal,
-            backend=place,
+            record=actual.recorder,
+            ledger=actual.journal,
+            backend=location,
             on_close=lambda _: None,
         )
         tasks.start_soon(session.scope.run)
@@ -165,8 +165,8 @@ async def session_owned(workspace: Path, codes: list[str]) -> None:
     """Have a session, run cells in it, the last one under a name, and say where its private directory is, and all it prints."""
     root = OwnedDirectory.claim(new_root())
     config = session_settings(workspace)
-    found = SessionResources.create("a", None, root.path, config)
-    async with living("a", config, found, None) as session:
+    actual = SessionResources.create("a", None, root.path, config)
+    async with living("a", config, actual, None) as session:
         print(root.path, flush=True)
         for code in codes[:-1]:
             await session.execute(code, request_id=code)
@@ -204,11 +204,11 @@ async def inherited(workspace: Path, path: Path, hooks: Any = (), *, aged: float
     try:
         config = session_settings(workspace)
         [left] = list_orphaned_sessions(root.path)
-        found = await anyio.to_thread.run_sync(SessionResources.adopt, left, root.path, config)
-        assert found.journal is not None
-        flight = await anyio.to_thread.run_sync(running_cell, found.journal.path)
+        actual = await anyio.to_thread.run_sync(SessionResources.adopt, left, root.path, config)
+        assert actual.journal is not None
+        flight = await anyio.to_thread.run_sync(running_cell, actual.journal.path)
         flight = flight and replace(flight, began=flight.began - aged)
-        async with living(left.name, config, found, OrphanedSession(left.handover, flight), hooks) as session:
+        async with living(left.name, config, actual, OrphanedSession(left.handover, flight), hooks) as session:
             yield session
     finally:
         await anyio.to_thread.run_sync(root.remove)

@@ -71,13 +71,13 @@ class Terminal:
     def expect(self, pattern: str) -> str:
         """The text up to and with the pattern, which comes next."""
         deadline = time.monotonic() + BOUND
-        while not (found := re.compile(pattern).search(self.text, self._read)):
+        while not (actual := re.compile(pattern).search(self.text, self._read)):
             left = deadline - time.monotonic()
             assert left > 0, (
                 f"{pattern!r} did not come after {self.text[: self._read][-200:]!r}: {self.text[self._read :][-500:]!r}"
             )
             assert self._fill(left), f"the program ended before {pattern!r}: {self.text[self._read :]!r}"
-        passed, self._read = self.text[self._read : found.end()], found.end()
+        passed, self._read = self.text[self._read : actual.end()], actual.end()
         return passed
 
     def end(self) -> int:

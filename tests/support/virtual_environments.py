@@ -24,8 +24,8 @@ def made_venv(path: Path, *, system: bool = False, python: str = sys.executable)
 
 def packages_of(venv: Path) -> Path:
     """Where its packages are."""
-    [found] = (venv / "lib").glob("python*/site-packages")
-    return found
+    [actual] = (venv / "lib").glob("python*/site-packages")
+    return actual
 
 
 def made_wheel(directory: Path, name: str, version: str, *, requires: str = "", code: str = "") -> Path:
@@ -42,8 +42,8 @@ def made_wheel(directory: Path, name: str, version: str, *, requires: str = "", 
     files[f"{record}/RECORD"] = "\n".join([*lines, f"{record}/RECORD,,"]) + "\n"
     path = directory / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
-        for place, text in files.items():
-            wheel.writestr(place, text)
+        for location, text in files.items():
+            wheel.writestr(location, text)
     return path
 
 
@@ -72,8 +72,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     }
     path = directory / f"{name}-1.0.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for place, text in files.items():
-            entry = tarfile.TarInfo(f"{name}-1.0/{place}")
+        for location, text in files.items():
+            entry = tarfile.TarInfo(f"{name}-1.0/{location}")
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
     return path

@@ -13,9 +13,9 @@ from kernelexec.errors import InvalidRequest, KernelexecError, did_you_mean
 from kernelexec.results import ExecutionFailed, ExecutionResult, SecurityError
 
 CLASSES: dict[str, type[KernelexecError]] = {
-    name: cast("type[KernelexecError]", found)
-    for name, found in (*vars(errors).items(), ("ExecutionFailed", ExecutionFailed), ("SecurityError", SecurityError))
-    if inspect.isclass(found) and issubclass(found, Exception)
+    name: cast("type[KernelexecError]", actual)
+    for name, actual in (*vars(errors).items(), ("ExecutionFailed", ExecutionFailed), ("SecurityError", SecurityError))
+    if inspect.isclass(actual) and issubclass(actual, Exception)
 }
 
 
@@ -24,18 +24,18 @@ def drawn() -> dict[str, str]:
     above: list[str] = []
     parents: dict[str, str] = {}
     for line in (errors.__doc__ or "").splitlines():
-        if found := re.match(r"^(?P<bars>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \(|  |$)", line):
-            depth = len(found["bars"]) // 4
+        if actual := re.match(r"^(?P<bars>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \(|  |$)", line):
+            depth = len(actual["bars"]) // 4
             del above[depth:]
-            parents[found["name"]] = above[-1] if above else ""
-            above.append(found["name"])
+            parents[actual["name"]] = above[-1] if above else ""
+            above.append(actual["name"])
     return parents
 
 
 def test_the_docstring_draws_every_error_under_its_parent() -> None:
     truth = {
-        name: next((base.__name__ for base in found.__bases__ if base.__name__ in CLASSES), "")
-        for name, found in CLASSES.items()
+        name: next((base.__name__ for base in actual.__bases__ if base.__name__ in CLASSES), "")
+        for name, actual in CLASSES.items()
     }
     assert drawn() == truth
 

@@ -46,8 +46,8 @@ def test_the_cell_that_runs_in_a_kernel_is_known_by_the_journal_of_its_own_sessi
         for journal, execution in ((living, "other"), (dead, "own")):
             journal(CellStarted("a", execution, CodeCell("1"), 1))
         dead.close()
-        found, was = adopted_resources(left_with(config, tmp_path / "root", dead.path), tmp_path / "root", config)
-        found.discard()
+        actual, was = adopted_resources(left_with(config, tmp_path / "root", dead.path), tmp_path / "root", config)
+        actual.discard()
         assert was.running_cell is not None
         assert was.running_cell.execution_id == "own"
 
@@ -64,7 +64,7 @@ def test_of_sessions_of_one_name_the_one_that_kept_its_journal_comes_first(
     monkeypatch.setattr(orphans, "adopt_orphans", lambda _config: there)
     estates = ExecutorDirectories(config)
     try:
-        found = asyncio.run(estates.adopt_orphans())
-        assert [left.journal for _, left in found] == [named, named.with_name("a@2.jsonl")]
+        actual = asyncio.run(estates.adopt_orphans())
+        assert [left.journal for _, left in actual] == [named, named.with_name("a@2.jsonl")]
     finally:
         estates.remove()

@@ -36,11 +36,11 @@ def test_a_row_is_shown_by_tests_that_exist(row: str, message: dict[str, object]
     named = message["shown_by"]
     assert isinstance(named, list)
     assert named
-    for one in named:
-        module, _, name = one.partition("::")
-        found = found_in(module)
-        assert found, f"{row}: no tests in {module}"
-        assert not name or name in found, f"{row}: no {name} in {module}"
+    for item in named:
+        module, _, name = item.partition("::")
+        actual = found_in(module)
+        assert actual, f"{row}: no tests in {module}"
+        assert not name or name in actual, f"{row}: no {name} in {module}"
 
 
 def test_nine_of_ten_branches_are_asked_for() -> None:

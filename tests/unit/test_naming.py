@@ -1,4 +1,4 @@
-"""The words of the package are those of its field: this holds the part of that rule that can be counted."""
+"""The words of the package and of its tests are those of their field: this holds the part of that rule that can be counted."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 import kernelexec
 
-PACKAGE = Path(kernelexec.__file__).parent
+PACKAGE, TESTS_ROOT = Path(kernelexec.__file__).parent, Path(__file__).parents[1]
 #: Names that a library calls.
 FOREIGN = {("launcher/ipython/shell_channel.py", "closed")}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted(TESTS_ROOT.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 #: A module name may stand in two folders that tell its meanings apart, not in more.
 MODULE_NAME_LIMIT = 2
@@ -109,3 +110,12 @@ def test_docstrings_are_plain_english() -> None:
     words = Counter(re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower()))
     total = sum(words.values())
     assert {word: words[word] for word, limit in WORD_LIMITS.items() if words[word] * 10_000 > limit * total} == {}
+
+
+def test_tests_have_no_vague_variables_and_plain_english_names() -> None:
+    trees = {path.relative_to(TESTS_ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in TESTS}
+    variables = {(str(path), name, line) for path, tree in trees.items() for name, line in bound_names(tree)}
+    assert sorted(variable for variable in variables if variable[1] in VAGUE_NAMES) == []
+    banned = {word for word, limit in WORD_LIMITS.items() if limit == 1}
+    functions = {(str(path), node.name) for path, tree in trees.items() for node in definitions(tree)}
+    assert sorted(function for function in functions if banned & set(function[1].split("_"))) == []

@@ -38,11 +38,11 @@ def config(tmp_path: Path) -> Config:
 
 def opened(below: Path) -> list[Path]:
     """The files below a directory that this process has open."""
-    found = []
+    actual = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found.append(descriptor.readlink())
-    return [path for path in found if path.is_relative_to(below)]
+            actual.append(descriptor.readlink())
+    return [path for path in actual if path.is_relative_to(below)]
 
 
 def made(config: Config, root: Path) -> SessionResources:
@@ -70,13 +70,13 @@ def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_it
     assert opened(tmp_path) == []
     assert [path.name for path in root.iterdir() if path.name != "left"] == []
     assert list(config.absolute_workspace.glob("a/*")) == []
-    found = had(config, root)
+    actual = had(config, root)
     try:
-        assert found.journal is not None
-        assert found.journal.path == journal_path(config.workspace, "a")
-        assert found.recorder is not None
-        assert found.recorder.path.name == "a.ipynb"
-        assert opened(tmp_path) == [found.journal.path]
+        assert actual.journal is not None
+        assert actual.journal.path == journal_path(config.workspace, "a")
+        assert actual.recorder is not None
+        assert actual.recorder.path.name == "a.ipynb"
+        assert opened(tmp_path) == [actual.journal.path]
     finally:
-        found.discard()
+        actual.discard()
     assert opened(tmp_path) == []

@@ -66,10 +66,10 @@ def test_lost_statistics_are_counted(path: Path) -> None:
     words.begin({"msg_id": "m_1"})
     for n in range(3 * HALF_BYTES // 100):
         words.add(bool(n % 2), b"x" * 100)
-    found = undelivered_output(path.read_bytes(), "m_1", 1000)
-    assert found[0][0] > 0
-    assert [lost for lost, _, _ in found[1:]] == [0] * (len(found) - 1)
-    assert 1000 + sum(lost + len(text) for lost, _, text in found) == 3 * HALF_BYTES // 100 * 100
+    actual = undelivered_output(path.read_bytes(), "m_1", 1000)
+    assert actual[0][0] > 0
+    assert [lost for lost, _, _ in actual[1:]] == [0] * (len(actual) - 1)
+    assert 1000 + sum(lost + len(text) for lost, _, text in actual) == 3 * HALF_BYTES // 100 * 100
 
 
 def test_another_cell_hears_nothing(path: Path) -> None:
@@ -101,8 +101,8 @@ def test_whatever_a_kernel_leaves_only_text_comes_of_it() -> None:
     for _ in range(300):
         head = b"m_1".ljust(64, b"\0") + rng.randbytes(4)
         content = (head + rng.randbytes(rng.randrange(HALF_BYTES))).ljust(HALF_BYTES, rng.choice([b"\0", b"\xff", b"\x01"]))
-        found = undelivered_output(content + rng.randbytes(rng.randrange(3 * HALF_BYTES)), "m_1", rng.randrange(5))
-        assert all(name in ("stdout", "stderr") and text for _, name, text in found)
+        actual = undelivered_output(content + rng.randbytes(rng.randrange(3 * HALF_BYTES)), "m_1", rng.randrange(5))
+        assert all(name in ("stdout", "stderr") and text for _, name, text in actual)
     assert undelivered_output(b"", "m_1", 0) == undelivered_output(b"\0" * 100, "m_1", 0) == []
 
 

@@ -90,9 +90,9 @@ def test_a_cell_says_which_earlier_one_output_came_for(session: Session) -> None
         "",
         (f"Output of an earlier cell came late: wait_for({first.execution_id!r}) gives it.",),
     )
-    found = session.wait_for(first.execution_id).result
-    assert found is not None
-    assert found.late == (Stream("stdout", "worked\n"),)
+    actual = session.wait_for(first.execution_id).result
+    assert actual is not None
+    assert actual.late == (Stream("stdout", "worked\n"),)
     assert session.execute("pool.terminate()").notes == ()
 
 

@@ -51,10 +51,10 @@ def test_what_a_thread_prints_after_its_cell_is_late_and_in_no_other_cell(sessio
     assert (first.stdout, first.late) == ("now\n", ())
     second = session.execute("gate.set(); import time; time.sleep(0.5); print('second')")
     assert second.text == "second\n"
-    found = session.wait_for(first.execution_id).result
-    assert found is not None
-    assert found.stdout == "now\n"
-    assert found.late == (Stream("stdout", "late\n"), DisplayData({"text/plain": "shown late"}))
+    actual = session.wait_for(first.execution_id).result
+    assert actual is not None
+    assert actual.stdout == "now\n"
+    assert actual.late == (Stream("stdout", "late\n"), DisplayData({"text/plain": "shown late"}))
 
 
 def test_an_update_by_a_thread_reaches_the_notebook_of_the_cell(session: Session) -> None:
@@ -121,9 +121,9 @@ def test_what_a_program_writes_after_its_cell_is_late_and_in_no_other_cell(sessi
     assert (first.stdout, first.late) == ("now\n", ())
     second = session.execute("print(open('gate', 'w').write('go'), p.wait()); os.system('echo second');")
     assert second.stdout == "2 0\nsecond\n"
-    found = session.wait_for(first.execution_id).result
-    assert found is not None
-    assert (found.stdout, found.late) == ("now\n", (Stream("stdout", "late\n"),))
+    actual = session.wait_for(first.execution_id).result
+    assert actual is not None
+    assert (actual.stdout, actual.late) == ("now\n", (Stream("stdout", "late\n"),))
 
 
 def test_a_pool_of_threads_prints_in_the_cell_that_gave_it_the_work(session: Session) -> None:

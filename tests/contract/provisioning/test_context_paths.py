@@ -43,21 +43,21 @@ class Place:
 
 
 @pytest.fixture(scope="module", params=PLACES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def location(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     base = tmp_path_factory.mktemp("context").resolve()
     isolation, _, layout = request.param.partition(" ")
     for name in FILES:
         (base / name).parent.mkdir(parents=True, exist_ok=True)
         (base / name).write_text("as it was")
     (base / "single").write_text("as it was")
-    given = [
+    value = [
         {"path": base / "ro"},
         {"path": base / "ro" / "rw", "permission": "write", "name": "inner"},
         {"path": base / "rw", "permission": "write", "protected_paths": ["a/kept"]},
         {"path": base / "rw" / "ro", "name": "deeper"},
         {"path": base / "single", "permission": "write"},
     ]
-    config: dict[str, Any] = {"context_paths": given, "files": {"read_before_delete": False}}
+    config: dict[str, Any] = {"context_paths": value, "files": {"read_before_delete": False}}
     if isolation == "container":
         config["container"] = {"image": IMAGE, "layout": layout}
     with Executor(isolation, workspace=base / "workspaces", config=config) as executor:
@@ -65,76 +65,76 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_all_of_it_can_be_read(place: Place, path: str) -> None:
-    assert place.tries("assert path.read_text() == 'as it was', path.read_text()", path) == ""
+def test_all_of_it_can_be_read(location: Place, path: str) -> None:
+    assert location.tries("assert path.read_text() == 'as it was', path.read_text()", path) == ""
 
 
 @pytest.mark.parametrize("path", ["ro/f", "rw/a/kept/f", "rw/ro/f"])
-def test_what_is_to_be_read_is_not_written(place: Place, path: str) -> None:
+def test_what_is_to_be_read_is_not_written(location: Place, path: str) -> None:
     for code in ("path.open('a')", "path.unlink()", "path.rename(path.with_name('moved'))", "os.truncate(path, 0)"):
-        assert place.tries(code, path) in ("PermissionError", "OSError"), code
+        assert location.tries(code, path) in ("PermissionError", "OSError"), code
     for code in ("path.with_name('new').touch()", "path.with_name('new').mkdir()", "path.with_name('new').symlink_to('/')"):
-        assert place.tries(code, path) in ("PermissionError", "OSError"), code
-    here = place.base / path
+        assert location.tries(code, path) in ("PermissionError", "OSError"), code
+    here = location.base / path
     assert here.read_text() == "as it was"
-    assert [one.name for one in here.parent.iterdir() if one.name != "rw"] == ["f"]
+    assert [item.name for item in here.parent.iterdir() if item.name != "rw"] == ["f"]
 
 
 @pytest.mark.parametrize("path", ["ro/rw", "rw/free", "rw/a/free"])
-def test_what_may_be_written_is(place: Place, path: str) -> None:
-    assert place.tries("(path / 'new').write_text('made')", path) == ""
-    assert (place.base / path / "new").read_text() == "made"
-    assert place.tries("(path / 'new').unlink()", path) == ""
-    assert place.tries("(path / 'f').write_text('as it was')", path) == ""
+def test_what_may_be_written_is(location: Place, path: str) -> None:
+    assert location.tries("(path / 'new').write_text('made')", path) == ""
+    assert (location.base / path / "new").read_text() == "made"
+    assert location.tries("(path / 'new').unlink()", path) == ""
+    assert location.tries("(path / 'f').write_text('as it was')", path) == ""
 
 
-def test_what_is_beside_a_protected_path_can_be_written_but_on_this_machine_not_made(place: Place) -> None:
+def test_what_is_beside_a_protected_path_can_be_written_but_on_this_machine_not_made(location: Place) -> None:
     for path in ("rw/f", "rw/a/f", "single"):
-        assert place.tries("path.write_text('as it was')", path) == ""
-    expected = "PermissionError" if place.session.execute("1").isolation == "local" else ""
+        assert location.tries("path.write_text('as it was')", path) == ""
+    expected = "PermissionError" if location.session.execute("1").isolation == "local" else ""
     for path in ("rw/new", "rw/a/new"):
-        assert place.tries("path.touch()", path) == expected
-        assert (place.base / path).exists() is (expected == "")
-        (place.base / path).unlink(missing_ok=True)
+        assert location.tries("path.touch()", path) == expected
+        assert (location.base / path).exists() is (expected == "")
+        (location.base / path).unlink(missing_ok=True)
 
 
-def test_nothing_above_what_is_protected_can_be_moved_away(place: Place) -> None:
+def test_nothing_above_what_is_protected_can_be_moved_away(location: Place) -> None:
     for path in ("rw/a", "rw/a/kept", "rw/ro", "rw"):
-        assert place.tries("path.rename(path.with_name('moved'))", path) in ("PermissionError", "OSError")
-    assert sorted(one.name for one in (place.base / "rw").iterdir()) == ["a", "f", "free", "ro"]
+        assert location.tries("path.rename(path.with_name('moved'))", path) in ("PermissionError", "OSError")
+    assert sorted(item.name for item in (location.base / "rw").iterdir()) == ["a", "f", "free", "ro"]
 
 
-def test_file_operations_have_the_same_rights(place: Place) -> None:
-    files = place.session.files
+def test_file_operations_have_the_same_rights(location: Place) -> None:
+    files = location.session.files
     for path in ("ro/x", "rw/a/kept/x", "rw/ro/x", "rw/a/kept/f"):
-        for named in (place.inside(path), str(place.base / path)):
+        for named in (location.inside(path), str(location.base / path)):
             with pytest.raises(FileRefused, match="can only be read"):
                 files.write(named, "x")
     for path in ("ro/f", "rw/a/kept", "rw/a", "rw", "single"):
         with pytest.raises(FileRefused, match=r"can only be read|is not deleted"):
-            files.delete(place.inside(path), recursive=True)
-    assert files.write(place.inside("rw/x"), "x").path == place.inside("rw/x")
-    assert files.read(str(place.base / "rw" / "x")).text == "x"
-    assert files.delete(place.inside("rw/x")).deleted == (place.inside("rw/x"),)
-    assert files.write(place.inside("single"), "as it was").created is False
-    assert files.list(place.inside("ro")).paths == (f"{place.inside('ro')}/f", f"{place.inside('ro')}/rw")
+            files.delete(location.inside(path), recursive=True)
+    assert files.write(location.inside("rw/x"), "x").path == location.inside("rw/x")
+    assert files.read(str(location.base / "rw" / "x")).text == "x"
+    assert files.delete(location.inside("rw/x")).deleted == (location.inside("rw/x"),)
+    assert files.write(location.inside("single"), "as it was").created is False
+    assert files.list(location.inside("ro")).paths == (f"{location.inside('ro')}/f", f"{location.inside('ro')}/rw")
 
 
-def test_a_command_may_start_in_one(place: Place) -> None:
-    result = place.session.execute_command("cat f", work_dir=place.inside("rw/free"))
+def test_a_command_may_start_in_one(location: Place) -> None:
+    result = location.session.execute_command("cat f", work_dir=location.inside("rw/free"))
     assert result.stdout == "as it was"
     with pytest.raises(InvalidWorkDir, match=r"is outside of the workspace .* and the context paths .*/ro"):
-        place.session.execute_command("pwd", work_dir=place.base)
+        location.session.execute_command("pwd", work_dir=location.base)
     with pytest.raises(InvalidWorkDir, match="does not exist"):
-        place.session.execute_command("pwd", work_dir=place.base / "ro" / "nothing")
+        location.session.execute_command("pwd", work_dir=location.base / "ro" / "nothing")
     with pytest.raises(InvalidWorkDir, match="is not a directory"):
-        place.session.execute_command("pwd", work_dir=place.base / "ro" / "f")
+        location.session.execute_command("pwd", work_dir=location.base / "ro" / "f")
 
 
-def test_the_rights_last_over_a_restart(place: Place) -> None:
-    place.session.restart()
-    assert place.tries("path.open('a')", "rw/a/kept/f") in ("PermissionError", "OSError")
-    assert place.tries("path.open('a').close()", "rw/free/f") == ""
+def test_the_rights_last_over_a_restart(location: Place) -> None:
+    location.session.restart()
+    assert location.tries("path.open('a')", "rw/a/kept/f") in ("PermissionError", "OSError")
+    assert location.tries("path.open('a').close()", "rw/free/f") == ""
 
 
 def test_other_agents_outputs_are_read_and_not_written(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_an_idle_kernel_sees_them_too(tmp_path: Path) -> None:
     base = tmp_path.resolve()
     for name in ("ro", "rw"):
         (base / name).mkdir()
-    given = [{"path": base / "ro"}, {"path": base / "rw", "permission": "write"}]
-    config = {"context_paths": given, "pool": {"size": 1, "policy": "wait"}, "preload": []}
+    value = [{"path": base / "ro"}, {"path": base / "rw", "permission": "write"}]
+    config = {"context_paths": value, "pool": {"size": 1, "policy": "wait"}, "preload": []}
     with Executor("local", workspace=base / "workspaces", config=config) as executor:
         session = executor.session("a")
         assert session.execute(f"open('{base}/rw/new', 'w').close()").notes == ()
@@ -212,10 +212,10 @@ def test_a_link_in_the_place_of_a_context_path_or_in_it_gives_no_rights(tmp_path
             executor.session("b")
         (base / "rw" / "way").unlink()
         (base / "old way").rename(base / "rw" / "way")
-        for one in (session, executor.session("b")):
+        for item in (session, executor.session("b")):
             for path in ("rw/swapped/in/f", "outside/in/f"):
-                assert one.execute(f"open('{base}/{path}', 'a')").error is not None, path
-            assert one.execute(f"open('{base}/rw/way/in/f', 'a').close()").ok
+                assert item.execute(f"open('{base}/{path}', 'a')").error is not None, path
+            assert item.execute(f"open('{base}/rw/way/in/f', 'a').close()").ok
     assert (base / "outside" / "in" / "f").read_text() == "as it was"
 
 
@@ -229,8 +229,8 @@ def base(tmp_path: Path) -> Path:
     return base
 
 
-def loaded(base: Path, *given: dict[str, Any], isolation: str = "local", **more: Any) -> Config:
-    paths = [{**one, "path": base / one["path"]} for one in given]
+def loaded(base: Path, *value: dict[str, Any], isolation: str = "local", **more: Any) -> Config:
+    paths = [{**item, "path": base / item["path"]} for item in value]
     return load(isolation, workspace=base / "workspaces", config={"context_paths": paths, **more}, inside=False)
 
 
@@ -251,9 +251,9 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_reported_before_anything_runs(base: Path, given: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(InvalidConfig, match=message), Executor(config=loaded(base, *given)) as executor:
+@pytest.mark.parametrize(("value", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_is_reported_before_anything_runs(base: Path, value: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message), Executor(config=loaded(base, *value)) as executor:
         executor.session("a", work_dir=base / "work")
     assert list((base / "work").iterdir()) == [base / "work" / "in"]
 
@@ -265,7 +265,7 @@ def test_a_name_is_a_plain_one(base: Path, name: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         (
             {"path": "data", "permision": "write"},
@@ -275,25 +275,25 @@ def test_a_name_is_a_plain_one(base: Path, name: Any) -> None:
         ({"path": "data", "protected_paths": "sub"}, r"context_paths\.0\.protected_paths: "),
     ],
 )
-def test_an_option_that_is_none_is_reported(base: Path, given: dict[str, Any], message: str) -> None:
+def test_an_option_that_is_none_is_reported(base: Path, value: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
-        loaded(base, given)
+        loaded(base, value)
 
 
 def test_links_are_resolved_and_names_follow(base: Path) -> None:
     (base / "link").symlink_to("data")
     config = loaded(base, {"path": "link", "permission": "write", "protected_paths": ["sub"]})
     (base / "link").unlink()
-    [found] = contexts(config, base / "work")
-    assert (found.path, found.name, found.protected) == (base / "data", "data", (base / "data" / "sub",))
+    [actual] = contexts(config, base / "work")
+    assert (actual.path, actual.name, actual.protected) == (base / "data", "data", (base / "data" / "sub",))
 
 
 def test_in_the_classic_layout_no_two_have_one_name(base: Path) -> None:
     (base / "other" / "data").mkdir(parents=True)
-    given = ({"path": "data"}, {"path": "other/data"})
-    assert len(contexts(loaded(base, *given, isolation="container"))) == 2
+    value = ({"path": "data"}, {"path": "other/data"})
+    assert len(contexts(loaded(base, *value, isolation="container"))) == 2
     with pytest.raises(InvalidConfig, match="data is there 2 times: two paths cannot be at one place below /context"):
-        contexts(loaded(base, *given, isolation="container", container={"layout": "classic"}))
+        contexts(loaded(base, *value, isolation="container", container={"layout": "classic"}))
 
 
 @needs_engine

@@ -42,9 +42,9 @@ def config_of(*names: str) -> Config:
 def test_each_sort_has_its_place(home: Path, tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    found = build_mounts(config_of(*CREDENTIALS).container, workspace=workspace, root=tmp_path / "root", records=())
-    given = [bind for bind in found if bind[1].startswith("/home/kernel")]
-    assert given == [(str(home / path), f"/home/kernel/{path}", True) for path in CREDENTIALS.values()]
+    actual = build_mounts(config_of(*CREDENTIALS).container, workspace=workspace, root=tmp_path / "root", records=())
+    value = [bind for bind in actual if bind[1].startswith("/home/kernel")]
+    assert value == [(str(home / path), f"/home/kernel/{path}", True) for path in CREDENTIALS.values()]
     assert set(CREDENTIALS) == set(FILES)
 
 
@@ -53,8 +53,8 @@ def test_what_is_named_twice_is_given_once(home: Path, tmp_path: Path) -> None:
     assert container.credentials == ("ssh_keys", "git_config")
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    found = build_mounts(container, workspace=workspace, root=tmp_path / "root", records=())
-    assert [bind[0] for bind in found if bind[1].startswith("/home/kernel")] == [str(home / ".ssh"), str(home / ".gitconfig")]
+    actual = build_mounts(container, workspace=workspace, root=tmp_path / "root", records=())
+    assert [bind[0] for bind in actual if bind[1].startswith("/home/kernel")] == [str(home / ".ssh"), str(home / ".gitconfig")]
 
 
 def test_an_account_of_the_image_gets_the_home() -> None:

@@ -60,15 +60,15 @@ def test_the_connection_that_is_shared_is_to_the_engine_that_is_named(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST")
-    with Engine.acquire() as one:
+    with Engine.acquire() as item:
         with Engine.acquire() as same:
-            assert same is one
+            assert same is item
         monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
         with pytest.raises(EngineUnavailable):
             Engine.acquire()
         monkeypatch.delenv("DOCKER_HOST")
         with Engine.acquire() as same:
-            assert same is one
+            assert same is item
 
 
 def test_an_engine_that_went_away_leaves_no_socket_open(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

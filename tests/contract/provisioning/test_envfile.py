@@ -79,9 +79,9 @@ def test_all_variables_are_passed_on_request_and_that_is_reported_once(
     monkeypatch.setattr(notices, "_printed_notices", set())
     monkeypatch.setenv("KX_TOKEN", "a-token-of-this-process")
     monkeypatch.setenv("KX_SOURCE", "a-secret-by-reference")
-    given: dict[str, Any] = KINDS[kind] | {"environment": {"pass_all": True}, "secrets": {"KEY": {"env": "KX_SOURCE"}}}
+    value: dict[str, Any] = KINDS[kind] | {"environment": {"pass_all": True}, "secrets": {"KEY": {"env": "KX_SOURCE"}}}
     for name in ("one", "two"):
-        with Executor(kind, workspace=tmp_path / name, config=given) as executor:
+        with Executor(kind, workspace=tmp_path / name, config=value) as executor:
             code = "import os, shutil\nprint(os.environ['KX_TOKEN'], 'KX_SOURCE' in os.environ, os.environ['KEY'])"
             result = executor.session("a").execute(f"{code}\nshutil.which('sh') is not None")
             assert result.stdout == "a-token-of-this-process False [secret KEY]\n"

@@ -38,8 +38,8 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=EVERY_KIND)
 def executor(request: pytest.FixtureRequest, specs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    place, config = tmp_path_factory.mktemp("workspaces"), settings(request.param)
-    with Executor(isolation=request.param, workspace=place, config=config) as opened:
+    location, config = tmp_path_factory.mktemp("workspaces"), settings(request.param)
+    with Executor(isolation=request.param, workspace=location, config=config) as opened:
         yield opened
 
 

@@ -39,8 +39,8 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", params=EVERY_KIND)
 def executor(request: pytest.FixtureRequest, specs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    place, config = tmp_path_factory.mktemp("workspaces"), settings(request.param)
-    with Executor(isolation=request.param, workspace=place, config=config) as opened:
+    location, config = tmp_path_factory.mktemp("workspaces"), settings(request.param)
+    with Executor(isolation=request.param, workspace=location, config=config) as opened:
         yield opened
 
 
@@ -333,8 +333,8 @@ def test_limits_that_change_while_a_language_gets_its_kernel_are_its_too(executo
     with ThreadPoolExecutor() as pool:
         change = pool.submit(session.set_limits, memory_bytes=700 * MIB)
         cell = pool.submit(session.execute, "echo hi", language="bash")
-        found, result = change.result(60), cell.result(60)
+        actual, result = change.result(60), cell.result(60)
     assert (result.status, result.text) == ("ok", "hi\n")
-    if not found.not_applied:
+    if not actual.not_applied:
         limit = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes"
         assert text_of(session, limit, "bash") == text_of(session, f"%%bash\n{limit}", "python") == f"{700 * MIB}\n"

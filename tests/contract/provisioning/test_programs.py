@@ -41,13 +41,13 @@ PRIORITY = {
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with the machine's own marker on the PATH, and no virtual environment active."""
-    place = tmp_path_factory.mktemp("machine")
-    (place / "marker").write_text("#!/bin/sh\necho of the machine\n")
-    (place / "marker").chmod(0o755)
+    location = tmp_path_factory.mktemp("machine")
+    (location / "marker").write_text("#!/bin/sh\necho of the machine\n")
+    (location / "marker").chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", str(place), prepend=":")
+        patch.setenv("PATH", str(location), prepend=":")
         patch.delenv("VIRTUAL_ENV", raising=False)
-        yield place
+        yield location
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +55,11 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_venv(tmp_path_factory.mktemp("environments") / "named")
 
 
-@pytest.mark.parametrize(("given", "expected"), PRIORITY.items(), ids=lambda given: str(given) if len(given) == 3 else "")
+@pytest.mark.parametrize(("value", "expected"), PRIORITY.items(), ids=lambda value: str(value) if len(value) == 3 else "")
 def test_a_prefix_goes_over_a_named_environment_over_the_workspaces_over_the_machine(
-    given: tuple[bool, bool, bool], expected: tuple[str, str, str], machine: Path, named: Path, tmp_path: Path
+    value: tuple[bool, bool, bool], expected: tuple[str, str, str], machine: Path, named: Path, tmp_path: Path
 ) -> None:
-    prefix, by_name, own = given
+    prefix, by_name, own = value
     programs = {"prefix": "env FOO=1" if prefix else None, "venv": named if by_name else None}
     with Executor("local", workspace=tmp_path, config={"programs": programs}) as executor:
         session = executor.session("all")
@@ -79,8 +79,8 @@ def session(machine: Path, tmp_path: Path) -> Iterator[Session]:
 
 def test_an_environment_that_a_cell_makes_counts_from_the_next_command_on(session: Session) -> None:
     assert session.execute_command("marker").stdout == "of the machine\n"
-    made = f"{sys.executable} -m venv --without-pip .venv && cp $(which marker) .venv/bin"
-    assert session.execute_command(f"{made} && echo 'echo of .venv' >.venv/bin/marker").ok
+    created = f"{sys.executable} -m venv --without-pip .venv && cp $(which marker) .venv/bin"
+    assert session.execute_command(f"{created} && echo 'echo of .venv' >.venv/bin/marker").ok
     assert session.execute_command("marker; which python").stdout.splitlines() == [
         "of .venv",
         str(session.workspace / ".venv/bin/python"),
@@ -183,9 +183,9 @@ def test_in_a_container_the_workspaces_own_counts(layout: str, tmp_path: Path) -
     with Executor("container", workspace=tmp_path, config=config) as executor:
         session = executor.session("inside")
         session.execute_command("python3 -m venv --without-pip .venv")
-        found = session.execute_command("which python; echo $VIRTUAL_ENV").stdout.splitlines()
+        actual = session.execute_command("which python; echo $VIRTUAL_ENV").stdout.splitlines()
         home = "/workspace" if layout == "classic" else str(session.workspace)
-        assert found == [f"{home}/.venv/bin/python", f"{home}/.venv"]
+        assert actual == [f"{home}/.venv/bin/python", f"{home}/.venv"]
         (packages_of(session.workspace / ".venv") / "within.py").write_text("x = 'it is'")
         session.restart()
         result = session.execute("import within; print(within.x)")
@@ -206,8 +206,8 @@ def test_a_named_environment_with_ipykernel_runs_python_cells(forks: bool, tmp_p
         assert result.stdout == f"{venv} it is\n"
         assert result.notes == (f"Python cells run on the interpreter of the virtual environment {venv}.",)
         assert session.execute("1").notes == ()
-        found = session.environment()
-        assert (found.python, found.prefix, found.venv, found.served) == (
+        actual = session.environment()
+        assert (actual.python, actual.prefix, actual.venv, actual.served) == (
             f"{venv}/bin/python",
             str(venv),
             str(venv),
@@ -297,11 +297,11 @@ def test_the_environment_is_reported_while_a_cell_runs(session: Session) -> None
     session.execute("1")
     running = session.execute("import sys, time; sys.path += [5, 'gone', '/dev/zero']; time.sleep(60)", wait=0.3)
     assert running.status == "running"
-    found = session.environment()
-    assert (found.version, found.prefix) == (sys.version.split()[0], sys.prefix)
-    assert (found.venv, found.served, found.command_prefix) == (str(session.workspace / ".venv"), "packages", ())
-    assert found.packages["some-thing"] == "1.2"
-    assert found.packages["ipykernel"].startswith("7.")
+    actual = session.environment()
+    assert (actual.version, actual.prefix) == (sys.version.split()[0], sys.prefix)
+    assert (actual.venv, actual.served, actual.command_prefix) == (str(session.workspace / ".venv"), "packages", ())
+    assert actual.packages["some-thing"] == "1.2"
+    assert actual.packages["ipykernel"].startswith("7.")
     session.interrupt()
 
 

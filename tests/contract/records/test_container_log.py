@@ -36,9 +36,9 @@ def config(kind: str, tmp_path: Path, **more: Any) -> dict[str, Any]:
 
 
 def read(tmp_path: Path, name: str = "a") -> list[str]:
-    found = (tmp_path / "logs" / name / "docker_container.log").read_text().splitlines()
-    assert all(re.match(STAMP, line) for line in found), found
-    return [re.sub(f"^{STAMP}", "", line) for line in found]
+    actual = (tmp_path / "logs" / name / "docker_container.log").read_text().splitlines()
+    assert all(re.match(STAMP, line) for line in actual), actual
+    return [re.sub(f"^{STAMP}", "", line) for line in actual]
 
 
 def without_ids(lines: list[str]) -> list[str]:
@@ -56,7 +56,7 @@ def test_the_log_holds_what_ran_and_what_came_out(kind: str, tmp_path: Path) -> 
         session.restart()
         with pytest.raises(Exception, match="empty"):
             session.execute("")
-    found = without_ids(read(tmp_path))
+    actual = without_ids(read(tmp_path))
     for expected in (
         "session opened: workspace .*/ws/a",
         "kernel 1 started: .*",
@@ -76,9 +76,9 @@ def test_the_log_holds_what_ran_and_what_came_out(kind: str, tmp_path: Path) -> 
         "session closing",
         "session closed",
     ):
-        place = next((place for place, line in enumerate(found) if re.fullmatch(expected, line)), None)
-        assert place is not None, f"{expected} is not in, or not in its place in, {found}"
-        del found[: place + 1]
+        location = next((location for location, line in enumerate(actual) if re.fullmatch(expected, line)), None)
+        assert location is not None, f"{expected} is not in, or not in its place in, {actual}"
+        del actual[: location + 1]
 
 
 @needs_engine
@@ -87,24 +87,24 @@ def test_the_log_says_which_container_it_was(tmp_path: Path) -> None:
     container: Any = KINDS["container"]["container"]
     mounts = [{"source": str(tmp_path / "data")}]
     variables = {"set": {"A_TOKEN": "not to be told"}}
-    given = config("container", tmp_path, container=container | {"mounts": mounts}, environment=variables)
-    with Executor(workspace=tmp_path / "ws", isolation="container", config=given) as executor:
+    value = config("container", tmp_path, container=container | {"mounts": mounts}, environment=variables)
+    with Executor(workspace=tmp_path / "ws", isolation="container", config=value) as executor:
         executor.session("a")
-    found = read(tmp_path)
-    started = next(line for line in found if line.startswith("kernel 1 started"))
+    actual = read(tmp_path)
+    started = next(line for line in actual if line.startswith("kernel 1 started"))
     assert re.fullmatch(
         r"kernel 1 started: container kernelexec-a-[0-9a-f]{8} \([0-9a-f]{12}\), image \S+, network none, "
         rf"mounts {tmp_path}/ws/a -> {tmp_path}/ws/a \(rw\), {tmp_path}/data -> {tmp_path}/data \(ro\)",
         started,
     )
-    assert "not to be told" not in "".join(found)
+    assert "not to be told" not in "".join(actual)
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_nothing_is_lost_with_an_owner_that_is_killed(kind: str, tmp_path: Path) -> None:
     container: Any = KINDS[kind].get("container", {})
-    given = config(kind, tmp_path, **({"container": container | {"adopt": False}} if container else {}))
-    words = [sys.executable, "-c", OWNER, kind, str(tmp_path / "ws"), repr(given)]
+    value = config(kind, tmp_path, **({"container": container | {"adopt": False}} if container else {}))
+    words = [sys.executable, "-c", OWNER, kind, str(tmp_path / "ws"), repr(value)]
     path, deadline = tmp_path / "logs" / "a" / "docker_container.log", time.monotonic() + 60
     with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(Path.cwd())}) as owner:
         while not (path.exists() and "out | un\n" in path.read_text()):
@@ -115,10 +115,10 @@ def test_nothing_is_lost_with_an_owner_that_is_killed(kind: str, tmp_path: Path)
     for name in re.findall(r"container (kernelexec-a-\S+)", path.read_text()):
         with Engine.acquire() as engine:
             engine.remove(name)
-    found = without_ids(read(tmp_path))
+    actual = without_ids(read(tmp_path))
     for expected in ("cell out | first cell", "cell out | second", "cell out | third", "cell out | un"):
-        assert expected in found
-    assert sum(line.startswith("cell ended") for line in found) == 2
+        assert expected in actual
+    assert sum(line.startswith("cell ended") for line in actual) == 2
 
 
 def test_output_of_a_thread_that_goes_on_is_there_too(tmp_path: Path) -> None:
@@ -131,15 +131,15 @@ def test_output_of_a_thread_that_goes_on_is_there_too(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_does_not_start_is_there_with_its_cause(tmp_path: Path) -> None:
-    given = config("local", tmp_path, python="/no/such/python")
+    value = config("local", tmp_path, python="/no/such/python")
     with (
-        Executor(isolation="local", workspace=tmp_path / "ws", config=given) as executor,
+        Executor(isolation="local", workspace=tmp_path / "ws", config=value) as executor,
         pytest.raises(KernelStartFailed),
     ):
         executor.session("a")
-    found = read(tmp_path)
-    assert "kernel 1 did not start" in found
-    assert any("/no/such/python" in line for line in found)
+    actual = read(tmp_path)
+    assert "kernel 1 did not start" in actual
+    assert any("/no/such/python" in line for line in actual)
 
 
 def test_an_unfit_directory_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -153,12 +153,12 @@ def test_an_unfit_directory_is_refused_before_anything_runs(tmp_path: Path) -> N
         with pytest.raises(InvalidConfig, match="cannot be a log"):
             executor.session("a")
         assert executor.session("b").execute("1").ok
-    for given in (
+    for value in (
         {"log_dir": tmp_path / "ws" / "b"},
         {"log_dir": tmp_path / "coding" / "logs", "work_dir": tmp_path / "coding"},
     ):
         with pytest.raises(InvalidConfig, match="where sessions work"):
-            Executor(isolation="local", workspace=tmp_path / "ws", config=given)
+            Executor(isolation="local", workspace=tmp_path / "ws", config=value)
 
 
 def test_a_log_in_the_workspace_that_a_session_names_is_refused_when_it_does(tmp_path: Path) -> None:

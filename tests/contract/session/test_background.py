@@ -26,19 +26,19 @@ def kind(request: pytest.FixtureRequest) -> str:
 def until(session: Session, command_id: str, status: str) -> BackgroundCommand:
     """The command once it has that status."""
     deadline = time.monotonic() + BOUND
-    while (found := session.background(command_id)).status != status:
-        assert time.monotonic() < deadline, found
+    while (actual := session.background(command_id)).status != status:
+        assert time.monotonic() < deadline, actual
         time.sleep(0.02)
-    return found
+    return actual
 
 
-def said(session: Session, command_id: str, expected: str) -> str:
+def read_until(session: Session, command_id: str, expected: str) -> str:
     """What it has written once that is in it."""
     deadline = time.monotonic() + BOUND
-    while expected not in (found := session.background_output(command_id)).stdout:
-        assert time.monotonic() < deadline, found
+    while expected not in (actual := session.background_output(command_id)).stdout:
+        assert time.monotonic() < deadline, actual
         time.sleep(0.02)
-    return found.stdout
+    return actual.stdout
 
 
 def test_a_command_runs_beside_a_cell(session: Session) -> None:
@@ -46,10 +46,10 @@ def test_a_command_runs_beside_a_cell(session: Session) -> None:
     assert started.status == "running"
     assert started.command_id.startswith("shell_")
     running = session.execute("import time; time.sleep(60)", wait=0.1)
-    said(session, started.command_id, "begun")
+    read_until(session, started.command_id, "begun")
     assert session.background(started.command_id).status == "running"
     session.start_background("echo opened > gate")
-    assert said(session, started.command_id, "opened") == "begun\nopened\n"
+    assert read_until(session, started.command_id, "opened") == "begun\nopened\n"
     assert until(session, started.command_id, "stopped").exit_code == 0
     assert session.executions() == (running.execution_id,)
     ended = session.interrupt(running.execution_id)
@@ -62,28 +62,28 @@ def test_streams_and_exit_codes_are_apart(session: Session) -> None:
     bad = session.start_background("echo lost; exit 7")
     ended = until(session, good.command_id, "stopped")
     assert (ended.exit_code, ended.stdout_lines, ended.stderr_lines) == (0, 1, 1)
-    found = session.background_output(good.command_id)
-    assert (found.stdout, found.stderr, found.stdout_dropped) == ("out\n", "err\n", 0)
+    actual = session.background_output(good.command_id)
+    assert (actual.stdout, actual.stderr, actual.stdout_dropped) == ("out\n", "err\n", 0)
     assert until(session, bad.command_id, "failed").exit_code == 7
-    assert [one.status for one in session.background_commands()] == ["stopped", "failed"]
+    assert [item.status for item in session.background_commands()] == ["stopped", "failed"]
 
 
 def test_it_begins_where_the_session_is_and_changes_nothing_there(session: Session) -> None:
     session.execute_command("mkdir -p sub && cd sub && export COLOUR=blue")
     started = session.start_background("echo $PWD $COLOUR; cd /; export COLOUR=red")
     until(session, started.command_id, "stopped")
-    assert said(session, started.command_id, "blue").strip().endswith("sub blue")
+    assert read_until(session, started.command_id, "blue").strip().endswith("sub blue")
     assert session.execute_command("echo $PWD $COLOUR").stdout.strip().endswith("sub blue")
     elsewhere = session.start_background("pwd", work_dir=".")
-    assert not said(session, elsewhere.command_id, "\n").strip().endswith("sub")
+    assert not read_until(session, elsewhere.command_id, "\n").strip().endswith("sub")
 
 
 def test_the_newest_lines_are_kept(session: Session) -> None:
     started = session.start_background("seq 25000; echo the end")
     until(session, started.command_id, "stopped")
-    said(session, started.command_id, "the end")
-    found = session.background_output(started.command_id, lines=2)
-    assert (found.stdout, found.stdout_dropped, found.command.stdout_lines) == ("25000\nthe end\n", 24_999, 25_001)
+    read_until(session, started.command_id, "the end")
+    actual = session.background_output(started.command_id, lines=2)
+    assert (actual.stdout, actual.stdout_dropped, actual.command.stdout_lines) == ("25000\nthe end\n", 24_999, 25_001)
     assert session.background_output(started.command_id, lines=10_000).stdout.startswith("15002\n")
 
 
@@ -91,17 +91,17 @@ def test_lines_that_are_too_much_for_a_reply_are_fewer_and_not_none(session: Ses
     started = session.start_background("line=$(head -c 500 /dev/zero | tr '\\0' '\\1'); yes $line | head -n 9000")
     until(session, started.command_id, "stopped")
     wait_until(lambda: session.background(started.command_id).stdout_lines == 9000)
-    found = session.background_output(started.command_id, lines=9000)
-    shown = found.stdout.splitlines()
+    actual = session.background_output(started.command_id, lines=9000)
+    shown = actual.stdout.splitlines()
     assert set(shown) == {"\x01" * 500}
-    assert len(shown) + found.stdout_dropped == 9000
+    assert len(shown) + actual.stdout_dropped == 9000
 
 
 def test_one_that_is_killed_takes_its_children_along(session: Session) -> None:
     started = session.start_background(
         "trap '' TERM; (setsid sleep 300 & echo $! > child); echo ready; while :; do sleep 0.1; done"
     )
-    said(session, started.command_id, "ready")
+    read_until(session, started.command_id, "ready")
     child = (session.workspace / "child").read_text().strip()
     ended = session.kill_background(started.command_id)
     assert ended.status == "killed"

@@ -192,30 +192,30 @@ def test_calls_at_the_moment_of_the_end_are_answered(closed: Executor, delay: fl
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.shared_session
 def test_a_callback_that_would_wait_for_itself_is_refused(session: Session, call: Callable[[Session], object]) -> None:
-    found: list[BaseException] = []
+    actual: list[BaseException] = []
 
     def on_output(_: Output) -> None:
         try:
             call(session)
         except InvalidRequest as exc:
-            found.append(exc)
+            actual.append(exc)
 
     assert session.execute("print(1)", on_output=on_output, timeout=10).text == "1\n"
-    assert "run in the executor's thread" in str(found[0])
+    assert "run in the executor's thread" in str(actual[0])
 
 
 def test_a_callback_cannot_leave_the_executor(closed: Executor) -> None:
-    found: list[BaseException] = []
+    actual: list[BaseException] = []
 
     def on_output(_: Output) -> None:
         try:
             closed.__exit__(None, None, None)
         except InvalidRequest as exc:
-            found.append(exc)
+            actual.append(exc)
 
     with closed:
         assert closed.session().execute("print(1)", on_output=on_output, timeout=10).text == "1\n"
-    assert len(found) == 1
+    assert len(actual) == 1
 
 
 FORKS = """

@@ -26,10 +26,10 @@ def isolation(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def opened(place: Path, isolation: str = "local", **options: Any) -> Iterator[Session]:
+def opened(location: Path, isolation: str = "local", **options: Any) -> Iterator[Session]:
     """A new session of the same name, in the same workspace and with the same cache as every other one of this place."""
-    config = {"cache": str(place / "cache"), "confinement": {"level": "off"}, "container": {"image": IMAGE}, **options}
-    with Executor(isolation, workspace=place / "workspaces", config=config) as executor:
+    config = {"cache": str(location / "cache"), "confinement": {"level": "off"}, "container": {"image": IMAGE}, **options}
+    with Executor(isolation, workspace=location / "workspaces", config=config) as executor:
         yield executor.session("s")
 
 
@@ -41,8 +41,8 @@ def hits(results: list[ExecutionResult]) -> list[bool]:
     return [result.cached for result in results]
 
 
-def stored(place: Path) -> list[Path]:
-    return sorted((place / "cache").rglob("*.json"))
+def stored(location: Path) -> list[Path]:
+    return sorted((location / "cache").rglob("*.json"))
 
 
 DEFINED = "def f(): return x * 10"
@@ -396,7 +396,7 @@ def test_files_are_private(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         run(session, "1")
     (path,) = stored(tmp_path)
-    modes = [os.stat(place).st_mode & 0o777 for place in (path, path.parent, path.parent.parent)]  # noqa: PTH116 - a mode
+    modes = [os.stat(location).st_mode & 0o777 for location in (path, path.parent, path.parent.parent)]  # noqa: PTH116 - a mode
     assert modes == [0o600, 0o700, 0o700]
 
 

@@ -34,14 +34,14 @@ def until(true: Callable[[], Any]) -> None:
 
 
 @contextmanager
-def culling(place: Path, isolation: str = "local", **capacity: Any) -> Iterator[tuple[Executor, list[Event]]]:
+def culling(directory: Path, isolation: str = "local", **capacity: Any) -> Iterator[tuple[Executor, list[Event]]]:
     reported: list[Event] = []
     config = {
         "capacity": {"idle_seconds": IDLE, **capacity},
         "preload": (),
         **({"container": {"image": MINIMAL}} if isolation == "container" else {}),
     }
-    with Executor(isolation, workspace=place / "w", config=config, hooks=[reported.append]) as executor:
+    with Executor(isolation, workspace=directory / "w", config=config, hooks=[reported.append]) as executor:
         yield executor, reported
 
 
@@ -123,7 +123,7 @@ def test_an_idle_container_is_removed(tmp_path: Path) -> None:
         assert container is not None
         until(lambda: deaths(reported) == ["culled"])
         with Engine() as engine:
-            until(lambda: container not in {one["Id"] for one in containers(engine)})
+            until(lambda: container not in {item["Id"] for item in containers(engine)})
         result = session.execute("1 + 1")
         assert (result.text.strip(), result.state, result.cause) == ("2", "lost", "culled")
 
@@ -137,14 +137,14 @@ def test_a_server_says_how_long_unused_kernels_live(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("idle", "least"), [(60, 1800), (3600, 7200), (None, 10**9)])
 def test_an_older_clients_connection_outlives_its_kernels(tmp_path: Path, idle: float | None, least: float) -> None:
-    found: list[float | None] = []
+    actual: list[float | None] = []
 
     def ready(_where: str) -> None:
         gc.collect()
-        managers = [one for one in gc.get_objects() if isinstance(one, StreamableHTTPSessionManager)]
-        found.extend(one.session_idle_timeout for one in managers)
+        managers = [item for item in gc.get_objects() if isinstance(item, StreamableHTTPSessionManager)]
+        actual.extend(item.session_idle_timeout for item in managers)
         signal.raise_signal(signal.SIGTERM)
 
     config = Config(isolation="local", workspace=tmp_path / "w", capacity={"idle_seconds": idle})  # type: ignore[arg-type]
     asyncio.run(serve_http(config, HttpOptions(port=0), on_listening=ready))
-    assert found == [least]
+    assert actual == [least]

@@ -49,8 +49,8 @@ def test_operations_do_not_wait_for_a_cell(session: Session) -> None:
 
 
 def test_what_a_kernel_made_odd_is_left_alone(session: Session) -> None:
-    made = "import os\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('pipe')\nos.symlink('/', 'root')\nos.mkdir('d')"
-    assert session.execute(made).ok
+    created = "import os\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('pipe')\nos.symlink('/', 'root')\nos.mkdir('d')"
+    assert session.execute(created).ok
     for path in ("link", "pipe", "root", "root/etc/passwd"):
         for call in (session.files.read, lambda path: session.files.write(path, "x")):
             with pytest.raises(FileRefused, match="is left alone"):
@@ -90,15 +90,15 @@ def test_hooks_and_the_journal_know_what_was_done_and_what_was_refused(reported:
         with pytest.raises((InvalidPath, FileRefused)):
             session.files.delete(path)
     reason = "b.txt has not been read: read it first, so that nothing is deleted unseen."
-    found = [event for event in events if isinstance(event, FilesTouched)]
-    assert found[:3] == [
+    actual = [event for event in events if isinstance(event, FilesTouched)]
+    assert actual[:3] == [
         FilesTouched("a", "write", ("a.txt",)),
         FilesTouched("a", "read", ("a.txt",)),
         FilesTouched("a", "delete", ("a.txt",), (reason,)),
     ]
-    assert [event.paths for event in found[3:]] == [(), ()]
-    assert found[3].refused[0].startswith("/etc/passwd: '/etc/passwd' is outside")
-    assert found[4].refused == (f"b.txt: {reason}",)
+    assert [event.paths for event in actual[3:]] == [(), ()]
+    assert actual[3].refused[0].startswith("/etc/passwd: '/etc/passwd' is outside")
+    assert actual[4].refused == (f"b.txt: {reason}",)
     assert session.journal is not None
     lines = [json.loads(line) for line in session.journal.read_text().splitlines()]
     answer = [(line["event"], line["kind"], line["files"]) for line in lines if "files" in line and "kind" in line]
@@ -131,9 +131,9 @@ def test_the_records_of_what_ran_are_read_only(tmp_path: Path) -> None:
 
 def test_two_wrappers_of_one_session_share_what_was_read(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
-        one, other = executor.session("a"), executor.session("a")
-        one.files.write("x", "x")
-        assert other.files.tracker is one.files.tracker
+        item, other = executor.session("a"), executor.session("a")
+        item.files.write("x", "x")
+        assert other.files.tracker is item.files.tracker
         assert other.files.tracker.was_read("x")
 
 

@@ -67,10 +67,10 @@ def client_of(session: Session) -> BlockingKernelClient:
 def test_the_variables_are_the_names_that_the_user_gave(session: Session) -> None:
     assert session.variables().total == 0
     session.execute("import os\nx = 40\n_hidden = 1\ndef f(a, *, b): pass\nclass C: pass\nx")
-    found = session.variables()
-    assert found.names == ("C", "f", "os", "x")
-    assert (len(found), found.total) == (4, 4)
-    assert [(variable.type, variable.text) for variable in found] == [
+    actual = session.variables()
+    assert actual.names == ("C", "f", "os", "x")
+    assert (len(actual), actual.total) == (4, 4)
+    assert [(variable.type, variable.text) for variable in actual] == [
         ("class", "__main__.C"),
         ("function", "f(a, b)"),
         ("module", "os"),
@@ -81,21 +81,21 @@ def test_the_variables_are_the_names_that_the_user_gave(session: Session) -> Non
 def test_arrays_and_tables_have_shapes_and_sizes(session: Session) -> None:
     code = "import numpy as np, pandas as pd\na = np.zeros((3, 4))\ndf = pd.DataFrame({'x': [1, 2], 'y': [0.5, 1]})\ns = df.x"
     assert session.execute(code).ok
-    found = seen(session, "a", "df", "s")
-    assert found["a"] == Variable("a", "numpy.ndarray", (3, 4), 96, "float64 [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ...]")
-    assert (found["df"].type, found["df"].shape, found["df"].text) == ("pandas.DataFrame", (2, 2), "x: int64, y: float64")
-    assert (found["s"].type, found["s"].shape, found["s"].text) == ("pandas.Series", (2,), "x: int64")
-    assert (found["df"].size_bytes or 0) > (found["s"].size_bytes or 0) > 16
+    actual = seen(session, "a", "df", "s")
+    assert actual["a"] == Variable("a", "numpy.ndarray", (3, 4), 96, "float64 [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ...]")
+    assert (actual["df"].type, actual["df"].shape, actual["df"].text) == ("pandas.DataFrame", (2, 2), "x: int64, y: float64")
+    assert (actual["s"].type, actual["s"].shape, actual["s"].text) == ("pandas.Series", (2,), "x: int64")
+    assert (actual["df"].size_bytes or 0) > (actual["s"].size_bytes or 0) > 16
 
 
 def test_no_code_of_the_users_runs_for_a_look(session: Session) -> None:
     assert session.execute(TRAPS).ok
-    found = seen(session)
-    assert found["trap"] == Variable("trap", "__main__.Trap", None, None, "<__main__.Trap object>")
-    assert found["Trap"].type == "class"
-    assert found["items"] == Variable("items", "__main__.Items", None, None, "<__main__.Items object>")
+    actual = seen(session)
+    assert actual["trap"] == Variable("trap", "__main__.Trap", None, None, "<__main__.Trap object>")
+    assert actual["Trap"].type == "class"
+    assert actual["items"] == Variable("items", "__main__.Items", None, None, "<__main__.Items object>")
     object_ = "<__main__.Trap object>"
-    assert found["within"].text == f"[{object_}, {{1: {object_}}}, ({object_}, 'text')]"
+    assert actual["within"].text == f"[{object_}, {{1: {object_}}}, ({object_}, 'text')]"
     assert session.execute("1 + 1").text == "2\n"
 
 
@@ -133,13 +133,13 @@ def test_cells_end_whatever_is_asked_just_before_they_begin(tmp_path: Path) -> N
 
     async def run() -> set[tuple[str, str, tuple[str, ...]]]:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
-            session, found = await executor.session("s"), []
+            session, actual = await executor.session("s"), []
             for _ in range(200):
                 look = asyncio.create_task(session.variables(wait=BOUND))
                 await asyncio.sleep(chosen.uniform(0, 0.002))
-                found.append(await session.execute("print(6 * 7)"))
+                actual.append(await session.execute("print(6 * 7)"))
                 await look
-        return {(result.status, result.text, result.notes) for result in found}
+        return {(result.status, result.text, result.notes) for result in actual}
 
     assert asyncio.run(run()) == {("ok", "42\n", ())}
 
@@ -217,8 +217,8 @@ def test_a_busy_kernel_is_asked_nothing_and_a_look_can_wait_for_the_cell(session
 @pytest.mark.parametrize("look", ["complete('trap.')", "inspect('trap')"])
 def test_a_class_that_hangs_an_inspection_costs_neither_state_nor_the_next_cell(session: Session, look: str) -> None:
     session.execute(f"{TRAPS}\nx = 40")
-    found = eval(f"session.{look[:-1]}, wait={BOUND})", {"session": session})  # noqa: S307 - ours
-    assert found in (None, Completion((), 5, 5))
+    actual = eval(f"session.{look[:-1]}, wait={BOUND})", {"session": session})  # noqa: S307 - ours
+    assert actual in (None, Completion((), 5, 5))
     after = session.execute("x")
     assert (after.text, after.state) == ("40\n", "kept")
 

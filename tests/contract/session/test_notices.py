@@ -26,7 +26,7 @@ FIRST = (
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_notice_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelexec.notices._printed_notices", set())
 
 

@@ -34,14 +34,14 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def index(kind: str, place: Path) -> Iterator[dict[str, str]]:
+def index(kind: str, location: Path) -> Iterator[dict[str, str]]:
     """Serve a directory of packages' directories, and give the variables by which pip finds it."""
     address = "127.0.0.1"
     if kind == "container":
         with Engine.acquire() as engine, map_docker_errors("describe its network"):
             answer = engine.api.inspect_network("bridge")["IPAM"]["Config"][0]
             address = answer.get("Gateway") or str(ipaddress.ip_network(answer["Subnet"])[1])
-    with ThreadingHTTPServer((address, 0), partial(_Quiet, directory=str(place))) as server:
+    with ThreadingHTTPServer((address, 0), partial(_Quiet, directory=str(location))) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
         try:
@@ -66,8 +66,8 @@ def test_a_network_for_an_installation_is_for_fetching_only(kind: str, tmp_path:
             (session.workspace / "secret").write_text("its own")
             done = session.install(["lower", "built", "reaching"], network="bridge" if kind == "container" else True)
             assert done.ok, done.output
-            found = session.execute("import built, lower, reaching; print(lower.version, built.seen, reaching.seen)").stdout
-            assert found in ("1.0 PermissionError 200\n", "1.0 FileNotFoundError 200\n")
+            actual = session.execute("import built, lower, reaching; print(lower.version, built.seen, reaching.seen)").stdout
+            assert actual in ("1.0 PermissionError 200\n", "1.0 FileNotFoundError 200\n")
             still = session.execute(
                 "import urllib.request, os; urllib.request.urlopen(os.environ['PIP_INDEX_URL'], timeout=10)"
             )

@@ -40,11 +40,11 @@ def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ex
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two packages, of which one needs the other, and that one in two versions."""
-    place = tmp_path_factory.mktemp("wheels")
-    made_wheel(place, "lower", "1.0")
-    made_wheel(place, "lower", "2.0")
-    made_wheel(place, "upper", "3.1", requires="lower>=1", code="import lower")
-    return place
+    location = tmp_path_factory.mktemp("wheels")
+    made_wheel(location, "lower", "1.0")
+    made_wheel(location, "lower", "2.0")
+    made_wheel(location, "upper", "3.1", requires="lower>=1", code="import lower")
+    return location
 
 
 def locked(session: Session) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def test_cells_and_commands_find_what_was_installed_at_once(session: Session, wh
     assert (result.stdout, result.state) == ("3.1 2.0 1\n", "kept")
     answer = session.execute_command("python -c 'import upper, sys; print(upper.version, sys.prefix)'")
     assert answer.stdout == f"3.1 {done.venv}\n", answer.stderr
-    found = session.environment()
-    assert (found.venv, found.served, found.packages["upper"]) == (done.venv, "packages", "3.1")
+    actual = session.environment()
+    assert (actual.venv, actual.served, actual.packages["upper"]) == (done.venv, "packages", "3.1")
 
 
 def test_what_the_interpreter_has_is_seen_in_the_environment(session: Session, wheels: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_lock_names_all_with_their_hashes(session: Session, wheels: Path) -> N
     assert done.lock is not None
     assert done.lock.endswith("/.kernelexec/pylock.toml")
     digests = {path.name.split("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels.glob("*-[13].*.whl")}
-    found = locked(session)
-    assert found["packages"] == [entry("lower", "1.0", digests["lower"]), entry("upper", "3.1", digests["upper"])]
-    assert found["tool"]["kernelexec"] == {"python": session.environment().version, "unhashed": {}}
+    actual = locked(session)
+    assert actual["packages"] == [entry("lower", "1.0", digests["lower"]), entry("upper", "3.1", digests["upper"])]
+    assert actual["tool"]["kernelexec"] == {"python": session.environment().version, "unhashed": {}}
 
 
 def test_another_session_is_made_from_a_lock(executor: Executor, session: Session, wheels: Path) -> None:
@@ -236,16 +236,16 @@ def test_without_a_network_there_must_be_wheels(session: Session) -> None:
 def test_wheels_that_are_no_directory_are_refused(session: Session, wheels: Path) -> None:
     (session.workspace / "linked").symlink_to(wheels)
     (session.workspace / "file").write_text("")
-    for given in ("gone", "file", "linked", 5, ""):
+    for value in ("gone", "file", "linked", 5, ""):
         with pytest.raises(InvalidRequest, match="wheels="):
-            session.install("lower", wheels=given if given != "" else "no/such")  # type: ignore[arg-type]
+            session.install("lower", wheels=value if value != "" else "no/such")  # type: ignore[arg-type]
 
 
 def test_a_link_in_the_place_of_the_environment_is_not_followed(session: Session, wheels: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    for place in (tmp_path / "elsewhere", Path("/etc")):
+    for location in (tmp_path / "elsewhere", Path("/etc")):
         (session.workspace / ".venv").unlink(missing_ok=True)
-        (session.workspace / ".venv").symlink_to(place)
+        (session.workspace / ".venv").symlink_to(location)
         done = session.install("lower", wheels=wheels)
         assert not done.ok
         assert ".venv is a link, or no directory: remove it." in done.output

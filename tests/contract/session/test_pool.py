@@ -42,9 +42,9 @@ def pool_of(executor: AsyncExecutor) -> KernelPool:
 async def filled(executor: AsyncExecutor, size: int, *, without: Iterable[WarmSlot] = ()) -> list[WarmSlot]:
     """The idle kernels, once there are so many, and none of those."""
     async with asyncio.timeout(BOUND):
-        while len(found := list(pool_of(executor)._ready)) != size or set(found) & set(without):  # noqa: ASYNC110 - no event says it
+        while len(actual := list(pool_of(executor)._ready)) != size or set(actual) & set(without):  # noqa: ASYNC110 - no event says it
             await asyncio.sleep(0.01)
-    return found
+    return actual
 
 
 def run(tmp_path: Path, main: Callable[[AsyncExecutor], Awaitable[None]], isolation: str = "local", **config: Any) -> None:
@@ -70,11 +70,11 @@ def test_a_session_takes_an_idle_kernel_and_is_at_home_in_it(tmp_path: Path, iso
             session = await executor.session(name)
             assert session._supervisor.kernel is slot.kernel
             assert await value(session, "Out, [name for name in globals() if name in ('x', 'os')]") == "({}, [])"
-            place = str(session.workspace) if isolation == "local" else "/workspace"
+            directory = str(session.workspace) if isolation == "local" else "/workspace"
             second = await session.execute("open('made', 'w').close(); import os; os.getcwd()")
-            assert (second.execution_count, second.text, second.files) == (2, f"{place!r}\n", ("made",))
+            assert (second.execution_count, second.text, second.files) == (2, f"{directory!r}\n", ("made",))
             assert (second.notes, second.kernel_epoch) == ((), 1)
-            assert (await session.execute_command("pwd")).stdout == f"{place}\n"
+            assert (await session.execute_command("pwd")).stdout == f"{directory}\n"
             assert session.workspace == tmp_path / "w" / name
             assert (session.workspace / "made").exists()
             await session.execute("x = 1")
@@ -163,7 +163,7 @@ def test_without_an_idle_one_the_policy_decides(tmp_path: Path) -> None:
         assert slot.kernel in kernels
 
     async def fail_fast(executor: AsyncExecutor) -> None:
-        *_, refused = sorted(await at_once(executor, 3), key=lambda found: isinstance(found, BaseException))
+        *_, refused = sorted(await at_once(executor, 3), key=lambda actual: isinstance(actual, BaseException))
         assert isinstance(refused, CapacityReached)
         assert "fail_fast" in str(refused)
         await filled(executor, 1)
@@ -279,8 +279,8 @@ def test_after_its_owners_death_a_session_is_taken_over_and_idle_containers_are_
 def containers_of(tmp_path: Path) -> list[str]:
     """The sessions, by their containers' names, of those of this workspace that there are."""
     with Engine() as engine:
-        found = containers(engine, f"{WORKSPACE}={tmp_path / 'w'}")
-    return sorted(container["Names"][0].removeprefix("/kernelexec-").split("-")[0] for container in found)
+        actual = containers(engine, f"{WORKSPACE}={tmp_path / 'w'}")
+    return sorted(container["Names"][0].removeprefix("/kernelexec-").split("-")[0] for container in actual)
 
 
 REFUSED = {

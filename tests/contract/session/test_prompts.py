@@ -19,7 +19,7 @@ from tests.support.mcp_clients import ERAS, connected, transport
 IDEAS = ("Explain the results", "do not paste their contents", "into the answer itself")
 
 
-def told(**options: Any) -> str:
+def prompt_text(**options: Any) -> str:
     return write_guidance(PromptContext(Config(**options)))
 
 
@@ -32,7 +32,7 @@ def test_it_says_what_the_session_on_this_machine_has(tmp_path: Path) -> None:
         text = session.guidance()
         version = session.execute("import sys, numpy; print(sys.version.split()[0], numpy.__version__)").stdout.split()
         assert all(idea in text for idea in IDEAS)
-        for found in (
+        for actual in (
             f"Python {version[0]} ({sys.executable}). Installed: ",
             f" numpy {version[1]}",
             f"cells and commands begin: {session.workspace}.",
@@ -41,7 +41,7 @@ def test_it_says_what_the_session_on_this_machine_has(tmp_path: Path) -> None:
             "There is a network.",
             "a cell may run 60 s",
         ):
-            assert found in text
+            assert actual in text
         assert "requirements.txt" not in text
         assert "requirements.txt" in session.guidance(requirements=True)
         session.set_limits(timeout=7.0)
@@ -57,7 +57,7 @@ def test_it_says_what_the_container_has(tmp_path: Path) -> None:
         system, python = session.execute(
             "import platform, sys\nprint(platform.freedesktop_os_release()['PRETTY_NAME'])\nprint(sys.executable)"
         ).stdout.splitlines()
-    for found in (
+    for actual in (
         f"In a container of the image {IMAGE}, {system}.",
         f"({python}). Installed: ",
         " pandas ",
@@ -66,7 +66,7 @@ def test_it_says_what_the_container_has(tmp_path: Path) -> None:
         "memory 512 MiB",
         "There is no sudo",
     ):
-        assert found in text
+        assert actual in text
 
 
 def test_a_kernel_that_is_gone_reports_nothing(tmp_path: Path) -> None:
@@ -105,15 +105,15 @@ SETTINGS = {
 
 @pytest.mark.parametrize(("options", "line"), SETTINGS.values(), ids=SETTINGS)
 def test_a_setting_is_reported_where_it_is_set_and_only_there(options: dict[str, Any], line: str) -> None:
-    assert line in told(**options)
-    assert line not in told(isolation=options.get("isolation", "container"))
+    assert line in prompt_text(**options)
+    assert line not in prompt_text(isolation=options.get("isolation", "container"))
 
 
 def test_a_virtual_environment_is_reported_as_it_serves() -> None:
-    found = PythonEnvironment(
+    actual = PythonEnvironment(
         "/venv/bin/python", "3.12.1", "/venv", venv="/venv", served="packages", packages={"ipykernel": "7"}
     )
-    text = write_guidance(PromptContext(Config(isolation="local"), "/w", found))
+    text = write_guidance(PromptContext(Config(isolation="local"), "/w", actual))
     assert "The virtual environment /venv is active for commands, and cells import from it too." in text
     assert "Installed: no others." in text
 
@@ -126,7 +126,7 @@ def test_of_very_many_packages_only_some_are_named() -> None:
 
 
 def test_where_execution_is_off_nothing_else_is_shown() -> None:
-    text = told(enabled=False)
+    text = prompt_text(enabled=False)
     assert text == EXECUTION_DISABLED
     assert not any(idea in text for idea in IDEAS)
 
@@ -162,14 +162,14 @@ def test_a_failure_is_to_be_fixed_in_five_steps(tmp_path: Path) -> None:
         text = session.debugging(first)
         steps = ["1. Analyse", "2. Root cause", "3. Fix", "4. Corrected code", "5. Explain"]
         assert [line.partition(":")[0] for line in text.splitlines() if line[:2] in {f"{n}." for n in range(1, 10)}] == steps
-        for found in (
+        for actual in (
             FAILING,
             "ZeroDivisionError: division by zero",
             "return a / b",
             "By line 4 of cell 2: divide(1, 0)",
             "Hint: ",
         ):
-            assert found in text
+            assert actual in text
         assert "All variables are kept." in text
         with pytest.raises(InvalidRequest, match="has not failed"):
             session.debugging(good)
@@ -193,7 +193,7 @@ def test_mcp_has_them_as_prompts_and_sends_the_rest_at_first(tmp_path: Path, era
         assert all(idea in (agent.client.instructions or "") for idea in IDEAS)
         assert "do not run: `rm`." in (agent.client.instructions or "")
         prompts = {prompt.name: prompt for prompt in agent.do("list_prompts")}
-        assert {name: [given.name for given in prompt.arguments or []] for name, prompt in prompts.items()} == {
+        assert {name: [value.name for value in prompt.arguments or []] for name, prompt in prompts.items()} == {
             "guidance": ["session"],
             "debug": ["session", "execution_id"],
         }

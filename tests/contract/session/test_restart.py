@@ -72,10 +72,10 @@ def test_a_cell_whose_reply_is_too_large_is_what_its_outputs_say(session: Sessio
     assert session.execute(f"{reply}; 1/0").status == "error"
 
 
-async def nobody_awaits(_: object) -> None: ...
+async def unawaited(_: object) -> None: ...
 
 
-@pytest.mark.parametrize("on_output", [3, "print", nobody_awaits])
+@pytest.mark.parametrize("on_output", [3, "print", unawaited])
 @pytest.mark.shared_session
 def test_what_cannot_hear_output_is_refused_before_anything_runs(session: Session, on_output: Any) -> None:
     with pytest.raises(InvalidRequest, match="must be a plain function of one output"):
@@ -95,13 +95,13 @@ def test_what_a_listener_raises_is_its_callers_alone(session: Session, error: ty
 
 
 def test_an_endless_pattern_is_refused_and_delays_no_session(executor: Executor, session: Session) -> None:
-    found = session.execute("print('a' * 60 + '!')")
+    actual = session.execute("print('a' * 60 + '!')")
     other = executor.session("not-held-up")
     refused: list[Exception] = []
 
     def search() -> None:
         try:
-            session.read_output(found.execution_id, grep="(a|aa)+$")
+            session.read_output(actual.execution_id, grep="(a|aa)+$")
         except InvalidRequest as exc:
             refused.append(exc)
 

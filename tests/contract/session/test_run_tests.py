@@ -101,8 +101,8 @@ KERNELS_OWN = ("no calls", "a len of its own")
 
 
 def verdict_of(session: Session, case: str, code: str = FIBONACCI, timeout: float = 10) -> tuple[str, str]:
-    [found] = session.run_tests(code, [case], timeout=timeout).cases
-    return found.verdict, found.message
+    [actual] = session.run_tests(code, [case], timeout=timeout).cases
+    return actual.verdict, actual.message
 
 
 def count_with(session: Session, word: str) -> int:

@@ -96,13 +96,13 @@ class Watched:
 
 @pytest.fixture(scope="module", params=EVERY_KIND)
 def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    place = tmp_path_factory.mktemp("secrets")
+    location = tmp_path_factory.mktemp("secrets")
     events: list[Event] = []
-    given = config(request.param, place, log_dir=place / "logs", output={"stream_bytes": 4000})
-    with Executor(request.param, workspace=place / "ws", config=given, hooks=[events.append]) as executor:
+    settings = config(request.param, location, log_dir=location / "logs", output={"stream_bytes": 4000})
+    with Executor(request.param, workspace=location / "ws", config=settings, hooks=[events.append]) as executor:
         session = executor.session("a")
         assert session.execute(BEGIN).ok
-        yield Watched(executor, session, place / "logs", events=events)
+        yield Watched(executor, session, location / "logs", events=events)
 
 
 @pytest.mark.parametrize("code", CELLS.values(), ids=CELLS)
@@ -118,11 +118,11 @@ def test_no_cell_shows_a_secret(watched: Watched, code: str, caplog: pytest.LogC
 
 def test_kernels_have_the_values_themselves(watched: Watched) -> None:
     code = "import hashlib\nprint(len(s), *(hashlib.sha256(value.encode()).hexdigest() for value in (s, n)))"
-    found = watched.run(code)
+    actual = watched.run(code)
     digests = (hashlib.sha256(value.encode()).hexdigest() for value in (AWKWARD, NAME))
-    assert found.stdout.split() == [str(len(AWKWARD)), *digests]
-    found = watched.session.execute_command('printf %s "$API_KEY" | wc -c')
-    assert found.stdout.split() == [str(len(AWKWARD.encode()))]
+    assert actual.stdout.split() == [str(len(AWKWARD)), *digests]
+    actual = watched.session.execute_command('printf %s "$API_KEY" | wc -c')
+    assert actual.stdout.split() == [str(len(AWKWARD.encode()))]
 
 
 def test_output_keeps_its_order_and_nothing_is_lost(watched: Watched) -> None:
@@ -156,17 +156,17 @@ def test_a_cut_shows_no_half(watched: Watched) -> None:
             page = watched.session.read_output(result.execution_id, offset=offset, limit=997)
             pages.append(page.text)
             offset = page.next_offset
-        found = watched.session.read_output(result.execution_id, grep="S3cr|secret").text
-        for text in ("".join(pages), found, result.text):
+        actual = watched.session.read_output(result.execution_id, grep="S3cr|secret").text
+        for text in ("".join(pages), actual, result.text):
             assert not any(AWKWARD[at : at + 5] in text for at in range(len(AWKWARD) - 5))
         assert "".join(pages).count(MARK) == 3
 
 
 def test_looks_show_names_in_the_place_of_values(watched: Watched) -> None:
     watched.run("x, d, longer = s, {n: [s, 'x' * 35 + s]}, 'x' * 190 + s\nglobals()[n] = 1\nx[0]")
-    found = watched.session.variables()
-    assert shown(repr(found), json.dumps(found.to_dict())) == []
-    texts = {variable.name: variable.text for variable in found}
+    actual = watched.session.variables()
+    assert shown(repr(actual), json.dumps(actual.to_dict())) == []
+    texts = {variable.name: variable.text for variable in actual}
     assert MARK in texts["x"]
     assert NAME_MARK in texts["d"]
     assert texts[NAME_MARK] == "1"
@@ -224,8 +224,8 @@ def test_progress_shows_nothing_while_a_cell_runs(watched: Watched) -> None:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_dead_kernel_s_last_words_are_masked_and_the_next_one_has_the_secrets(kind: str, tmp_path: Path) -> None:
-    given = config(kind, tmp_path, log_dir=tmp_path / "logs")
-    with Executor(kind, workspace=tmp_path / "ws", config=given) as executor:
+    settings = config(kind, tmp_path, log_dir=tmp_path / "logs")
+    with Executor(kind, workspace=tmp_path / "ws", config=settings) as executor:
         session = executor.session("a")
         session.execute(f"{NAMES}\nglobals()[n] = 1")
         result = session.execute("print(s, s[:9], end='')\nos.kill(os.getpid(), 9)")
@@ -239,16 +239,16 @@ def test_a_dead_kernel_s_last_words_are_masked_and_the_next_one_has_the_secrets(
         assert stuck.ended_by == "kill"
         assert session.execute(f"{NAMES}\nn").ok
         session.save_notebook()
-        assert shown(*(found.to_json() for found in (result, after, stuck))) == []
+        assert shown(*(actual.to_json() for actual in (result, after, stuck))) == []
         assert written(tmp_path / "logs", tmp_path / "ws" / ".journals", session.workspace) == {}
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_an_idle_kernel_is_reported_when_a_session_takes_it(kind: str, tmp_path: Path) -> None:
-    given = config(kind, tmp_path, pool={"size": 1, "policy": "wait"})
-    if "container" in given:
-        given["container"] = {**given["container"], "layout": "classic"}
-    with Executor(kind, workspace=tmp_path / "ws", config=given) as executor:
+    settings = config(kind, tmp_path, pool={"size": 1, "policy": "wait"})
+    if "container" in settings:
+        settings["container"] = {**settings["container"], "layout": "classic"}
+    with Executor(kind, workspace=tmp_path / "ws", config=settings) as executor:
         result = executor.session("a").execute("import os\nprint(os.environ['API_KEY'])\nos.environ['NAME_LIKE']")
         assert result.stdout == f"{MARK}\n"
         assert NAME_MARK in result.text
@@ -270,8 +270,8 @@ def test_a_value_is_read_again_for_every_kernel_and_old_ones_stay_masked(tmp_pat
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_secret_that_is_missing_is_reported_before_any_kernel_starts(kind: str, tmp_path: Path) -> None:
     events: list[Event] = []
-    given = KINDS[kind] | {"secrets": {"KEY": {"file": tmp_path / "none"}}}
-    with Executor(kind, workspace=tmp_path / "ws", config=given, hooks=[events.append]) as executor:
+    settings = KINDS[kind] | {"secrets": {"KEY": {"file": tmp_path / "none"}}}
+    with Executor(kind, workspace=tmp_path / "ws", config=settings, hooks=[events.append]) as executor:
         with pytest.raises(InvalidConfig, match=r"secrets.KEY: the file .*/none cannot be read"):
             executor.session("a")
         assert executor.sessions() == ()
@@ -281,10 +281,10 @@ def test_a_secret_that_is_missing_is_reported_before_any_kernel_starts(kind: str
 
 
 def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
-    made: list[Callable[..., Collector]] = []
+    created: list[Callable[..., Collector]] = []
 
     def note(session: AsyncSession) -> None:
-        made.append(session._queue.runner._make_collector_factory())
+        created.append(session._queue.runner._make_collector_factory())
         assert session._context.masking.secrets is None
         kernel = session._supervisor.kernel
         assert kernel is not None
@@ -296,4 +296,4 @@ def test_without_secrets_the_way_of_a_cell_is_as_it_was(tmp_path: Path) -> None:
         session.execute("1")
         note(session._target)
         assert session.mask(AWKWARD) == AWKWARD
-    assert made == [Collector]
+    assert created == [Collector]

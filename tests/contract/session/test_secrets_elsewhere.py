@@ -62,8 +62,8 @@ def test_every_kernel_is_masked(way: str, tmp_path: Path) -> None:
 def test_kernels_of_other_languages_get_them_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all(tmp_path / "jupyter")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    given = config("local", tmp_path) | settings(kind)
-    with Executor(kind, workspace=tmp_path / "ws", config=given) as executor:
+    input_value = config("local", tmp_path) | settings(kind)
+    with Executor(kind, workspace=tmp_path / "ws", config=input_value) as executor:
         session = executor.session("a")
         shell = session.execute('echo "$API_KEY" "$NAME_LIKE"', language="bash")
         assert shell.stdout == TOLD
@@ -90,17 +90,17 @@ def test_a_user_of_the_engine_sees_no_value(tmp_path: Path) -> None:
 def _seen_by_the_engine(workspace: Path) -> list[str]:
     """What the engine knows of the containers of a workspace, their logs included, that holds a secret."""
     with Engine() as engine:
-        found = engine.list_containers(f"{WORKSPACE}={workspace}")
-        assert found
-        reported = [json.dumps(engine.api.inspect_container(container.id)) for container in found]
-        return shown(*reported, *(bytes(engine.api.logs(container.id)) for container in found))
+        actual = engine.list_containers(f"{WORKSPACE}={workspace}")
+        assert actual
+        reported = [json.dumps(engine.api.inspect_container(container.id)) for container in actual]
+        return shown(*reported, *(bytes(engine.api.logs(container.id)) for container in actual))
 
 
 def test_no_other_process_of_this_machine_has_one_to_begin_with(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KX_PLAIN", NAME)  # by its name and its value it is no secret
-        given = {"secrets": {"NAME_LIKE": {"env": "KX_PLAIN"}}}
-        with Executor("local", workspace=tmp_path, config=given) as executor:
+        input_value = {"secrets": {"NAME_LIKE": {"env": "KX_PLAIN"}}}
+        with Executor("local", workspace=tmp_path, config=input_value) as executor:
             code = "import os\nprint(os.environ['NAME_LIKE'], os.getpid())\n'KX_PLAIN' in os.environ"
             result = executor.session("a").execute(code)
             assert result.text.split()[:2] == ["[secret", "NAME_LIKE]"]
@@ -113,18 +113,18 @@ def test_no_other_process_of_this_machine_has_one_to_begin_with(tmp_path: Path) 
 
 
 def test_tools_answer_without_secrets(tmp_path: Path) -> None:
-    given = config("local", tmp_path, output={"stream_bytes": 4000})
+    input_value = config("local", tmp_path, output={"stream_bytes": 4000})
 
     async def call(client: Client[Any], tool: str, **arguments: Any) -> str:
-        found = await client.call_tool(tool, arguments, raise_on_error=False)
-        answer = repr(found) + json.dumps(found.structured_content) + json.dumps(found.meta)
-        answer += "".join(getattr(block, "text", "") for block in found.content)
+        actual = await client.call_tool(tool, arguments, raise_on_error=False)
+        answer = repr(actual) + json.dumps(actual.structured_content) + json.dumps(actual.meta)
+        answer += "".join(getattr(block, "text", "") for block in actual.content)
         assert shown(answer) == []
         return answer
 
     async def serve() -> None:
         async with AsyncExitStack() as stack:
-            executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path / "ws", config=given))
+            executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path / "ws", config=input_value))
             client = await stack.enter_async_context(Client(make_server(executor, interval=0.1)))
             assert MARK in await call(
                 client, "execute_code", code=f"{TELL}\ns, n = map(os.environ.get, ['API_KEY', 'NAME_LIKE'])"
@@ -157,8 +157,8 @@ NAMED = "import os\nn = os.environ['NAME_LIKE']\nopen(n + '.txt', 'w').write(n)\
 
 def test_a_file_called_as_a_secret_is_reported_by_the_secret_s_name(tmp_path: Path) -> None:
     events: list[Event] = []
-    given = config("local", tmp_path, log_dir=tmp_path / "logs")
-    with Executor("local", workspace=tmp_path / "ws", config=given, hooks=[events.append]) as executor:
+    input_value = config("local", tmp_path, log_dir=tmp_path / "logs")
+    with Executor("local", workspace=tmp_path / "ws", config=input_value, hooks=[events.append]) as executor:
         session = executor.session("a")
         assert session.execute(NAMED).ok
         assert session.files.write(f"{NAME}.py", "").path == f"{NAME}.py"
@@ -192,8 +192,8 @@ def test_tools_of_files_answer_without_secrets(tmp_path: Path) -> None:
             client = await stack.enter_async_context(Client(make_server(executor, interval=0.1)))
 
             async def call(tool: str, **arguments: Any) -> str:
-                found = await client.call_tool(tool, arguments, raise_on_error=False)
-                answer = repr(found) + json.dumps(found.structured_content) + json.dumps(found.meta)
+                actual = await client.call_tool(tool, arguments, raise_on_error=False)
+                answer = repr(actual) + json.dumps(actual.structured_content) + json.dumps(actual.meta)
                 assert shown(answer) == []
                 return answer
 
@@ -240,8 +240,8 @@ def test_a_value_on_the_command_line_is_refused_and_not_repeated(option: str, tm
 
 @pytest.mark.parametrize("recorded", ["notebook", "journal"])
 def test_what_is_replayed_is_not_reported_with_its_secrets(recorded: str, tmp_path: Path) -> None:
-    given = config("local", tmp_path)
-    with Executor("local", workspace=tmp_path / "ws", config=given) as executor:
+    input_value = config("local", tmp_path)
+    with Executor("local", workspace=tmp_path / "ws", config=input_value) as executor:
         first = executor.session("first")
         first.execute(TELL)
         first.execute(f"x = {NAME!r}  # a literal")
@@ -269,8 +269,8 @@ def test_a_session_that_is_taken_over_shows_no_secret_either(tmp_path: Path) -> 
     assert done.returncode == -signal.SIGKILL
 
     async def run() -> None:
-        given = config("container", tmp_path) | {"container": {"image": IMAGE}}
-        async with AsyncExecutor("container", workspace=tmp_path / "ws", config=given) as executor:
+        input_value = config("container", tmp_path) | {"container": {"image": IMAGE}}
+        async with AsyncExecutor("container", workspace=tmp_path / "ws", config=input_value) as executor:
             session = await executor.session("a")
             (running,) = session.executions()
             (session.workspace / "go").touch()

@@ -75,10 +75,10 @@ def test_what_pickle_refuses_is_listed_with_the_reason(session: Session) -> None
     )
     snapshot = session.snapshot()
     assert snapshot.names == {"x"}
-    found = whys(snapshot)
-    assert "function" in found["f"]
-    assert "cannot be pickled" in found["held"]
-    assert "cannot be pickled" in found["lock"]
+    actual = whys(snapshot)
+    assert "function" in actual["f"]
+    assert "cannot be pickled" in actual["held"]
+    assert "cannot be pickled" in actual["lock"]
     assert {left.name for left in snapshot.left_out if left.defined} == {"C", "f", "functools", "threading"}
     assert len(list(Path(snapshot.directory).iterdir())) == 1
 
@@ -119,7 +119,7 @@ def test_loading_never_happens_on_this_side(session: Session) -> None:
 def test_a_file_that_is_not_what_was_saved_is_reported_and_not_loaded(session: Session, harm: str, tmp_path: Path) -> None:
     session.execute("x, y = 1, 2")
     snapshot = session.snapshot()
-    path = next(Path(snapshot.directory) / one.file for one in snapshot.variables if one.name == "x")
+    path = next(Path(snapshot.directory) / item.file for item in snapshot.variables if item.name == "x")
     content = path.read_bytes()
     path.unlink()
     if harm == "changed":

@@ -17,21 +17,21 @@ def call(number: int, *, success: bool = True, took: float = 1.0) -> CallStatist
 
 
 def test_without_calls_there_are_no_shares() -> None:
-    found = StatisticsAccumulator(2).statistics
-    assert found == Statistics()
-    assert (found.success_rate, found.p50, found.p95, found.peak_memory_bytes) == (None, None, None, None)
+    actual = StatisticsAccumulator(2).statistics
+    assert actual == Statistics()
+    assert (actual.success_rate, actual.p50, actual.p95, actual.peak_memory_bytes) == (None, None, None, None)
 
 
 def test_all_are_counted_and_the_newest_remembered() -> None:
     tally = StatisticsAccumulator(20)
     for number in range(1, 31):
         tally.add(call(number, success=number % 3 != 0, took=float(number)))
-    found = tally.statistics
-    assert (found.count, found.succeeded, found.success_rate) == (30, 20, 20 / 30)
-    assert (found.execution_time, found.cpu_seconds, found.peak_memory_bytes, found.output_bytes) == (465, 15, 30, 60)
-    assert [one.execution_id for one in found.calls] == [str(number) for number in range(11, 31)]
-    assert (found.p50, found.p95) == (20, 29)  # of 11 to 30
-    answer = json.loads(json.dumps(found.to_dict()))
+    actual = tally.statistics
+    assert (actual.count, actual.succeeded, actual.success_rate) == (30, 20, 20 / 30)
+    assert (actual.execution_time, actual.cpu_seconds, actual.peak_memory_bytes, actual.output_bytes) == (465, 15, 30, 60)
+    assert [item.execution_id for item in actual.calls] == [str(number) for number in range(11, 31)]
+    assert (actual.p50, actual.p95) == (20, 29)  # of 11 to 30
+    answer = json.loads(json.dumps(actual.to_dict()))
     assert (answer["count"], answer["p50"], answer["calls"][-1]["execution_time"]) == (30, 20, 30)
 
 
@@ -51,16 +51,16 @@ def test_a_session_counts_what_ran(tmp_path: Path) -> None:
         session.execute("1 / 0", timeout=7)
         session.execute_command("rm -rf /")
         session.execute_command("echo a")
-        found = session.statistics
-    assert [(one.success, one.language, one.timeout) for one in found.calls] == [
+        actual = session.statistics
+    assert [(item.success, item.language, item.timeout) for item in actual.calls] == [
         (True, "python", 60),
         (False, "python", 7),
         (True, "bash", 60),
     ]
-    assert (found.count, found.succeeded) == (3, 2)
-    assert found.calls[0].output_bytes == 4
-    assert all(one.execution_time > 0 and one.peak_memory_bytes and one.cpu_seconds is not None for one in found.calls)
-    assert {(one.complexity, one.memory_limit, one.cpu_limit) for one in found.calls} == {(None, None, None)}
+    assert (actual.count, actual.succeeded) == (3, 2)
+    assert actual.calls[0].output_bytes == 4
+    assert all(item.execution_time > 0 and item.peak_memory_bytes and item.cpu_seconds is not None for item in actual.calls)
+    assert {(item.complexity, item.memory_limit, item.cpu_limit) for item in actual.calls} == {(None, None, None)}
 
 
 @needs_engine

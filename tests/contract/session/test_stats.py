@@ -49,8 +49,8 @@ def test_a_running_cell_is_seen(session: Session) -> None:
 
 def test_without_a_kernel_there_are_no_figures(session: Session) -> None:
     session.execute("import os; os._exit(3)")
-    found = session.stats()
-    assert (found.kernel, found.memory_bytes, found.cpu_percent, found.pids) == ("none", None, None, None)
+    actual = session.stats()
+    assert (actual.kernel, actual.memory_bytes, actual.cpu_percent, actual.pids) == ("none", None, None, None)
 
 
 def test_a_closed_session_has_none(executor: Executor) -> None:
@@ -61,19 +61,19 @@ def test_a_closed_session_has_none(executor: Executor) -> None:
 
 
 def test_where_it_runs_is_reported(session: Session) -> None:
-    found = session.stats()
-    assert found.isolation == session.execute("1").isolation
-    assert (found.container is None) == (found.isolation == "local")
-    assert found.to_dict()["kernel"] == "idle"
+    actual = session.stats()
+    assert actual.isolation == session.execute("1").isolation
+    assert (actual.container is None) == (actual.isolation == "local")
+    assert actual.to_dict()["kernel"] == "idle"
 
 
 def test_the_limit_is_among_the_figures(tight: Tight) -> None:
     session = tight.session(128 * MIB)
     session.execute("1")
-    found = session.stats()
-    assert found.memory_limit_bytes == 128 * MIB
-    assert found.memory_bytes is not None
-    assert 10 * MIB < found.memory_bytes < 128 * MIB
+    actual = session.stats()
+    assert actual.memory_limit_bytes == 128 * MIB
+    assert actual.memory_bytes is not None
+    assert 10 * MIB < actual.memory_bytes < 128 * MIB
 
 
 def test_a_kernel_without_a_limit_has_no_thread_for_it(session: Session) -> None:
@@ -94,15 +94,15 @@ INSPECTED = {
 def test_what_the_engine_says_becomes_figures(word: str) -> None:
     memory = {"usage": 50 * MIB, "stats": {word: 10 * MIB}}
     used = {"memory_stats": memory, "cpu_stats": {"cpu_usage": {"total_usage": 2_500_000_000}}, "pids_stats": {"current": 7}}
-    found = usage_figures(used, INSPECTED)
-    assert (found.memory_bytes, found.memory_limit_bytes, found.cpu_seconds, found.cpus) == (40 * MIB, 64 * MIB, 2.5, 0.5)
-    assert (found.pids, found.pids_limit, found.container, found.image) == (7, 256, "ab" * 32, "an-image")
-    assert (found.container_name, found.network) == ("kernelexec-a", "none")
+    actual = usage_figures(used, INSPECTED)
+    assert (actual.memory_bytes, actual.memory_limit_bytes, actual.cpu_seconds, actual.cpus) == (40 * MIB, 64 * MIB, 2.5, 0.5)
+    assert (actual.pids, actual.pids_limit, actual.container, actual.image) == (7, 256, "ab" * 32, "an-image")
+    assert (actual.container_name, actual.network) == ("kernelexec-a", "none")
 
 
 def test_an_engine_that_says_nothing_of_a_container_that_ended_leaves_the_figures_out() -> None:
-    found = usage_figures({"memory_stats": {}, "cpu_stats": {}, "pids_stats": {}}, {**INSPECTED, "HostConfig": {}})
-    assert (found.memory_bytes, found.memory_limit_bytes, found.cpu_seconds, found.pids) == (None, None, None, None)
+    actual = usage_figures({"memory_stats": {}, "cpu_stats": {}, "pids_stats": {}}, {**INSPECTED, "HostConfig": {}})
+    assert (actual.memory_bytes, actual.memory_limit_bytes, actual.cpu_seconds, actual.pids) == (None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_makes_no_sense_of_a_kernel_is_no_memory(message: object) -> None:
 
 def test_of_the_biggest_variables_those_that_make_sense_are_taken() -> None:
     biggest = [["df", 200 * MIB], ["x", "1"], 5, ["only"], ["y" * 200, 80 * MIB], ["z", True]]
-    found = MemoryUse.from_reply({"used": 410 * MIB, "limit": 512 * MIB, "kills": 0, "high": True, "biggest": biggest})
-    assert found is not None
-    assert found.biggest == (LargeVariable("df", 200 * MIB), LargeVariable("y" * 100, 80 * MIB))
-    assert str(found).startswith("memory: 410 of 512 MiB in use; biggest: df 200 MiB, yyy")
+    actual = MemoryUse.from_reply({"used": 410 * MIB, "limit": 512 * MIB, "kills": 0, "high": True, "biggest": biggest})
+    assert actual is not None
+    assert actual.biggest == (LargeVariable("df", 200 * MIB), LargeVariable("y" * 100, 80 * MIB))
+    assert str(actual).startswith("memory: 410 of 512 MiB in use; biggest: df 200 MiB, yyy")

@@ -61,7 +61,7 @@ def test_a_cell_is_answered_and_its_output_reads_like_the_dialogue(session: Sess
     result = session.execute("name = input('Name? ')\nage = int(input('Age? '))\nprint(name, age + 1)", on_input=answers)
     assert result.text == "Name? Ada\nAge? 37\nAda 38\n"
     assert [request.prompt for request in answers.requests] == ["Name? ", "Age? "]
-    assert {(one.execution_id, one.session, one.password) for one in answers.requests} == {
+    assert {(item.execution_id, item.session, item.password) for item in answers.requests} == {
         (result.execution_id, session.name, False)
     }
     assert session.execute("name").text == "'Ada'\n"
@@ -179,9 +179,9 @@ def test_a_new_owner_answers_no_earlier_request(tmp_path: Path) -> None:
 
     async def taken(path: Path) -> ExecutionResult:
         async with inherited(tmp_path, path) as session:
-            found = await session.wait_for(session.executions()[-1], wait=20)
-            assert found.result is not None
-            return found.result
+            actual = await session.wait_for(session.executions()[-1], wait=20)
+            assert actual.result is not None
+            return actual.result
 
     with session_owner(tmp_path, "x = 1", code) as (owner, path):
         kill_after(owner, "asked Name?")

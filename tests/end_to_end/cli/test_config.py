@@ -25,40 +25,40 @@ agents:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     (tmp_path / "one.yaml").write_text(ONE)
     (tmp_path / "many.yaml").write_text(MANY)
     return tmp_path
 
 
-def test_a_file_says_where_and_how(place: Path) -> None:
-    done = kernelexec(place, "exec", "import os; os.environ['MODE'], os.environ['KEPT']", "--config", "one.yaml", "--json")
-    found = json.loads(done.stdout)
-    assert (found["isolation"], found["outputs"][0]["data"]["text/plain"]) == ("local", "('file', 'kept')")
-    assert kernelexec(place, "exec", "import time; time.sleep(60)", "--config", "one.yaml").returncode == 124
-    assert kernelexec(place, "exec", "!curl x", "--config", "one.yaml").returncode == 126
+def test_a_file_says_where_and_how(directory: Path) -> None:
+    done = kernelexec(directory, "exec", "import os; os.environ['MODE'], os.environ['KEPT']", "--config", "one.yaml", "--json")
+    actual = json.loads(done.stdout)
+    assert (actual["isolation"], actual["outputs"][0]["data"]["text/plain"]) == ("local", "('file', 'kept')")
+    assert kernelexec(directory, "exec", "import time; time.sleep(60)", "--config", "one.yaml").returncode == 124
+    assert kernelexec(directory, "exec", "!curl x", "--config", "one.yaml").returncode == 126
 
 
-def test_options_go_over_it(place: Path) -> None:
+def test_options_go_over_it(directory: Path) -> None:
     config = "--config", "one.yaml"
-    assert kernelexec(place, "exec", "import time; time.sleep(2)", *config, "--timeout", "30").returncode == 0
-    assert kernelexec(place, "exec", "!echo said", *config, "--blocked-commands", "echo").returncode == 126
+    assert kernelexec(directory, "exec", "import time; time.sleep(2)", *config, "--timeout", "30").returncode == 0
+    assert kernelexec(directory, "exec", "!echo said", *config, "--blocked-commands", "echo").returncode == 126
 
 
-def test_one_of_several_agents_is_named(place: Path) -> None:
+def test_one_of_several_agents_is_named(directory: Path) -> None:
     code = "import os; print(os.environ['WHO'])"
-    assert kernelexec(place, "exec", code, "--config", "many.yaml#second").stdout == "second\n"
-    for given, answer in (
+    assert kernelexec(directory, "exec", code, "--config", "many.yaml#second").stdout == "second\n"
+    for value, answer in (
         ("many.yaml", "it has several agents: use many.yaml#AGENT with one of first, second."),
         ("many.yaml#secnd", "no agent 'secnd' (did you mean 'second'?)"),
         ("missing.yaml", "missing.yaml"),
     ):
-        done = kernelexec(place, "exec", code, "--config", given)
+        done = kernelexec(directory, "exec", code, "--config", value)
         assert (done.returncode, done.stdout) == (125, "")
         assert answer in done.stderr
 
 
-def test_a_server_takes_it_too(place: Path) -> None:
-    with connected(transport(place, "--config", "one.yaml"), "auto") as agent:
+def test_a_server_takes_it_too(directory: Path) -> None:
+    with connected(transport(directory, "--config", "one.yaml"), "auto") as agent:
         assert "'file'" in agent.text("execute_code", code="import os; os.environ['MODE']")
         assert "do not run: `curl`." in (agent.client.instructions or "")

@@ -73,7 +73,7 @@ def test_a_signal_while_the_kernel_starts_leaves_nothing(tmp_path: Path) -> None
         assert process.returncode == 128 + signal.SIGTERM
     with Engine.acquire() as engine:
         labelled = engine.list_containers(OWNER)
-    assert not any(json.loads(found.labels[OWNER]).get("pid") == process.pid for found in labelled)
+    assert not any(json.loads(actual.labels[OWNER]).get("pid") == process.pid for actual in labelled)
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, None])

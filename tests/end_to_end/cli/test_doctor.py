@@ -20,9 +20,9 @@ NO_ENGINE = "unix:///missing/docker.sock"
 
 def findings(tmp_path: Path, *args: str, **env: Any) -> tuple[int, dict[str, dict[str, Any]]]:
     done = kernelexec(tmp_path, "doctor", "--json", *args, **env)
-    found = json.loads(done.stdout)
-    assert all(set(finding) == {"check", "ok", "found", "fix"} for finding in found)
-    return done.returncode, {finding["check"]: finding for finding in found}
+    actual = json.loads(done.stdout)
+    assert all(set(finding) == {"check", "ok", "found", "fix"} for finding in actual)
+    return done.returncode, {finding["check"]: finding for finding in actual}
 
 
 def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
@@ -37,34 +37,34 @@ def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
 
 @needs_engine
 def test_the_doctor_finds_that_containers_work(tmp_path: Path) -> None:
-    status, found = findings(tmp_path, *CONTAINER)
+    status, actual = findings(tmp_path, *CONTAINER)
     assert status == 0
-    assert found["choice"]["found"] == "container, by --isolation"
-    assert found["container image"]["found"] == IMAGE
-    assert found["container engine"]["found"].startswith("Docker ")
-    assert ", cgroup v" in found["container engine"]["found"]
-    assert "optional: live restore" in found
+    assert actual["choice"]["found"] == "container, by --isolation"
+    assert actual["container image"]["found"] == IMAGE
+    assert actual["container engine"]["found"].startswith("Docker ")
+    assert ", cgroup v" in actual["container engine"]["found"]
+    assert "optional: live restore" in actual
     required = ("container kernel", "container: shell commands", "container: timeouts keep state", "container: unix sockets")
-    assert all(found[check]["ok"] for check in required)
-    assert "local kernel" not in found
+    assert all(actual[check]["ok"] for check in required)
+    assert "local kernel" not in actual
 
 
 def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(tmp_path: Path) -> None:
-    status, found = findings(tmp_path, KERNELEXEC_USE_DOCKER="no", DOCKER_HOST=NO_ENGINE)
+    status, actual = findings(tmp_path, KERNELEXEC_USE_DOCKER="no", DOCKER_HOST=NO_ENGINE)
     assert status == 0
-    assert found["choice"]["found"] == "local, by KERNELEXEC_USE_DOCKER=no"
-    assert found["local kernel"]["ok"]
-    assert not found["optional: container engine"]["ok"]
+    assert actual["choice"]["found"] == "local, by KERNELEXEC_USE_DOCKER=no"
+    assert actual["local kernel"]["ok"]
+    assert not actual["optional: container engine"]["ok"]
 
 
 def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
-    status, found = findings(tmp_path, DOCKER_HOST=NO_ENGINE, KERNELEXEC_FORCE_CONTAINER="1")
+    status, actual = findings(tmp_path, DOCKER_HOST=NO_ENGINE, KERNELEXEC_FORCE_CONTAINER="1")
     assert status == 1
-    assert found["choice"]["found"] == "container, by default"
-    assert "there is no socket" in found["container engine"]["found"]
-    assert "KERNELEXEC_USE_DOCKER=0" in found["container engine"]["fix"]
-    assert "container kernel" not in found
-    assert found["optional: local kernel"]["ok"]
+    assert actual["choice"]["found"] == "container, by default"
+    assert "there is no socket" in actual["container engine"]["found"]
+    assert "KERNELEXEC_USE_DOCKER=0" in actual["container engine"]["fix"]
+    assert "container kernel" not in actual
+    assert actual["optional: local kernel"]["ok"]
 
 
 @needs_engine
@@ -77,22 +77,22 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_image_is_reported_and_never_pulled(image: str, fix: str, tmp_path: Path) -> None:
-    status, found = findings(tmp_path, "--isolation", "container", "--image", image)
+    status, actual = findings(tmp_path, "--isolation", "container", "--image", image)
     assert status == 1
-    assert found["container image"]["found"] == f"{image} is missing"
-    assert fix in found["container image"]["fix"]
+    assert actual["container image"]["found"] == f"{image} is missing"
+    assert fix in actual["container image"]["fix"]
 
 
 def test_the_doctor_speaks_json(tmp_path: Path) -> None:
-    status, found = findings(tmp_path, *LOCAL)
+    status, actual = findings(tmp_path, *LOCAL)
     assert status == 0
-    assert all(finding["ok"] for check, finding in found.items() if not check.startswith("optional"))
-    assert found["python"]["found"] in sys.version
+    assert all(finding["ok"] for check, finding in actual.items() if not check.startswith("optional"))
+    assert actual["python"]["found"] in sys.version
 
 
 def test_the_doctor_says_what_to_fix(tmp_path: Path) -> None:
-    status, found = findings(tmp_path, *LOCAL, "--python", "/missing/python")
-    failed = [finding for check, finding in found.items() if not finding["ok"] and "optional" not in check]
+    status, actual = findings(tmp_path, *LOCAL, "--python", "/missing/python")
+    failed = [finding for check, finding in actual.items() if not finding["ok"] and "optional" not in check]
     assert status == 1
     assert [finding["check"] for finding in failed] == ["local kernel"]
     assert "/missing/python" in failed[0]["found"]

@@ -37,11 +37,11 @@ def test_every_command_that_runs_code_has_them(command: str, tmp_path: Path, in_
 
 def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
     (tmp_path / "a:rw").mkdir()
-    place = IsolationOptions(
+    location = IsolationOptions(
         isolation="container", image="an/image", network="bridge", memory="1.5g", cpus=0.5, instance_id="two",
         context=[f"{tmp_path}:rw", f"{tmp_path / 'a:rw'}:ro", str(tmp_path)], log_dir="logs", python="/opt/python",
     )  # fmt: skip
-    config = place.load_config(notebook=False)
+    config = location.load_config(notebook=False)
     container = config.container
     assert (config.isolation, config.notebook, config.log_dir) == ("container", False, Path("logs"))
     assert (container.image, container.network, container.cpus, container.instance) == (("an/image",), "bridge", 0.5, "two")
@@ -67,12 +67,12 @@ def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
 
 def test_sudo_has_two_names_and_is_off_by_default() -> None:
     assert not IsolationOptions(isolation="container").load_config().container.sudo
-    for place in (
+    for location in (
         IsolationOptions(isolation="container", sudo=True),
         IsolationOptions(isolation="container", enable_sudo=True),
     ):
-        assert place.load_config().container.sudo
-        assert place.load_config().container.image == ("kernelexec/agent-sudo",)
+        assert location.load_config().container.sudo
+        assert location.load_config().container.image == ("kernelexec/agent-sudo",)
 
 
 def test_the_defaults_are_containers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,8 @@ REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
 def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
     name: str, content: bytes, args: tuple[str, ...], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
-    given = name if name.startswith("x") and name != LONG else f"given{Path(name).suffix or '.py'}"
-    (tmp_path / given).write_bytes(content)
+    settings = name if name.startswith("x") and name != LONG else f"given{Path(name).suffix or '.py'}"
+    (tmp_path / settings).write_bytes(content)
     (tmp_path / "taken.ipynb").mkdir()
     os.mkfifo(tmp_path / "pipe.ipynb")
     (tmp_path / "link.ipynb").symlink_to("/dev/null")

@@ -64,14 +64,16 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ag2CodeExecut
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what AG2 uses of pydantic
-@pytest.mark.parametrize("given", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")])
-def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(given: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "input_value", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")]
+)
+def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(input_value: dict[str, Any], tmp_path: Path) -> None:
     settings = LLMConfig({"model": "scripted", "model_client_cls": "ScriptedModel"})
     assistant = ConversableAgent("assistant", llm_config=settings, human_input_mode="NEVER")
     asked: list[str] = []
     assistant.register_model_client(ScriptedModel, answers=CONVERSATION, asked=asked)  # type: ignore[arg-type] # it is a class of such
-    isolation = "container" if given["use_docker"] else None  # also where this runs in a container itself
-    with Ag2CodeExecutor(isolation=isolation, code_execution_config=given) as executor:
+    isolation = "container" if input_value["use_docker"] else None  # also where this runs in a container itself
+    with Ag2CodeExecutor(isolation=isolation, code_execution_config=input_value) as executor:
         user = UserProxyAgent(
             "user",
             human_input_mode="NEVER",
@@ -86,15 +88,15 @@ def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(given: dict[st
     assert answer[4].startswith("exitcode: 0 (execution succeeded)\nCode output: median 5\n")
     assert "plot.png" in answer[4]
     assert asked[1:] == [answer[2], answer[4]]
-    assert (tmp_path / str(given["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / str(input_value["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_it_is_what_the_framework_calls_a_code_executor(executor: Ag2CodeExecutor) -> None:
     assert isinstance(executor, Protocol)
     agent = ConversableAgent("a", llm_config=False, code_execution_config=executor.code_execution_config)
     assert agent.code_executor is executor
-    found = executor.code_extractor.extract_code_blocks("```python\na = 1\n```")
-    assert found == [CodeBlock(code="a = 1", language="python")]
+    actual = executor.code_extractor.extract_code_blocks("```python\na = 1\n```")
+    assert actual == [CodeBlock(code="a = 1", language="python")]
 
 
 def test_blocks_run_in_order_keep_their_state_and_end_at_the_first_failure(executor: Ag2CodeExecutor) -> None:
@@ -182,14 +184,14 @@ def test_files_that_were_saved_here_are_no_cells_files(tmp_path: Path) -> None:
 
 
 def test_another_executor_in_the_same_directory_keeps_its_notebook_to_itself(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"isolation": "local", "workspace": tmp_path}
-    with Ag2CodeExecutor(**given) as first, Ag2CodeExecutor(**given) as second:
+    input_value: dict[str, Any] = {"isolation": "local", "workspace": tmp_path}
+    with Ag2CodeExecutor(**input_value) as first, Ag2CodeExecutor(**input_value) as second:
         for number in range(3):
             second.execute_code_blocks(python(f"print({number})"))
             second.session.save_notebook()
             result = first.execute_code_blocks(python(f"open('made-{number}.ipynb', 'w').close()"))
-            made = str(first.session.workspace / f"made-{number}.ipynb")
-            assert (result.output, result.output_files) == (f"[files made or changed: made-{number}.ipynb]\n", [made])
+            created = str(first.session.workspace / f"made-{number}.ipynb")
+            assert (result.output, result.output_files) == (f"[files made or changed: made-{number}.ipynb]\n", [created])
 
 
 SCENARIOS: dict[str, tuple[list[tuple[str, str]], Any, str | None]] = {
@@ -208,8 +210,8 @@ SCENARIOS: dict[str, tuple[list[tuple[str, str]], Any, str | None]] = {
 def test_the_messages_that_count_are_chosen(
     executor: Ag2CodeExecutor, messages: list[tuple[str, str]], count: Any, expected: str | None
 ) -> None:
-    given = [{"role": role, "content": content} for role, content in messages]
-    reply = executor.reply(given, last_n_messages=count)
+    input_value = [{"role": role, "content": content} for role, content in messages]
+    reply = executor.reply(input_value, last_n_messages=count)
     assert reply == (None if expected is None else f"exitcode: 0 (execution succeeded)\nCode output: {expected}\n")
 
 
@@ -234,8 +236,8 @@ def area(radius: float) -> float:
 
 
 def test_functions_can_be_imported_by_cells(tmp_path: Path) -> None:
-    given = [area, "def half(x):\n    return x / 2\n"]
-    with Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=given, functions_module="tools") as executor:
+    input_value = [area, "def half(x):\n    return x / 2\n"]
+    with Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=input_value, functions_module="tools") as executor:
         result = executor.execute_code_blocks(python("from tools import area, half\nprint(round(area(2)), half(3))"))
         assert (result.exit_code, result.output) == (0, "13 1.5\n")
         assert "The area of a circle." in executor.format_functions_for_prompt()
@@ -276,9 +278,9 @@ def test_an_approver_sees_the_code_and_denied_code_does_not_run(tmp_path: Path) 
 
 
 def test_the_factory_knows_the_name_and_leaves_others_to_the_framework(tmp_path: Path) -> None:
-    made = create_executor({"executor": "kernelexec", "kernelexec": {"isolation": "local", "workspace": tmp_path}})
-    assert isinstance(made, Ag2CodeExecutor)
-    assert create_executor({"executor": made}) is made
+    created = create_executor({"executor": "kernelexec", "kernelexec": {"isolation": "local", "workspace": tmp_path}})
+    assert isinstance(created, Ag2CodeExecutor)
+    assert create_executor({"executor": created}) is created
     with pytest.raises(ValueError, match="Unknown code executor"):
         create_executor({"executor": "no-such"})
     with pytest.raises(ValueError, match="use_docker, timeout: must be an argument of the executor"):
@@ -323,5 +325,5 @@ def test_switched_off_execution_and_unfit_settings_are_reported_at_once() -> Non
 
 
 def test_the_docstring_is_true() -> None:
-    found = doctest.testmod(ag2)
-    assert (found.attempted, found.failed) == (2, 0)
+    actual = doctest.testmod(ag2)
+    assert (actual.attempted, actual.failed) == (2, 0)

@@ -78,9 +78,9 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where AG2 1.x is, and nothing else that this environment has not."""
-    place = tmp_path_factory.mktemp("ag2")
+    directory = tmp_path_factory.mktemp("ag2")
     command = [
         sys.executable,
         "-m",
@@ -89,17 +89,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--quiet",
         "--no-deps",
         "--target",
-        str(place),
+        str(directory),
         "ag2>=1.2,<2",
         "fast-depends",
     ]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return place
+    return directory
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_code_and_shell_tools_share_one_state(place: Path, tmp_path: Path, kind: str) -> None:
-    env = {**os.environ, "PYTHONPATH": str(place)}
+def test_code_and_shell_tools_share_one_state(directory: Path, tmp_path: Path, kind: str) -> None:
+    env = {**os.environ, "PYTHONPATH": str(directory)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, kind, str(tmp_path), IMAGE],
         env=env,

@@ -44,17 +44,17 @@ async def done(executor: AutogenCodeExecutor, code: str, language: str = "python
     return await executor.execute_code_blocks([CodeBlock(code=code, language=language)], CancellationToken())
 
 
-@pytest.mark.parametrize("given", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")])
+@pytest.mark.parametrize("value", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")])
 def test_an_agent_writes_code_that_fails_mends_it_and_saves_a_plot(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    value: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text: list[str] = []
 
     async def work() -> None:
         model = ReplayChatCompletionClient(list(CONVERSATION))
-        isolation = "container" if given["use_docker"] else None  # also where this runs in a container itself
-        async with AutogenCodeExecutor(isolation, code_execution_config=given) as executor:
+        isolation = "container" if value["use_docker"] else None  # also where this runs in a container itself
+        async with AutogenCodeExecutor(isolation, code_execution_config=value) as executor:
             coder = CodeExecutorAgent("coder", code_executor=executor, approval_func=approve)
             for _ in range(2):
                 answer = (await model.create([])).content
@@ -65,7 +65,7 @@ def test_an_agent_writes_code_that_fails_mends_it_and_saves_a_plot(
     run(work)
     assert "TypeError: list indices must be integers" in text[0]
     assert "median 5" in text[1]
-    assert (tmp_path / str(given["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / str(value["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_agent_writes_its_own_code_with_a_model(tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ def test_the_agent_writes_its_own_code_with_a_model(tmp_path: Path) -> None:
 
 
 def test_it_is_a_component_that_can_be_written_down(tmp_path: Path) -> None:
-    made = AutogenCodeExecutor(
+    created = AutogenCodeExecutor(
         isolation="local", workspace=tmp_path, config={"budgets": {"timeout": 7}}, execution_policies={"js": False}
     )
-    assert isinstance(made, BaseExecutor)
-    written = made.dump_component()
+    assert isinstance(created, BaseExecutor)
+    written = created.dump_component()
     assert written.provider == "kernelexec.adapters.autogen.AutogenCodeExecutor"
     again = BaseExecutor.load_component(written)
     assert isinstance(again, AutogenCodeExecutor)
@@ -140,10 +140,10 @@ def test_a_cancelled_cell_is_interrupted_and_the_state_is_kept(tmp_path: Path) -
 def test_a_cancelled_call_that_waits_is_never_run_and_stops_no_other(tmp_path: Path, language: str) -> None:
     async def work() -> None:
         async with opened(tmp_path) as executor:
-            place, token = executor.session.workspace, CancellationToken()
+            directory, token = executor.session.workspace, CancellationToken()
             waits = "import os, time\nopen('began', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
             running = asyncio.ensure_future(done(executor, waits + "print('through')"))
-            while not (place / "began").exists():  # noqa: ASYNC110 - a file says nothing
+            while not (directory / "began").exists():  # noqa: ASYNC110 - a file says nothing
                 await asyncio.sleep(0.01)
             code = "open('ran', 'w')" if language == "python" else "touch ran"
             call = executor.execute_code_blocks([CodeBlock(code=code, language=language)], token)
@@ -154,12 +154,12 @@ def test_a_cancelled_call_that_waits_is_never_run_and_stops_no_other(tmp_path: P
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             assert len(executor.session.executions()) == 3
-            (place / "go").touch()
+            (directory / "go").touch()
             assert [(each.exit_code, each.output.splitlines()[0]) for each in (await running, await last)] == [
                 (0, "through"),
                 (0, "last"),
             ]
-            assert not (place / "ran").exists()
+            assert not (directory / "ran").exists()
 
     run(work)
 
@@ -249,8 +249,8 @@ def test_it_must_be_started_and_stops_twice(tmp_path: Path) -> None:
 @needs_engine
 def test_a_container_is_chosen_by_the_dictionary(tmp_path: Path) -> None:
     async def work() -> None:
-        given = {"use_docker": IMAGE, "work_dir": str(tmp_path / "w")}
-        async with AutogenCodeExecutor("container", code_execution_config=given) as executor:
+        value = {"use_docker": IMAGE, "work_dir": str(tmp_path / "w")}
+        async with AutogenCodeExecutor("container", code_execution_config=value) as executor:
             assert (await done(executor, "print(open('/etc/hostname').read() != '')")).output == "True\n"
             assert (await executor.session.execute("1")).isolation == "container"
 

@@ -23,23 +23,23 @@ KINDS = ["local", pytest.param("container", marks=needs_engine)]
 
 @asynccontextmanager
 async def provided(
-    place: Path, kind: str = "local", config: Mapping[str, Any] | None = None, **options: Any
+    directory: Path, kind: str = "local", config: Mapping[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[SandboxProvider]:
-    async with AsyncExecutor(kind, workspace=place, config={"container": {"image": IMAGE}, **(config or {})}) as executor:
+    async with AsyncExecutor(kind, workspace=directory, config={"container": {"image": IMAGE}, **(config or {})}) as executor:
         yield SandboxProvider(await executor.session(), **options)
 
 
-def run(place: Path, steps: Callable[[SandboxProvider], Awaitable[None]], kind: str = "local", **options: Any) -> None:
+def run(directory: Path, steps: Callable[[SandboxProvider], Awaitable[None]], kind: str = "local", **options: Any) -> None:
     async def whole() -> None:
-        async with provided(place, kind, **options) as provider:
+        async with provided(directory, kind, **options) as provider:
             await steps(provider)
-            assert left_behind(place) == []
+            assert left_behind(directory) == []
 
     asyncio.run(whole())
 
 
-def left_behind(place: Path) -> list[Path]:
-    return [path for path in place.rglob("*") if ".kernelexec" in path.parts]
+def left_behind(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if ".kernelexec" in path.parts]
 
 
 def cell_of(code: str, *functions: str, inputs: Mapping[str, Any] | None = None) -> str:
@@ -385,9 +385,9 @@ def test_a_call_after_its_run_fails_at_once(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         functions: dict[str, Callable[..., Any]] = {"f": lambda: 1}
         assert await provider.run("kept = f\nawait f()", external_functions=functions) == 1
-        for given in ({}, functions):
+        for settings in ({}, functions):
             with pytest.raises(ExecutionFailed, match="RuntimeError: f: its run is over"):
-                await asyncio.wait_for(provider.run("await kept()", external_functions=given), 20)
+                await asyncio.wait_for(provider.run("await kept()", external_functions=settings), 20)
 
     run(tmp_path, steps)
 

@@ -46,8 +46,8 @@ class Doubling(Tool):  # type: ignore[no-untyped-call]
         return 2 * number
 
 
-def executor_of(kind: str, place: Path) -> PythonExecutor:
-    return PythonExecutor(kind, workspace=place, config={"container": {"image": IMAGE}})
+def executor_of(kind: str, directory: Path) -> PythonExecutor:
+    return PythonExecutor(kind, workspace=directory, config={"container": {"image": IMAGE}})
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_an_agent_runs_again(executor: PythonExecutor) -> None:
 def test_it_is_what_the_framework_calls_an_executor(executor: PythonExecutor) -> None:
     assert isinstance(executor, Base)
     assert executor("y = 41\nprint('said')\ny + 1").logs == "said\n"
-    found = executor("y + 1")
-    assert (found.output, found.logs, found.is_final_answer) == ("42", "", False)
+    actual = executor("y + 1")
+    assert (actual.output, actual.logs, actual.is_final_answer) == ("42", "", False)
     assert executor("None").output is None
 
 
@@ -151,8 +151,8 @@ def test_an_agent_finishes_in_whatever_kernel_comes_after(executor: PythonExecut
             executor(DEATHS[death])
     while death == "between cells" and executor.session.connection_file is not None:
         time.sleep(0.01)
-    found = executor("final_answer(doubled(number=given + more))")
-    assert (found.is_final_answer, found.output) == (True, 42)
+    actual = executor("final_answer(doubled(number=given + more))")
+    assert (actual.is_final_answer, actual.output) == (True, 42)
     assert executor.session.kernel_epoch == before + (death != "never")
     assert executor("given").output == "20"
 
@@ -168,8 +168,8 @@ def test_what_could_not_be_sent_is_not_sent_again(executor: PythonExecutor) -> N
 def test_an_answer_that_is_too_large_is_reported(executor: PythonExecutor) -> None:
     answering: Any = FinalAnswerTool()  # type: ignore[no-untyped-call]
     executor.send_tools({"final_answer": answering})
-    found = executor("final_answer('x' * 60_000)")
-    assert (found.is_final_answer, len(found.output)) == (True, 60_000)
+    actual = executor("final_answer('x' * 60_000)")
+    assert (actual.is_final_answer, len(actual.output)) == (True, 60_000)
     with pytest.raises(AgentExecutionError, match="save it to a file"):
         executor("final_answer('x' * 70_000)")
 

@@ -116,10 +116,10 @@ def test_schemas_take_what_functions_take(tools: dict[str, FunctionTool]) -> Non
 
 def test_langchain_calls_them(tools: dict[str, FunctionTool]) -> None:
     tool = tools["execute_code"]
-    made = StructuredTool.from_function(
+    created = StructuredTool.from_function(
         tool.call, name=tool.name, description=tool.description, args_schema=dict(tool.parameters)
     )
-    assert "42" in made.invoke({"code": "6 * 7", "timeout": None})
+    assert "42" in created.invoke({"code": "6 * 7", "timeout": None})
 
 
 def test_an_agent_of_pydantic_ai_calls_them(tools: dict[str, FunctionTool]) -> None:
@@ -130,5 +130,5 @@ def test_an_agent_of_pydantic_ai_calls_them(tools: dict[str, FunctionTool]) -> N
         return ModelResponse(parts=[ToolCallPart(info.function_tools[0].name, {"code": "6 * 7", "timeout": None})])
 
     tool = tools["execute_code"]
-    made = Tool.from_schema(tool.call, tool.name, tool.description, dict(tool.parameters))
-    assert "42" in asyncio.run(Agent(FunctionModel(model), tools=[made]).run("compute")).output
+    created = Tool.from_schema(tool.call, tool.name, tool.description, dict(tool.parameters))
+    assert "42" in asyncio.run(Agent(FunctionModel(model), tools=[created]).run("compute")).output

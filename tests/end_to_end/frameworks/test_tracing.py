@@ -34,15 +34,15 @@ class Traces:
         return [span for span in self._exporter.get_finished_spans() if span.name == NAME]
 
     def named(self, name: str) -> ReadableSpan:
-        (found,) = [span for span in self._exporter.get_finished_spans() if span.name == name]
-        return found
+        (actual,) = [span for span in self._exporter.get_finished_spans() if span.name == name]
+        return actual
 
 
 @pytest.fixture
 def traces() -> Iterator[Traces]:
-    found = Traces()
-    yield found
-    found.provider.shutdown()
+    actual = Traces()
+    yield actual
+    actual.provider.shutdown()
 
 
 def test_a_cell_is_a_span_under_that_of_its_caller(traces: Traces, tmp_path: Path) -> None:

@@ -29,24 +29,24 @@ def alone(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield executor
 
 
-def listed(cwd: Path, place: Path) -> list[dict[str, Any]]:
+def listed(cwd: Path, directory: Path) -> list[dict[str, Any]]:
     """What is listed of the sessions in one place for private directories."""
     done = kernelexec(cwd, "sessions", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    return [row for row in json.loads(done.stdout) if str(row["connection_file"]).startswith(f"{place}/")]
+    return [row for row in json.loads(done.stdout) if str(row["connection_file"]).startswith(f"{directory}/")]
 
 
 def test_living_sessions_are_listed_with_their_kernels(alone: Executor, tmp_path: Path, short_path: Path) -> None:
     assert listed(tmp_path, short_path) == []
-    one = alone.session("one")
+    item = alone.session("one")
     two = alone.session("two")
     two.restart()
     rows = listed(tmp_path, short_path)
     assert [(row["name"], row["workspace"], row["kernel_epoch"]) for row in rows] == [
-        ("one", str(one.workspace), 1),
+        ("one", str(item.workspace), 1),
         ("two", str(two.workspace), 2),
     ]
-    assert [row["connection_file"] for row in rows] == [str(one.connection_file), str(two.connection_file)]
+    assert [row["connection_file"] for row in rows] == [str(item.connection_file), str(two.connection_file)]
     two.close()
     plain = kernelexec(tmp_path, "sessions").stdout
     assert [line.split("\t")[0] for line in plain.splitlines() if str(short_path) in line] == ["one"]
@@ -61,8 +61,8 @@ def test_the_variables_of_a_session_are_shown_idle_and_busy(alone: Executor, tmp
     done = kernelexec(tmp_path, "variables", "looked-at")
     assert (done.returncode, [line.split("\t") for line in done.stdout.splitlines()]) == (0, expected)
     running = session.execute("import time; time.sleep(60)", wait=0.01)
-    found = json.loads(kernelexec(tmp_path, "variables", "looked-at", "--json").stdout)
-    assert {"x", "y"} <= {variable["name"] for variable in found["variables"]}
+    actual = json.loads(kernelexec(tmp_path, "variables", "looked-at", "--json").stdout)
+    assert {"x", "y"} <= {variable["name"] for variable in actual["variables"]}
     ended = session.interrupt(running.execution_id)
     assert ended is not None
     assert ended.state == "kept"

@@ -32,11 +32,11 @@ def test_an_installed_kernelspec_is_found_by_jupyter_with_its_options(tmp_path: 
     words = ["--name", "boxed", "--display-name", "Boxed", "--image", "an/image", "--memory", "1.5g", "--cpus", "2"]
     directory = install(in_process, tmp_path, *words, "--network", "bridge", "--share-home")
     assert directory == str(tmp_path / "place/share/jupyter/kernels/boxed")
-    found = KernelSpecManager().get_kernel_spec("boxed")
-    assert (found.display_name, found.language, found.interrupt_mode) == ("Boxed", "python", "message")
+    actual = KernelSpecManager().get_kernel_spec("boxed")
+    assert (actual.display_name, actual.language, actual.interrupt_mode) == ("Boxed", "python", "message")
     container = {"image": "an/image", "cpus": 2.0, "network": "bridge", "memory_bytes": 3 * 2**29}
     config = {"container": container, "share_home": True}
-    assert found.metadata["kernel_provisioner"] == {"provisioner_name": "kernelexec-container", "config": config}
+    assert actual.metadata["kernel_provisioner"] == {"provisioner_name": "kernelexec-container", "config": config}
 
 
 def test_ours_are_listed_and_removed_and_others_are_not(tmp_path: Path, in_process: Command) -> None:
@@ -81,9 +81,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("given", "taken"), [("1.5GiB", 3 * 2**29), ("1t", 2**40)])
-def test_memory_is_read_as_where_code_is_run(given: str, taken: int, tmp_path: Path, in_process: Command) -> None:
-    install(in_process, tmp_path, "--memory", given)
+@pytest.mark.parametrize(("value", "taken"), [("1.5GiB", 3 * 2**29), ("1t", 2**40)])
+def test_memory_is_read_as_where_code_is_run(value: str, taken: int, tmp_path: Path, in_process: Command) -> None:
+    install(in_process, tmp_path, "--memory", value)
     config = KernelSpecManager().get_kernel_spec("kernelexec").metadata["kernel_provisioner"]["config"]
     assert config["container"] == {"memory_bytes": taken}
 

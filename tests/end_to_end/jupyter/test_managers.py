@@ -37,9 +37,9 @@ CELLS = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as found:
-        yield found
+def location(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as actual:
+        yield actual
 
 
 @pytest.fixture(params=SPECS.values(), ids=list(SPECS))
@@ -71,8 +71,8 @@ def test_nbclient_gets_the_outputs_of_a_stock_kernel(name: str, tmp_path: Path, 
     theirs, ours = executed("python3", tmp_path), executed(name, tmp_path)
     for their_cell, our_cell in zip(theirs.cells, ours.cells, strict=True):
         expected = sorted(without_pictures(joined(their_cell.outputs)), key=lambda output: str(output.get("name")))
-        found = sorted(without_pictures(joined(our_cell.outputs)), key=lambda output: str(output.get("name")))
-        assert found == expected, their_cell.source
+        actual = sorted(without_pictures(joined(our_cell.outputs)), key=lambda output: str(output.get("name")))
+        assert actual == expected, their_cell.source
         assert our_cell.execution_count == their_cell.execution_count
     assert "image/png" in ours.cells[3].outputs[0].data
     assert "\x1b[" in ours.cells[4].outputs[0].traceback[0]
@@ -90,11 +90,11 @@ def test_papermill_runs_a_notebook_with_a_parameter(name: str, tmp_path: Path) -
 
 
 def test_a_kernel_works_in_the_notebooks_directory_and_knows_nothing_of_the_servers_environment(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_THE_SERVER", "1")
     monkeypatch.setenv("NAMED", "2")
-    file = place / "share/jupyter/kernels/boxed/kernel.json"
+    file = location / "share/jupyter/kernels/boxed/kernel.json"
     stored = json.loads(file.read_text())
     write = {**stored, "env": {"GIVEN": "<${NAMED}>", "KERNELEXEC_LAUNCH": "{}"}}
     file.write_text(json.dumps(write))
@@ -124,9 +124,9 @@ def test_a_restart_gives_a_new_kernel_to_the_clients_that_are_there(name: str, t
 
 def sockets(manager: KernelManager) -> set[tuple[int, int]]:
     """The inodes of what a manager connects to, and when they were made: numbers are used again."""
-    found = [Path(f"{manager.ip}-{port}").lstat() for port in manager.ports]
-    assert all(stat.S_ISSOCK(status.st_mode) for status in found)
-    return {(status.st_ino, status.st_mtime_ns) for status in found}
+    actual = [Path(f"{manager.ip}-{port}").lstat() for port in manager.ports]
+    assert all(stat.S_ISSOCK(status.st_mode) for status in actual)
+    return {(status.st_ino, status.st_mtime_ns) for status in actual}
 
 
 def test_a_kernel_cannot_lead_the_manager_to_another_socket(tmp_path: Path) -> None:
@@ -173,13 +173,13 @@ def test_what_was_sent_to_run_after_a_cell_that_fails_does_not(name: str, tmp_pa
 
 
 def test_two_kernels_live_beside_each_other_and_one_death_is_seen(name: str, tmp_path: Path) -> None:
-    with kernel_of(name, tmp_path) as (_, one), kernel_of(name, tmp_path) as (manager, two):
-        text_of(one, "x = 1")
+    with kernel_of(name, tmp_path) as (_, item), kernel_of(name, tmp_path) as (manager, two):
+        text_of(item, "x = 1")
         assert text_of(two, "x") == "NameError"
         two.execute("import os; os._exit(3)")
         while manager.is_alive():
             pass
-        assert text_of(one, "print(x)") == "1\n"
+        assert text_of(item, "print(x)") == "1\n"
 
 
 FAILURES = {
@@ -191,9 +191,9 @@ FAILURES = {
 
 @pytest.mark.parametrize(("container", "reason"), FAILURES.values(), ids=FAILURES)
 def test_a_kernel_that_cannot_start_is_reported_with_its_reason(
-    container: dict[str, Any], reason: str, place: Path, tmp_path: Path
+    container: dict[str, Any], reason: str, location: Path, tmp_path: Path
 ) -> None:
-    install_spec("broken", "Broken", container=container, prefix=place)
+    install_spec("broken", "Broken", container=container, prefix=location)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
     with pytest.raises(KernelStartFailed) as caught:
         nbclient.NotebookClient(notebook, kernel_name="broken").execute(cwd=str(tmp_path))
@@ -219,10 +219,10 @@ def test_a_notebook_in_the_users_own_directory_is_refused(cwd: str, tmp_path: Pa
 
 
 def test_the_users_own_directory_is_shared_where_the_kernelspec_says_so(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    location: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "there").touch()
-    install_spec("sharing", "Sharing", container={"image": IMAGE}, share_home=True, prefix=place)
+    install_spec("sharing", "Sharing", container={"image": IMAGE}, share_home=True, prefix=location)
     with kernel_of("sharing", tmp_path) as (_, client):
         assert text_of(client, "import os; print(os.path.exists('there'))") == "True\n"

@@ -29,16 +29,16 @@ pytestmark = needs_engine
 class Server:
     """A Jupyter server in a process of its own, on a loopback port that it chooses."""
 
-    def __init__(self, place: Path, notebooks: Path) -> None:
+    def __init__(self, directory: Path, notebooks: Path) -> None:
         self._token = secrets.token_hex(16)
         options = {"ip": "127.0.0.1", "port": "0", "port_retries": "0", "open_browser": "False", "allow_root": "True"}
         options |= {"root_dir": str(notebooks)}
         words = [f"--ServerApp.{name}={value}" for name, value in options.items()]
         env = os.environ | {"JUPYTER_TOKEN": self._token}
-        with (place / "server.log").open("wb") as log:
+        with (directory / "server.log").open("wb") as log:
             self.process = subprocess.Popen([sys.executable, "-m", "jupyter_server", *words], env=env, stdout=log, stderr=log)
         self._runtime = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / f"jpserver-{self.process.pid}.json"
-        assert comes_true(self._serves), (place / "server.log").read_text()
+        assert comes_true(self._serves), (directory / "server.log").read_text()
 
     def _serves(self) -> bool:
         try:
@@ -90,9 +90,9 @@ class Server:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def place(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as found:
-        yield found
+def directory(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as actual:
+        yield actual
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ def notebooks(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(place: Path, notebooks: Path) -> Iterator[Callable[[], Server]]:
+def start(directory: Path, notebooks: Path) -> Iterator[Callable[[], Server]]:
     servers = []
 
     def start() -> Server:
-        servers.append(Server(place, notebooks))
+        servers.append(Server(directory, notebooks))
         return servers[-1]
 
     yield start
@@ -133,8 +133,8 @@ def test_a_server_starts_runs_restarts_and_ends_kernels(name: str, start: Callab
     assert nothing_is_left()
 
 
-def test_the_answer_says_why_a_kernel_did_not_start(start: Callable[[], Server], place: Path) -> None:
-    install_spec("broken", "Broken", container={"image": "kernelexec/none-such"}, prefix=place)
+def test_the_answer_says_why_a_kernel_did_not_start(start: Callable[[], Server], directory: Path) -> None:
+    install_spec("broken", "Broken", container={"image": "kernelexec/none-such"}, prefix=directory)
     server = start()
     for path, body in {"kernels": {"name": "broken"}, "sessions": _session("broken")}.items():
         status, output = server.ask("POST", f"api/{path}", body)

@@ -15,15 +15,15 @@ from tests.unit.mcp.test_answer_limits import ANSWER_BYTES, pictures, size_of
 
 
 def read_all(agent: Agent, execution_id: str) -> str:
-    found = ""
+    actual = ""
     offset: int | None = 0
     while offset is not None:
         page = agent.call("read_output", execution_id=execution_id, offset=offset, limit=100_000)
         assert page.meta is not None
         text = text_of(page)
-        found += text[: text.rindex("\n[from byte ")]
+        actual += text[: text.rindex("\n[from byte ")]
         offset = page.meta["kernelexec/page"]["next_offset"]
-    return found
+    return actual
 
 
 def test_five_megabytes_of_text(agent: Agent) -> None:
@@ -38,8 +38,8 @@ def test_five_megabytes_of_text(agent: Agent) -> None:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    with connected(transport(tmp_path_factory.mktemp("budgets")), "auto") as found:
-        yield found
+    with connected(transport(tmp_path_factory.mktemp("budgets")), "auto") as actual:
+        yield actual
 
 
 def test_a_gigabyte_in_one_print(agent: Agent) -> None:

@@ -187,5 +187,5 @@ def sent(server: Server, agent: str, more: dict[str, Any] | None = None, /, **ar
     _, expected = server.ask("POST", "/mcp", json.dumps(request).encode(), **headers)
     lines = expected.decode().splitlines() if isinstance(expected, bytes) else [f"data: {json.dumps(expected)}"]
     messages = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
-    found: dict[str, Any] = next(one["result"] for one in messages if "result" in one)
-    return found
+    actual: dict[str, Any] = next(item["result"] for item in messages if "result" in item)
+    return actual

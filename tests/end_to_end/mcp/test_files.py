@@ -128,9 +128,9 @@ def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
 def test_what_makes_no_sense_or_is_refused_is_an_error_with_the_reason(
     agent: Agent, tool: str, arguments: dict[str, Any], cause_text: str
 ) -> None:
-    made = "import os\nfor name in ('link', 'pipe', 'here'):\n    if os.path.lexists(name): os.remove(name)\n"
-    made += "os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe'); open('here', 'w').close()"
-    agent.call("execute_code", code=made, session="refusals")
+    built = "import os\nfor name in ('link', 'pipe', 'here'):\n    if os.path.lexists(name): os.remove(name)\n"
+    built += "os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe'); open('here', 'w').close()"
+    agent.call("execute_code", code=built, session="refusals")
     refused = agent.call(tool, **({"session": "refusals"} | arguments))
     assert refused.is_error
     assert cause_text in text_of(refused)

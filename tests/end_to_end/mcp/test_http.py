@@ -24,17 +24,17 @@ from tests.support.mcp_server import TOOLS, Server, create_token, serving
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("http")) as found:
-        yield found
+    with serving(tmp_path_factory.mktemp("http")) as actual:
+        yield actual
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_each_agent_has_a_kernel_of_its_own_under_the_same_name(server: Server, era: str) -> None:
-    with server.client(era, x_kernelexec_agent=f"a-{era}") as one, server.client(era, x_kernelexec_agent=f"b-{era}") as other:
-        assert "state kept" in one.text("execute_code", code="x = 'one'")
+    with server.client(era, x_kernelexec_agent=f"a-{era}") as item, server.client(era, x_kernelexec_agent=f"b-{era}") as other:
+        assert "state kept" in item.text("execute_code", code="x = 'one'")
         assert "NameError" in other.text("execute_code", code="x")
-        assert [row["name"] for row in one.rows("list_sessions", "sessions")] == ["default"]
-        spaces = {agent.rows("list_sessions", "sessions")[0]["workspace"] for agent in (one, other)}
+        assert [row["name"] for row in item.rows("list_sessions", "sessions")] == ["default"]
+        spaces = {agent.rows("list_sessions", "sessions")[0]["workspace"] for agent in (item, other)}
         assert len(spaces) == 2
     with server.client("legacy" if era == "auto" else "auto", x_kernelexec_agent=f"a-{era}") as again:
         assert "'one'" in again.text("execute_code", code="x")  # whatever connection, and whatever protocol
@@ -61,17 +61,17 @@ def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: s
 
 
 def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -> None:
-    with server.client(x_kernelexec_agent="many-1") as one, server.client(x_kernelexec_agent="many-2") as other:
-        asked = [agent.start("execute_code", code="import os; os.getpid()") for _ in range(50) for agent in (one, other)]
+    with server.client(x_kernelexec_agent="many-1") as item, server.client(x_kernelexec_agent="many-2") as other:
+        asked = [agent.start("execute_code", code="import os; os.getpid()") for _ in range(50) for agent in (item, other)]
         pids = [text_of(call.result(BOUND)).splitlines()[1] for call in asked]
         assert len(set(pids[::2])) == len(set(pids[1::2])) == 1
         assert set(pids[::2]) != set(pids[1::2])
 
 
 def test_an_old_clients_connection_is_an_agent(server: Server) -> None:
-    with server.client("legacy") as one, server.client("legacy") as other:
-        one.text("execute_code", code="x = 1")
-        assert "1" in one.text("execute_code", code="x").splitlines()[1]
+    with server.client("legacy") as item, server.client("legacy") as other:
+        item.text("execute_code", code="x = 1")
+        assert "1" in item.text("execute_code", code="x").splitlines()[1]
         assert "NameError" in other.text("execute_code", code="x")
 
 
@@ -80,10 +80,10 @@ def test_an_unknown_client_learns_to_create_a_handle(server: Server) -> None:
         assert "Call create_session" in agent.text("execute_code", code="1")
         assert agent.call("execute_command", command="true").structured_content["exit_code"] == -1  # type: ignore[index]
         assert agent.rows("list_sessions", "sessions") == []
-        made = agent.call("create_session").structured_content
-    assert made is not None
+        built = agent.call("create_session").structured_content
+    assert built is not None
     with server.client() as again:
-        handle = made["session"]
+        handle = built["session"]
         assert f"session {handle}" in again.text("execute_code", code="x = 41", session=handle)
         begun = again.call("execute_code", code="import time; time.sleep(1); x + 1", session=handle, wait=0)
         execution = begun.meta["kernelexec/result"]["execution_id"]  # type: ignore[index]
@@ -100,7 +100,7 @@ def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) ->
         with server.client(authorization=f"Bearer {alice}") as agent:
             handle = agent.call("create_session").structured_content["session"]  # type: ignore[index]
             agent.text("execute_code", code="secret = 1", session=handle)
-            known = {tool["name"] for tool in [found.model_dump() for found in agent.do("list_tools")]}
+            known = {tool["name"] for tool in [actual.model_dump() for actual in agent.do("list_tools")]}
             assert known == {*TOOLS, "create_session", "list_sessions"}
         invented = "ks-" + "0" * 32
         with server.client(authorization=f"Bearer {bob}") as agent:
@@ -167,8 +167,8 @@ def test_a_client_that_goes_away_or_gives_up_leaves_the_kernel_in_step(server: S
     with server.client(era, x_kernelexec_agent=name) as agent:
         agent.text("execute_code", code="x = 1")
         call = agent.start("execute_code", code="import time\nopen('begun', 'w').close()\ntime.sleep(60)")
-        place = Path(agent.rows("list_sessions", "sessions")[0]["workspace"]) / "begun"
-        appears(server.process, place)  # type: ignore[arg-type]
+        directory = Path(agent.rows("list_sessions", "sessions")[0]["workspace"]) / "begun"
+        appears(server.process, directory)  # type: ignore[arg-type]
         call.cancel()
         began = time.monotonic()
         assert agent.text("execute_code", code="x").splitlines()[1] == "1"

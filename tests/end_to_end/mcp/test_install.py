@@ -128,8 +128,8 @@ def test_each_client_gets_the_form_of_a_server_over_http_that_it_knows() -> None
 def test_each_client_gets_the_form_of_a_program_that_it_knows() -> None:
     entry = {"type": "stdio", "command": "python", "args": ["mcp"], "env": {"A": "b"}, "cwd": "/srv/agent"}
     shown = {name: make_stdio_entry(client, entry) for name, client in CLIENTS.items()}
-    assert {name for name, made in shown.items() if "type" in made} == {"claude-code", "cursor", "vscode"}
-    assert {name for name, made in shown.items() if "cwd" in made} == {"vscode"}
+    assert {name for name, created in shown.items() if "type" in created} == {"claude-code", "cursor", "vscode"}
+    assert {name for name, created in shown.items() if "cwd" in created} == {"vscode"}
     for name in ("claude-code", "claude-desktop", "cursor", "codex", "gemini"):
         assert shown[name]["args"] == ["mcp", "--workspace", "/srv/agent/workspaces"]  # wherever it is started
         assert make_stdio_entry(CLIENTS[name], {**entry, "args": ["--workspace=x"]})["args"] == ["--workspace=x"]

@@ -55,7 +55,7 @@ def forged(secret: bytes) -> str:
     """A token signed with a public key as if that were a secret: a server that believes its header accepts it."""
     message = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": "execute", "exp": int(time.time()) + 600}
     parts = [
-        base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in ({"alg": "HS256", "kid": "first"}, message)
+        base64.urlsafe_b64encode(json.dumps(item).encode()).rstrip(b"=") for item in ({"alg": "HS256", "kid": "first"}, message)
     ]
     mark = hmac.digest(secret, b".".join(parts), "sha256")
     return b".".join([*parts, base64.urlsafe_b64encode(mark).rstrip(b"=")]).decode()
@@ -87,19 +87,28 @@ def published(signer: Signer) -> Iterator[Signer]:
 
 @pytest.fixture(scope="module")
 def signer() -> Iterator[Signer]:
-    found = Signer()
-    found.add("first")
-    with published(found):
-        yield found
+    actual = Signer()
+    actual.add("first")
+    with published(actual):
+        yield actual
 
 
 @pytest.fixture(scope="module")
 def server(signer: Signer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    place = tmp_path_factory.mktemp("auth")
-    known = create_token(place / "tokens", "bob")
-    options = ("--jwt-keys", signer.url, "--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--tokens", str(place / "tokens"))
-    with serving(place, *options, "--public-url", "https://mcp.example") as found:
-        yield found, known
+    directory = tmp_path_factory.mktemp("auth")
+    known = create_token(directory / "tokens", "bob")
+    options = (
+        "--jwt-keys",
+        signer.url,
+        "--jwt-issuer",
+        ISSUER,
+        "--jwt-audience",
+        AUDIENCE,
+        "--tokens",
+        str(directory / "tokens"),
+    )
+    with serving(directory, *options, "--public-url", "https://mcp.example") as actual:
+        yield actual, known
 
 
 def status(server: Server, token: str) -> int:
@@ -152,10 +161,10 @@ def test_tokens_of_others_for_others_and_of_the_past_are_none(server: tuple[Serv
 
 def test_clients_learn_where_tokens_are_issued(server: tuple[Server, str]) -> None:
     running, _ = server
-    found, message = running.ask("GET", "/.well-known/oauth-protected-resource/mcp")
-    assert found == 200
+    actual, message = running.ask("GET", "/.well-known/oauth-protected-resource/mcp")
+    assert actual == 200
     assert message["resource"] == "https://mcp.example/mcp"
-    assert [one.rstrip("/") for one in message["authorization_servers"]] == [ISSUER]
+    assert [item.rstrip("/") for item in message["authorization_servers"]] == [ISSUER]
     assert message["scopes_supported"] == ["read", "execute", "admin"]
 
 

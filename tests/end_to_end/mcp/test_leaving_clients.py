@@ -36,18 +36,18 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("leaving")) as found:
-        yield found
+    with serving(tmp_path_factory.mktemp("leaving")) as actual:
+        yield actual
 
 
 def left(server: Server, agent: Agent, era: str, name: str, *, how: str) -> float:
     """Have a client begin a cell and leave; when it left."""
     agent.text("execute_code", code="x = 41")
-    place = Path(agent.rows("list_sessions", "sessions")[0]["workspace"], "begun")
+    directory = Path(agent.rows("list_sessions", "sessions")[0]["workspace"], "begun")
     words = [sys.executable, "-c", CLIENT, server.url, era, name, "2" if how == "times out" else "60"]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as client:
         end = time.monotonic() + BOUND
-        while not place.exists():
+        while not directory.exists():
             assert time.monotonic() < end
             time.sleep(0.02)  # a cell says that it runs by a file
         if how == "killed":
@@ -87,10 +87,10 @@ def test_an_old_client_that_times_out_takes_its_cell_along(server: Server) -> No
 def test_a_cancelled_call_interrupts_its_cell(server: Server, era: str) -> None:
     with server.client(era, x_kernelexec_agent=f"cancels {era}") as agent:
         agent.text("execute_code", code="x = 41")
-        place = Path(agent.rows("list_sessions", "sessions")[0]["workspace"], "begun")
+        directory = Path(agent.rows("list_sessions", "sessions")[0]["workspace"], "begun")
         call = agent.start("execute_code", code="open('begun', 'w').close(); import time; time.sleep(60)", timeout=70)
         end = time.monotonic() + BOUND
-        while not place.exists():
+        while not directory.exists():
             assert time.monotonic() < end
             time.sleep(0.02)  # as above
         call.cancel()

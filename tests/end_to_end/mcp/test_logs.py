@@ -30,31 +30,31 @@ def test_what_happens_is_logged_and_no_code_is(tmp_path: Path, era: str) -> None
         agent.call("write_file", path="f", content="hunter2")
         agent.call("close_session", session="default")
         agent.call("no_tool")
-    found = lines(log)
+    actual = lines(log)
     text = log.read_text()
     assert "hunter2" not in text
     assert log.stat().st_mode & 0o777 == 0o600
-    assert all(datetime.fromisoformat(line["time"]).utcoffset() == timedelta(0) for line in found)
+    assert all(datetime.fromisoformat(line["time"]).utcoffset() == timedelta(0) for line in actual)
     events = [
-        line["event"] for line in found if line["event"] != "orphaned_root_removed"
+        line["event"] for line in actual if line["event"] != "orphaned_root_removed"
     ]  # what other servers left on this machine
     expected = ["session_opened", "kernel_started", "cell_started", "cell_ended", "call", "cell_started", "cell_ended", "call"]
     assert events[: len(expected)] == expected
     assert events[-3:] == ["session_closed", "call", "call"]
-    ended = [line for line in found if line["event"] == "cell_ended"]
+    ended = [line for line in actual if line["event"] == "cell_ended"]
     assert [(line["status"], line["state"], line["exit_code"]) for line in ended] == [
         ("ok", "kept", 0),
         ("error", "kept", 7),
         ("error", "lost", 3),
     ]
     assert ended[0]["output_bytes"] == 11
-    assert {line["event"]: line for line in found}["cell_refused"]["error"] == "InvalidRequest"
-    died = next(line for line in found if line["event"] == "kernel_died")
+    assert {line["event"]: line for line in actual}["cell_refused"]["error"] == "InvalidRequest"
+    died = next(line for line in actual if line["event"] == "kernel_died")
     assert (died["cause"], died["session"], died["level"]) == ("exited", "default", "info")
-    calls = [(line["method"], line["target"], line["outcome"]) for line in found if line["event"] == "call"]
+    calls = [(line["method"], line["target"], line["outcome"]) for line in actual if line["event"] == "call"]
     assert ("tools/call", "execute_code", "ok") in calls
     assert ("tools/call", "no_tool", "error") in calls
-    assert "client" not in found[0]
+    assert "client" not in actual[0]
 
 
 def test_over_http_each_line_says_whose_it_is_and_a_moved_log_goes_on(tmp_path: Path) -> None:

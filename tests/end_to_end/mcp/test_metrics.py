@@ -17,8 +17,8 @@ def figures(server: Server, **headers: str) -> dict[str, float]:
     status, answer = server.ask("GET", "/metrics", b"", **headers)
     assert status == 200
     families = text_string_to_metric_families(answer.decode())
-    found = (one for family in families for one in family.samples)
-    return {" ".join([one.name, *(value for _, value in sorted(one.labels.items()))]): one.value for one in found}
+    actual = (item for family in families for item in family.samples)
+    return {" ".join([item.name, *(value for _, value in sorted(item.labels.items()))]): item.value for item in actual}
 
 
 def test_the_figures_are_what_happened(tmp_path: Path) -> None:

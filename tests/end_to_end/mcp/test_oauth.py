@@ -31,8 +31,8 @@ def provider():
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
-    with issuing() as found:
-        yield found
+    with issuing() as actual:
+        yield actual
 
 
 @contextmanager
@@ -42,8 +42,8 @@ def provided(cwd: Path, source: str, *options: str, **env: str) -> Iterator[Serv
     with bound() as listener:
         port = str(port_of(listener))
         here = {"HERE": f"http://127.0.0.1:{port}", "FASTMCP_HOME": str(cwd / "fastmcp")}
-        with serving(cwd, "--port", port, "--auth", "auth.py:provider", *options, **here, **env) as found:
-            yield found
+        with serving(cwd, "--port", port, "--auth", "auth.py:provider", *options, **here, **env) as actual:
+            yield actual
 
 
 @contextmanager
@@ -54,11 +54,11 @@ def logged_in(server: Server, user: str, era: str = "auto", *, scope: str | None
 
 @pytest.fixture(scope="module")
 def server(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    place = tmp_path_factory.mktemp("oauth")
-    known = create_token(place / "tokens", "bob")
-    options = ("--auth-scopes", "execute", "--tokens", str(place / "tokens"), "--max-sessions", "2")
-    with provided(place, PROXY, *options, ISSUER=issuer.url) as found:
-        yield found, known
+    directory = tmp_path_factory.mktemp("oauth")
+    known = create_token(directory / "tokens", "bob")
+    options = ("--auth-scopes", "execute", "--tokens", str(directory / "tokens"), "--max-sessions", "2")
+    with provided(directory, PROXY, *options, ISSUER=issuer.url) as actual:
+        yield actual, known
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -73,21 +73,21 @@ def test_logged_in_users_have_sessions_of_their_own(server: tuple[Server, str], 
         assert "'hers'" in alice.text("execute_code", code="x")
         for other in (carol, bob):
             assert "NameError" in other.text("execute_code", code="x")
-        made = alice.call("create_session").structured_content
-        assert made is not None
-        foreign = carol.text("execute_code", code="1", session=made["session"])
+        created = alice.call("create_session").structured_content
+        assert created is not None
+        foreign = carol.text("execute_code", code="1", session=created["session"])
         unknown = carol.text("execute_code", code="1", session="ks-" + "0" * 32)
-        assert foreign.replace(made["session"], "") == unknown.replace("ks-" + "0" * 32, "")
-        assert "[ok:" in alice.text("execute_code", code="1", session=made["session"])
+        assert foreign.replace(created["session"], "") == unknown.replace("ks-" + "0" * 32, "")
+        assert "[ok:" in alice.text("execute_code", code="1", session=created["session"])
 
 
 def test_a_user_is_one_client_with_whatever_program(server: tuple[Server, str]) -> None:
     running, _ = server
-    with logged_in(running, "erin") as one, logged_in(running, "erin") as other, logged_in(running, "frank") as frank:
-        one.text("execute_code", code="x = 'from the one'")
+    with logged_in(running, "erin") as item, logged_in(running, "erin") as other, logged_in(running, "frank") as frank:
+        item.text("execute_code", code="x = 'from the one'")
         assert "from the one" in other.text("execute_code", code="x")
         assert other.call("create_session").is_error is False
-        for agent in (one, other):
+        for agent in (item, other):
             assert "your limit is 2" in agent.text("create_session")
         assert frank.call("create_session").is_error is False
 

@@ -55,11 +55,11 @@ def test_files_that_cells_can_change_do_not_decide_about_callers(option: str, tm
     own = tmp_path / "work" / "one"
     own.mkdir(parents=True)
     (own / "auth.py").write_text("raise SystemExit('it was run')")
-    given = {"--tokens": "work/one/auth.py", "--auth": "work/one/auth.py:provider", "--jwt-keys": "work/one/auth.py"}[option]
+    value = {"--tokens": "work/one/auth.py", "--auth": "work/one/auth.py:provider", "--jwt-keys": "work/one/auth.py"}[option]
     more = ["--jwt-issuer", "i", "--jwt-audience", "a"] if option == "--jwt-keys" else []
     (tmp_path / "link").symlink_to(own)
-    for place in (given, given.replace("work/one", "link")):
-        done = in_process(tmp_path, "mcp", "--http", "--isolation", "local", "--workspace", "work", option, place, *more)
+    for location in (value, value.replace("work/one", "link")):
+        done = in_process(tmp_path, "mcp", "--http", "--isolation", "local", "--workspace", "work", option, location, *more)
         assert done.returncode == 125
         assert "must not be in a session's directory" in " ".join(done.stderr.split())
 

@@ -22,21 +22,21 @@ def test_the_command_refuses_a_bound_that_is_none(tmp_path: Path, in_process: Co
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> None:
     with (
-        server.client(era, x_kernelexec_agent=f"few-{era}") as one,
+        server.client(era, x_kernelexec_agent=f"few-{era}") as item,
         server.client(era, x_kernelexec_agent=f"other-{era}") as other,
     ):
-        asked = [one.start("execute_code", code="1", session=f"s{number}") for number in range(6)]
+        asked = [item.start("execute_code", code="1", session=f"s{number}") for number in range(6)]
         answer = [text_of(call.result(BOUND)) for call in asked]
         assert sum("You have 2 open sessions and your limit is 2: end one with close_session." in text for text in answer) == 4
-        assert "your limit is 2" in one.text("create_session")
+        assert "your limit is 2" in item.text("create_session")
         assert "[ok:" in other.text("execute_code", code="1")
-        opened = [row["name"] for row in one.rows("list_sessions", "sessions")]
+        opened = [row["name"] for row in item.rows("list_sessions", "sessions")]
         assert len(opened) == 2
-        assert "[ok:" in one.text("execute_code", code="1", session=opened[0])
-        one.text("close_session", session=opened[0])
-        handle = one.call("create_session").structured_content["session"]  # type: ignore[index]
-        assert "[ok:" in one.text("execute_code", code="1", session=handle)
-        assert "your limit is 2" in one.text("execute_code", code="1", session="another")
+        assert "[ok:" in item.text("execute_code", code="1", session=opened[0])
+        item.text("close_session", session=opened[0])
+        handle = item.call("create_session").structured_content["session"]  # type: ignore[index]
+        assert "[ok:" in item.text("execute_code", code="1", session=handle)
+        assert "your limit is 2" in item.text("execute_code", code="1", session="another")
 
 
 def test_names_of_agents_are_no_way_around_the_quota_of_an_authenticated_user(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_names_of_agents_are_no_way_around_the_quota_of_an_authenticated_user(tm
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    place = tmp_path_factory.mktemp("quotas")
-    with serving(place, "--max-sessions", "2", "--calls-per-minute", "30") as found:
-        yield found
+    directory = tmp_path_factory.mktemp("quotas")
+    with serving(directory, "--max-sessions", "2", "--calls-per-minute", "30") as actual:
+        yield actual
 
 
 def test_a_client_that_calls_too_often_learns_when_to_call_again(server: Server) -> None:

@@ -21,15 +21,15 @@ PLOT = "import pathlib\npathlib.Path('a b.png').write_bytes(b'\\x89PNG\\r\\n\\x1
 
 @pytest.fixture(scope="module", params=ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    place = tmp_path_factory.mktemp("resources")
-    with connected(transport(place, "--secret", "TOKEN=env:KX_TOKEN", KX_TOKEN="s3cr3t-value"), request.param) as found:  # noqa: S106
-        yield found
+    directory = tmp_path_factory.mktemp("resources")
+    with connected(transport(directory, "--secret", "TOKEN=env:KX_TOKEN", KX_TOKEN="s3cr3t-value"), request.param) as actual:  # noqa: S106
+        yield actual
 
 
 def read(agent: Agent, address: str) -> tuple[str, str | bytes]:
     """The media type and the content of a resource."""
-    (found,) = agent.do("read_resource", f"kernelexec://sessions/{address}")
-    return found.mime_type, found.text if hasattr(found, "text") else base64.b64decode(found.blob)
+    (actual,) = agent.do("read_resource", f"kernelexec://sessions/{address}")
+    return actual.mime_type, actual.text if hasattr(actual, "text") else base64.b64decode(actual.blob)
 
 
 def refused(agent: Agent, address: str) -> str:
@@ -40,7 +40,7 @@ def refused(agent: Agent, address: str) -> str:
 
 
 def test_the_addresses_are_listed(agent: Agent) -> None:
-    listed = {found.uri_template: found.mime_type for found in agent.do("list_resource_templates")}
+    listed = {actual.uri_template: actual.mime_type for actual in agent.do("list_resource_templates")}
     assert listed == {
         "kernelexec://sessions/{session}/notebook": "application/x-ipynb+json",
         "kernelexec://sessions/{session}/output/{execution_id}": "text/plain",
@@ -147,7 +147,7 @@ def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:
 
 def test_files_are_offered_with_their_tools_only(tmp_path: Path) -> None:
     with connected(transport(tmp_path, "--tools", "core"), "auto") as agent:
-        assert [found.uri_template.rpartition("/")[2] for found in agent.do("list_resource_templates")] == [
+        assert [actual.uri_template.rpartition("/")[2] for actual in agent.do("list_resource_templates")] == [
             "notebook",
             "{execution_id}",
         ]

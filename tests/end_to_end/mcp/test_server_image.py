@@ -42,8 +42,8 @@ _NANO = 10**9
 def services() -> dict[str, Any]:
     """The compose file's services, variables replaced by what is used where they are not set."""
     text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", COMPOSE.read_text(encoding="utf-8"))
-    found = yaml.safe_load(text)
-    services: dict[str, Any] = found["services"]
+    actual = yaml.safe_load(text)
+    services: dict[str, Any] = actual["services"]
     return services
 
 
@@ -66,11 +66,11 @@ def as_started(service: dict[str, Any], volume: str, tokens: Path) -> tuple[dict
         "stop_signal": "SIGTERM",
         "healthcheck": {"test": check["test"], "retries": check["retries"], **times, "interval": _NANO},
     }
-    place = service["volumes"][0].partition(":")[2]
+    directory = service["volumes"][0].partition(":")[2]
     path, _, options = service["tmpfs"][0].partition(":")
     host = {
         "port_bindings": {int(inside): (address, None)},
-        "binds": [f"{volume}:{place}", f"{tokens}:/run/secrets/{service['secrets'][0]}:ro"],
+        "binds": [f"{volume}:{directory}", f"{tokens}:/run/secrets/{service['secrets'][0]}:ro"],
         "init": service["init"],
         "read_only": service["read_only"],
         "cap_drop": service["cap_drop"],
@@ -92,8 +92,8 @@ class Served:
 
     @property
     def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.engine.api.inspect_container(self.container)
-        return found
+        actual: dict[str, Any] = self.engine.api.inspect_container(self.container)
+        return actual
 
     @property
     def url(self) -> str:
@@ -121,10 +121,10 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def image(engine: Engine) -> str:
     """The server's image, of this very state of the package: built where it is of another one."""
-    made = recipe("server")
-    if not any(found.current and made.tag in found.names for found in built_images(engine)):
-        build_image(engine, BuildOrder(made, base_image=BASE, authorities=own_authorities()))
-    return made.tag
+    created = recipe("server")
+    if not any(actual.current and created.tag in actual.names for actual in built_images(engine)):
+        build_image(engine, BuildOrder(created, base_image=BASE, authorities=own_authorities()))
+    return created.tag
 
 
 @contextmanager
@@ -139,9 +139,9 @@ def started(engine: Engine, image: str, tokens: Path) -> Iterator[Served]:
     try:
         container = engine.create(None, settings, host)
         engine.start(container)
-        found = Served(engine, container, token)
-        found.healthy()
-        yield found
+        actual = Served(engine, container, token)
+        actual.healthy()
+        yield actual
     finally:
         if container:
             engine.remove(container)
@@ -151,14 +151,14 @@ def started(engine: Engine, image: str, tokens: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def served(engine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(engine, image, tmp_path_factory.mktemp("secret") / "tokens") as found:
-        yield found
+    with started(engine, image, tmp_path_factory.mktemp("secret") / "tokens") as actual:
+        yield actual
 
 
 @pytest.fixture
 def agent(served: Served) -> Iterator[Agent]:
-    with connected(served.transport(served.token), "auto") as found:
-        yield found
+    with connected(served.transport(served.token), "auto") as actual:
+        yield actual
 
 
 @needs_engine
@@ -235,10 +235,10 @@ def test_kernels_beside_the_server_are_chosen_by_a_profile_and_have_the_same_pat
 
 
 def test_the_compose_file_and_the_image_ask_for_health_in_the_same_way() -> None:
-    found = re.search(r"^HEALTHCHECK .*\\\n\s+CMD (\[.*\])$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert found
+    actual = re.search(r"^HEALTHCHECK .*\\\n\s+CMD (\[.*\])$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert actual
     for service in services().values():
-        assert service["healthcheck"]["test"] == ["CMD", *json.loads(found[1])]
+        assert service["healthcheck"]["test"] == ["CMD", *json.loads(actual[1])]
 
 
 def test_the_image_installs_what_the_package_asks_for() -> None:

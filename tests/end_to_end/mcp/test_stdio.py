@@ -131,10 +131,10 @@ def test_a_client_whose_pipes_break_ends_the_server(tmp_path: Path) -> None:
 
 def test_a_file_can_be_standard_input(tmp_path: Path) -> None:
     (tmp_path / "given").write_text("{\n")
-    with (tmp_path / "given").open() as given:
+    with (tmp_path / "given").open() as value:
         words = [COMMAND, "mcp", "--isolation", "local"]
         done = subprocess.run(
-            words, cwd=tmp_path, env=environment(), stdin=given, capture_output=True, check=False, timeout=BOUND
+            words, cwd=tmp_path, env=environment(), stdin=value, capture_output=True, check=False, timeout=BOUND
         )
     assert done.returncode == 0
     assert json.loads(done.stdout)["error"]["code"] == -32700

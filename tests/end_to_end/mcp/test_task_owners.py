@@ -17,10 +17,10 @@ from tests.support.mcp_task_clients import LONG, META, METHODS, Knowing, answer_
 def test_a_strangers_task_is_one_that_there_is_not(tmp_path: Path) -> None:
     with (
         serving(tmp_path) as server,
-        server.client("auto", x_kernelexec_agent="one", options={"extensions": [Knowing()]}) as one,
+        server.client("auto", x_kernelexec_agent="one", options={"extensions": [Knowing()]}) as item,
         server.client("auto", x_kernelexec_agent="other", options={"extensions": [Knowing()]}) as other,
     ):
-        task = begin(one, "execute_code", code="import time; time.sleep(3); print('mine')")
+        task = begin(item, "execute_code", code="import time; time.sleep(3); print('mine')")
         begin(other, "execute_code", code="import time; time.sleep(3)")
         for method, more in METHODS.items():
             output = []
@@ -30,7 +30,7 @@ def test_a_strangers_task_is_one_that_there_is_not(tmp_path: Path) -> None:
                 output.append((caught.value.error.code, caught.value.error.message.replace(number, "")))
             assert output[0] == output[1]
             assert output[0][0] == UNKNOWN
-        assert "mine" in text_of(answer_of(until(one, task.task_id, "completed")))
+        assert "mine" in text_of(answer_of(until(item, task.task_id, "completed")))
         body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"taskId": task.task_id, "_meta": META}}
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", "mcp-name": "other"}
         headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": "tasks/get", "x-kernelexec-agent": "one"}

@@ -282,5 +282,5 @@ def test_a_cancelled_call_does_not_end_what_is_a_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_the_server_says_that_it_knows_tasks_where_that_can_be_reported(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
-        found = client.answer(client.ask("server/discover")) if era == "auto" else json.loads(client.lines[0])
-    assert (TASKS in (found["result"]["capabilities"].get("extensions") or {})) == (era == "auto")
+        actual = client.answer(client.ask("server/discover")) if era == "auto" else json.loads(client.lines[0])
+    assert (TASKS in (actual["result"]["capabilities"].get("extensions") or {})) == (era == "auto")

@@ -19,8 +19,8 @@ FRAME = "import pandas as pd\nframe = pd.DataFrame({'a': [1, 2, 3]})"
 
 @pytest.fixture(scope="module", params=ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    with connected(transport(tmp_path_factory.mktemp("served")), request.param) as found:
-        yield found
+    with connected(transport(tmp_path_factory.mktemp("served")), request.param) as actual:
+        yield actual
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def structure(result: Any) -> dict[str, Any]:
-    found: dict[str, Any] = result.structured_content
-    assert list(found)[:7] == SEVEN
+    actual: dict[str, Any] = result.structured_content
+    assert list(actual)[:7] == SEVEN
     assert not result.is_error
-    return found
+    return actual
 
 
 def test_a_frame_of_one_call_is_plotted_in_the_next(agent: Agent, name: str) -> None:
@@ -98,9 +98,9 @@ def test_long_output_is_shown_at_both_ends_and_read_on(agent: Agent, name: str) 
     assert len(text) < 20_500
     assert "line 0\n" in text
     assert text.endswith("line 19999")
-    found = re.search(rf"read_output\(execution_id='{execution_id}', offset=(\d+)\)", text)
-    assert found is not None
-    page = agent.text("read_output", execution_id=execution_id, offset=int(found[1]), limit=100)
+    actual = re.search(rf"read_output\(execution_id='{execution_id}', offset=(\d+)\)", text)
+    assert actual is not None
+    page = agent.text("read_output", execution_id=execution_id, offset=int(actual[1]), limit=100)
     shown = text[: text.index("\n[... ")].split("\n", 1)[1]
     everything = "".join(f"line {i}\n" for i in range(20000))
     assert shown + page[:50] == everything[: len(shown) + 50]
@@ -148,32 +148,32 @@ def test_pictures_together_fit_into_one_answer(agent: Agent, name: str) -> None:
 
 def test_a_command_that_works_has_the_seven_fields(agent: Agent, name: str) -> None:
     agent.call("execute_command", command="mkdir -p sub && cd sub && export MODE=fast", session=name)
-    found = structure(agent.call("execute_command", command="pwd; echo $MODE >&2", session=name))
-    assert (found["success"], found["exit_code"], found["stderr"]) == (True, 0, "fast\n")
-    assert found["stdout"].endswith(f"/workspaces/{name}/sub\n")
-    assert (found["status"], found["state"], found["timed_out"], found["truncated"]) == ("ok", "kept", False, False)
-    assert found["execution_time"] > 0
-    assert found["command"] == "pwd; echo $MODE >&2"
-    assert found["work_dir"] == found["stdout"].strip()
+    actual = structure(agent.call("execute_command", command="pwd; echo $MODE >&2", session=name))
+    assert (actual["success"], actual["exit_code"], actual["stderr"]) == (True, 0, "fast\n")
+    assert actual["stdout"].endswith(f"/workspaces/{name}/sub\n")
+    assert (actual["status"], actual["state"], actual["timed_out"], actual["truncated"]) == ("ok", "kept", False, False)
+    assert actual["execution_time"] > 0
+    assert actual["command"] == "pwd; echo $MODE >&2"
+    assert actual["work_dir"] == actual["stdout"].strip()
 
 
 def test_a_command_that_fails_has_the_seven_fields(agent: Agent, name: str) -> None:
-    found = structure(agent.call("execute_command", command="echo out; echo err >&2; exit 7", session=name))
-    assert [found[field] for field in SEVEN[:4]] == [False, 7, "out\n", "err\n"]
-    assert found["status"] == "error"
+    actual = structure(agent.call("execute_command", command="echo out; echo err >&2; exit 7", session=name))
+    assert [actual[field] for field in SEVEN[:4]] == [False, 7, "out\n", "err\n"]
+    assert actual["status"] == "error"
 
 
 def test_a_command_over_its_timeout_keeps_its_output(agent: Agent, name: str) -> None:
-    found = structure(agent.call("execute_command", command="echo first; sleep 60", timeout=0.5, session=name))
-    assert [found[field] for field in SEVEN[:3]] == [False, 124, "first\n"]
-    assert (found["timed_out"], found["state"]) == (True, "kept")
-    assert any("larger timeout" in note for note in found["notes"])
+    actual = structure(agent.call("execute_command", command="echo first; sleep 60", timeout=0.5, session=name))
+    assert [actual[field] for field in SEVEN[:3]] == [False, 124, "first\n"]
+    assert (actual["timed_out"], actual["state"]) == (True, "kept")
+    assert any("larger timeout" in note for note in actual["notes"])
 
 
 def test_a_command_that_still_runs_says_so(agent: Agent, name: str) -> None:
-    found = structure(agent.call("execute_command", command="echo first; sleep 2; echo last", wait=0.8, session=name))
-    assert (found["success"], found["exit_code"], found["status"], found["stdout"]) == (False, None, "running", "first\n")
-    assert "last" in agent.text("wait_execution", execution_id=found["execution_id"])
+    actual = structure(agent.call("execute_command", command="echo first; sleep 2; echo last", wait=0.8, session=name))
+    assert (actual["success"], actual["exit_code"], actual["status"], actual["stdout"]) == (False, None, "running", "first\n")
+    assert "last" in agent.text("wait_execution", execution_id=actual["execution_id"])
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_a_command_that_still_runs_says_so(agent: Agent, name: str) -> None:
     ],
 )
 def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments: dict[str, Any], reason: str) -> None:
-    found = structure(agent.call("execute_command", **({"session": "refusals"} | arguments)))
-    assert [found[field] for field in (*SEVEN[:3], "execution_time")] == [False, -1, "", 0.0]
-    assert reason in found["stderr"]
-    assert found["command"] == arguments["command"]
+    actual = structure(agent.call("execute_command", **({"session": "refusals"} | arguments)))
+    assert [actual[field] for field in (*SEVEN[:3], "execution_time")] == [False, -1, "", 0.0]
+    assert reason in actual["stderr"]
+    assert actual["command"] == arguments["command"]
 
 
 @pytest.mark.parametrize(
@@ -297,11 +297,11 @@ def test_variables_are_listed_also_while_a_cell_runs(agent: Agent, name: str) ->
 def test_code_is_tested_apart_from_the_session(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="x = 1", session=name)
     cases = ["half(4) == 2", "half(x) == 2", "x.none", "import os; os._exit(0)"]
-    found = agent.call("run_tests", code="def half(n): return n / 2", cases=cases, session=name).structured_content
-    assert found is not None
-    assert (found["ok"], found["summary"], found["error"]) == (False, "1 PASS, 1 FAIL, 2 ERROR", None)
-    assert [case["verdict"] for case in found["cases"]] == ["PASS", "FAIL", "ERROR", "ERROR"]
-    assert found["cases"][1]["message"] == "half(x) == 2 does not hold; half(x) is 0.5"
+    actual = agent.call("run_tests", code="def half(n): return n / 2", cases=cases, session=name).structured_content
+    assert actual is not None
+    assert (actual["ok"], actual["summary"], actual["error"]) == (False, "1 PASS, 1 FAIL, 2 ERROR", None)
+    assert [case["verdict"] for case in actual["cases"]] == ["PASS", "FAIL", "ERROR", "ERROR"]
+    assert actual["cases"][1]["message"] == "half(x) == 2 does not hold; half(x) is 0.5"
     refused = agent.call("run_tests", code="!sudo ls", cases=["True"], session=name)
     assert refused.is_error
     assert "rule 'sudo'" in text_of(refused)

@@ -28,9 +28,9 @@ def test_every_tool_is_in_one_group() -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize(("given", "groups"), [("core", ["core"]), ("files, tests", ["core", "tests", "files"])])
-def test_only_what_is_named_is_served(given: str, groups: list[str], era: str, tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--tools", given), era) as agent:
+@pytest.mark.parametrize(("settings", "groups"), [("core", ["core"]), ("files, tests", ["core", "tests", "files"])])
+def test_only_what_is_named_is_served(settings: str, groups: list[str], era: str, tmp_path: Path) -> None:
+    with connected(transport(tmp_path, "--tools", settings), era) as agent:
         assert names(agent) == [tool for group in groups for tool in GROUPS[group]]
         assert ("list_files" in str(agent.client.instructions)) == ("files" in groups)
         assert "list_background" not in names(agent)
@@ -54,24 +54,24 @@ def test_what_is_no_group_or_directory_is_refused(
 
 
 def test_a_clients_entry_has_the_directory_of_wheels_by_its_path_and_the_network_by_its_word() -> None:
-    for given, found in (("wheels", "/base/wheels"), ("network", "network"), ("/w", "/w")):
-        assert make_server_entry(["--packages-from", given], cwd="/base")["args"][-1] == found
+    for settings, actual in (("wheels", "/base/wheels"), ("network", "network"), ("/w", "/w")):
+        assert make_server_entry(["--packages-from", settings], cwd="/base")["args"][-1] == actual
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("wheels")
-    made_wheel(place, "lower", "2.0")
-    made_wheel(place, "upper", "3.1", requires="lower>=1", code="import lower")
-    return place
+    location = tmp_path_factory.mktemp("wheels")
+    made_wheel(location, "lower", "2.0")
+    made_wheel(location, "upper", "3.1", requires="lower>=1", code="import lower")
+    return location
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Agent]:
-    place = tmp_path_factory.mktemp("packages")
+    location = tmp_path_factory.mktemp("packages")
     options = ("--packages-from", str(wheels), "--network", "none", "--blocked-commands", "pip install lower.*")
-    with connected(transport(place, *options), "auto") as found:
-        yield found
+    with connected(transport(location, *options), "auto") as actual:
+        yield actual
 
 
 def install(agent: Agent, *packages: str, **more: Any) -> dict[str, Any]:

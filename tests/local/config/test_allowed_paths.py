@@ -85,10 +85,10 @@ def test_they_count_from_the_current_directory_or_the_home(base: Path, monkeypat
         assert executor.session("b", work_dir=base / "also").workspace == base / "also"
 
 
-@pytest.mark.parametrize("given", [[""], "a", [5], ["a\0"], [None]])
-def test_what_is_no_path_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("settings", [[""], "a", [5], ["a\0"], [None]])
+def test_what_is_no_path_is_refused(settings: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"^Configuration: allowed_paths"):
-        load("local", config={"allowed_paths": given})
+        load("local", config={"allowed_paths": settings})
 
 
 def test_a_command_starts_within_the_workspace_only(base: Path) -> None:

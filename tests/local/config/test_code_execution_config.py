@@ -15,17 +15,17 @@ WHERE = "import os; print(os.getcwd())"
 def test_sessions_work_in_the_directory_that_is_named_which_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
-    given = {"work_dir": "deep/coding", "use_docker": False, "timeout": 30}
-    with Executor(code_execution_config=given, workspace=tmp_path / "w") as executor:
+    value = {"work_dir": "deep/coding", "use_docker": False, "timeout": 30}
+    with Executor(code_execution_config=value, workspace=tmp_path / "w") as executor:
         assert executor.session("a").execute(WHERE).stdout == f"{tmp_path}/deep/coding\n"
         assert executor.session("b", work_dir="own").execute(WHERE).stdout == f"{tmp_path}/own\n"
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    given = {"work_dir": tmp_path / "file", "use_docker": False}
+    value = {"work_dir": tmp_path / "file", "use_docker": False}
     with (
-        Executor(code_execution_config=given, workspace=tmp_path / "w") as executor,
+        Executor(code_execution_config=value, workspace=tmp_path / "w") as executor,
         pytest.raises(InvalidWorkDir, match="file cannot be made: File exists"),
     ):
         executor.session()

@@ -38,13 +38,13 @@ TROUBLE = {
 
 async def agent(session: AsyncSession, number: int) -> list[tuple[str, ExecutionResult]]:
     choose = random.Random(number)  # noqa: S311 - a reproducible choice of troubles
-    found: list[tuple[str, ExecutionResult]] = []
+    actual: list[tuple[str, ExecutionResult]] = []
     for cell in range(CELLS):
         mark = f"<{number}:{cell}>"
         kind = choose.choice(["plain", "plain", "plain", *TROUBLE])
         code = TROUBLE[kind].format(mark=mark) if kind != "plain" else f"me = {number}\nprint({mark!r})\nme"
         result = await session.execute(code, timeout=0.5 if kind in ("timeout", "command") else 60)
-        found.append((kind, result))
+        actual.append((kind, result))
         assert mark in result.text, (kind, result)
         assert result.text.count("<") == result.text.count(f"<{number}:"), result.text
         match kind:
@@ -58,7 +58,7 @@ async def agent(session: AsyncSession, number: int) -> list[tuple[str, Execution
                 assert (result.status, result.state) == ("error", "kept")
             case _:
                 assert result.status == "ok"
-    return found
+    return actual
 
 
 def test_twenty_sessions_with_trouble_leave_nothing_behind(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_twenty_sessions_with_trouble_leave_nothing_behind(tmp_path: Path) -> No
 
     results = asyncio.run(run())
 
-    kinds = {kind for found in results for kind, _ in found}
+    kinds = {kind for actual in results for kind, _ in actual}
     assert kinds == {"plain", *TROUBLE}
-    ids = {result.execution_id for found in results for _, result in found}
+    ids = {result.execution_id for actual in results for _, result in actual}
     assert len(ids) == SESSIONS * CELLS
     after = (descriptors(), marked_processes(), runtime_directories(), [p.pid for p in processes_of(os.getpid())])
     assert after == before
@@ -116,9 +116,9 @@ def test_the_bound_of_sessions_is_a_typed_refusal(tmp_path: Path) -> None:
 def test_calls_at_once_for_one_name_make_one_session(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
-            found = await asyncio.gather(*(executor.session("one") for _ in range(10)))
-            assert len({id(session) for session in found}) == 1
-            assert found[0].kernel_epoch == 1
+            actual = await asyncio.gather(*(executor.session("one") for _ in range(10)))
+            assert len({id(session) for session in actual}) == 1
+            assert actual[0].kernel_epoch == 1
 
     asyncio.run(run())
 
@@ -184,10 +184,10 @@ def test_what_is_forgotten_of_cells_is_freed_at_once(tmp_path: Path) -> None:
                 await session.execute(code, on_output=heard.append)
             gc.disable()
             try:
-                turns = sum(isinstance(found, CellRun) for found in gc.get_objects())
+                turns = sum(isinstance(actual, CellRun) for actual in gc.get_objects())
                 for code in codes * 2:
                     await session.execute(code, on_output=heard.append)
-                return sum(isinstance(found, CellRun) for found in gc.get_objects()) - turns
+                return sum(isinstance(actual, CellRun) for actual in gc.get_objects()) - turns
             finally:
                 gc.enable()
 

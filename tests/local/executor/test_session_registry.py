@@ -28,7 +28,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     left = OrphanedSessionFile("a", tmp_path / "ws" / "a", tmp_path / "left", None, Handover(1, "token", {}, {}))
     left.directory.mkdir()
     given_up: list[OrphanedSessionFile] = []
-    found: list[SessionResources] = []
+    actual: list[SessionResources] = []
 
     async def inherit(_self: ExecutorDirectories) -> list[tuple[Path, OrphanedSessionFile]]:
         return [(tmp_path, left)]
@@ -40,7 +40,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
         asked.set()
         assert opened.wait(BOUND)
         belongings, was = adopted_resources(what, root, config, *more)
-        found.append(belongings)
+        actual.append(belongings)
         return belongings, was
 
     monkeypatch.setattr(ExecutorDirectories, "adopt_orphans", inherit)
@@ -65,5 +65,5 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     [reported] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
     assert reported.__dict__["reason"].startswith("A session 'a' is open already: ")
     assert given_up == [left]
-    assert found[0].journal is not None
-    assert found[0].journal._fd is None
+    assert actual[0].journal is not None
+    assert actual[0].journal._fd is None

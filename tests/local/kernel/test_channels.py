@@ -31,13 +31,13 @@ def serving(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that listens, and says how many bytes its first client sent."""
     with subprocess.Popen([sys.executable, "-c", SERVER, str(path)], stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert said_by(server) == "listening\n"
+            assert output_of(server) == "listening\n"
             yield server
         finally:
             server.kill()
 
 
-def said_by(server: subprocess.Popen[str]) -> str:
+def output_of(server: subprocess.Popen[str]) -> str:
     assert server.stdout is not None
     return server.stdout.readline()
 
@@ -47,17 +47,17 @@ def test_another_process_is_connected_where_no_process_is_expected_or_it_is_the_
         with serving(short_path / name) as server:
             with open_pinned(short_path / name, uid=UID, belongs=server.pid.__eq__ if expected else lambda _: True) as ours:
                 ours.sendall(b"12345")
-            assert said_by(server) == "5\n"
+            assert output_of(server) == "5\n"
 
 
 def test_a_socket_served_by_another_process_is_refused_before_a_byte_is_written(short_path: Path) -> None:
     with serving(short_path / "s") as server:
         assert_refused(short_path / "s", f"served by process {server.pid}", pid=os.getpid())
-        assert said_by(server) == "0\n"
+        assert output_of(server) == "0\n"
 
 
 def test_the_socket_of_another_daemon_under_a_second_name_is_refused_before_a_byte_is_written(short_path: Path) -> None:
     with serving(short_path / "daemon") as server:
         (short_path / "s").hardlink_to(short_path / "daemon")
         assert_refused(short_path / "s", f"served by process {server.pid}", pid=os.getpid())
-        assert said_by(server) == "0\n"
+        assert output_of(server) == "0\n"

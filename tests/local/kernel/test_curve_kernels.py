@@ -47,8 +47,8 @@ def with_kernel(path: Path, use: Use, transport: Transport = "curve", **settings
     async def run() -> None:
         config = Config(isolation="local", **settings)
         async with anyio.create_task_group() as tasks:
-            place = LocalBackend(config, str(path), transport=transport)
-            kernel = Kernel(config, RuntimeDirectory(path / "1"), cwd=str(path), identity=b"me", backend=place)
+            location = LocalBackend(config, str(path), transport=transport)
+            kernel = Kernel(config, RuntimeDirectory(path / "1"), cwd=str(path), identity=b"me", backend=location)
             await kernel.start(tasks)
             try:
                 await use(kernel)
@@ -71,9 +71,9 @@ async def text_of(kernel: Kernel, code: str) -> str:
 
 
 def connection_to(path: Path) -> Connection:
-    found = RuntimeDirectory(path / "1").read_connection()
-    assert found is not None
-    return found
+    actual = RuntimeDirectory(path / "1").read_connection()
+    assert actual is not None
+    return actual
 
 
 def test_nothing_is_left_behind(short_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_left_behind(short_path: Path) -> None:
     # one that an earlier test's loop left may end at any time; a new one is ours, and ends when its loop has
     wait_until(lambda: not set(threading.enumerate()) - threads)
     assert not marked_processes()
-    assert [place.name for place in short_path.rglob("*")] == ["temporary"]
+    assert [location.name for location in short_path.rglob("*")] == ["temporary"]
 
 
 def test_a_kernel_costs_three_sockets(short_path: Path) -> None:
@@ -378,5 +378,5 @@ def test_the_order_says_all_that_a_kernel_elsewhere_needs(short_path: Path) -> N
     assert zmq.utils.z85.decode(order["connection"]["curve_publickey"]) == connection.server_key
     assert reported.connection_file.stat().st_mode & 0o777 == 0o600
     assert reported.read_connection() == connection
-    assert sorted(place.name for place in reported.path.iterdir()) == ["connection.json"]
+    assert sorted(location.name for location in reported.path.iterdir()) == ["connection.json"]
     reported.remove()

@@ -25,12 +25,12 @@ from tests.support.takeovers import BOUND, gone, kernel_at, kernel_pid, kill_aft
 GATE = "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.01)\n"
 
 
-def resumed(place: Path, then: Callable[[Kernel, Execution], Awaitable[None]] | None = None) -> tuple[Execution, Collector]:
+def resumed(directory: Path, then: Callable[[Kernel, Execution], Awaitable[None]] | None = None) -> tuple[Execution, Collector]:
     """The cell of the owner that died, taken over, when it has ended."""
     collector = Collector(settings().output)
 
     async def take() -> Execution:
-        async with taken_over(place) as kernel:
+        async with taken_over(directory) as kernel:
             execution = await kernel.client.resume("cell", collector, Collector(settings().output), patience=BOUND)
             assert execution is not None
             if then is not None:
@@ -44,24 +44,24 @@ def resumed(place: Path, then: Callable[[Kernel, Execution], Awaitable[None]] | 
     return asyncio.run(take()), collector
 
 
-def refusal(place: Path, *, budget: float = BOUND) -> str:
+def refusal(directory: Path, *, budget: float = BOUND) -> str:
     """Why a kernel is not taken over."""
 
     async def take() -> str:
-        handover = Handover.read(place)
+        handover = Handover.read(directory)
         assert handover is not None
         async with anyio.create_task_group() as tasks:
             with pytest.raises(KernelStartFailed) as refused:
-                await kernel_at(place, budget=budget).take_over(tasks, handover)
+                await kernel_at(directory, budget=budget).take_over(tasks, handover)
         return str(refused.value)
 
     return asyncio.run(take())
 
 
 @contextmanager
-def listener(place: Path) -> Iterator[None]:
+def listener(directory: Path) -> Iterator[None]:
     """Another client of a kernel, which has subscribed to all that it publishes."""
-    client = BlockingKernelClient(connection_file=str(place / "1" / "connection.json"))
+    client = BlockingKernelClient(connection_file=str(directory / "1" / "connection.json"))
     client.load_connection_file()
     client.start_channels()
     try:
@@ -72,9 +72,9 @@ def listener(place: Path) -> Iterator[None]:
         client.stop_channels()
 
 
-def opener(place: Path) -> Callable[[Kernel, Execution], Awaitable[None]]:
+def opener(directory: Path) -> Callable[[Kernel, Execution], Awaitable[None]]:
     async def open_gate(_kernel: Kernel, _execution: Execution) -> None:
-        (place / "gate").touch()
+        (directory / "gate").touch()
 
     return open_gate
 
@@ -89,9 +89,9 @@ def test_output_from_before_meanwhile_and_after_is_there_once_and_in_order(short
         wait_until((short_path / "done").exists)
         execution, collector = resumed(short_path, opener(short_path))
     assert execution.end == "complete"
-    *found, last = collector.outputs()
+    *actual, last = collector.outputs()
     expected: list[Output] = [Stream("stdout", "before\n"), DisplayData({"text/plain": "shown"}), Stream("stderr", "told\n")]
-    assert found == [*expected, Stream("stdout", "meanwhile\nafter\n")]
+    assert actual == [*expected, Stream("stdout", "meanwhile\nafter\n")]
     assert getattr(last, "data", None) == {"text/plain": "42"}
     assert not collector.has_cuts
     assert not (short_path / "1").exists()

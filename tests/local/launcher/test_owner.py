@@ -21,11 +21,11 @@ PATIENCE = 1.5
 
 
 @contextmanager
-def guarded(place: Path, patience: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def guarded(directory: Path, patience: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A guard with a program of its own, and the descriptor by which this process owns it."""
-    os.mkfifo(place / "owner", 0o600)
-    fd = os.open(place / "owner", os.O_RDWR | os.O_NONBLOCK)
-    order = json.dumps({"owner": str(place / "owner"), "grace_seconds": patience})
+    os.mkfifo(directory / "owner", 0o600)
+    fd = os.open(directory / "owner", os.O_RDWR | os.O_NONBLOCK)
+    order = json.dumps({"owner": str(directory / "owner"), "grace_seconds": patience})
     program = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(600)"]
     command = [sys.executable, "-I", "-S", str(LAUNCHER), "--guard", *program]
     environ = os.environ | {"KERNELEXEC_LAUNCH": order}

@@ -65,15 +65,15 @@ def test_ipython_shows_no_exception_of_a_group() -> None:
 @pytest.mark.skipif(getattr(sys.flags, "thread_inherit_context", False), reason="threads inherit contexts on this Python")
 def test_threads_and_pools_do_not_inherit_the_context() -> None:
     cell: ContextVar[int] = ContextVar("cell", default=0)
-    found: list[int] = []
+    actual: list[int] = []
 
     def start() -> None:
         cell.set(1)
-        thread = threading.Thread(target=lambda: found.append(cell.get()))
+        thread = threading.Thread(target=lambda: actual.append(cell.get()))
         thread.start()
         thread.join()
         with ThreadPoolExecutor(1) as pool:
-            found.append(pool.submit(cell.get).result())
+            actual.append(pool.submit(cell.get).result())
 
     copy_context().run(start)
-    assert found == [0, 0]
+    assert actual == [0, 0]

@@ -99,10 +99,10 @@ SOURCES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob
 
 
 def test_no_other_module_asks_which_system_it_is() -> None:
-    found = {(name, what) for name, path in SOURCES.items() if name not in ASKING for what in asked(path)}
-    assert found == BELOW
+    actual = {(name, what) for name, path in SOURCES.items() if name not in ASKING for what in asked(path)}
+    assert actual == BELOW
 
 
 def test_no_other_module_imports_what_some_systems_lack() -> None:
-    found = {name for name, path in SOURCES.items() if {*MODULES} & {*imported(path)}}
-    assert found - ASKING == IN_CONTAINERS
+    actual = {name for name, path in SOURCES.items() if {*MODULES} & {*imported(path)}}
+    assert actual - ASKING == IN_CONTAINERS

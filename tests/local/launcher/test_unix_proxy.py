@@ -25,16 +25,16 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def place() -> tuple[str, int]:
+def directory() -> tuple[str, int]:
     address, ports = find_free_ports(("shell",))
     return address, ports["shell"]
 
 
 @pytest.fixture
-def bridge(short_path: Path, place: tuple[str, int]) -> Iterator[Path]:
+def bridge(short_path: Path, directory: tuple[str, int]) -> Iterator[Path]:
     """The socket of a bridge that runs in a process of its own."""
     path = short_path / "s-1"
-    command = [sys.executable, "-c", SERVES, place[0], str(path), str(place[1])]
+    command = [sys.executable, "-c", SERVES, directory[0], str(path), str(directory[1])]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             yield path
@@ -65,17 +65,17 @@ def everything(sock: socket.socket) -> bytes:
     return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
-def test_there_is_no_socket_before_the_port_is_open(bridge: Path, place: tuple[str, int]) -> None:
+def test_there_is_no_socket_before_the_port_is_open(bridge: Path, directory: tuple[str, int]) -> None:
     assert not bridge.exists()
-    with socket.create_server(place) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
+    with socket.create_server(directory) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
         near.sendall(b"there")
         assert far.recv(5) == b"there"
         far.sendall(b"back")
         assert near.recv(4) == b"back"
 
 
-def test_an_end_that_has_sent_all_still_receives(bridge: Path, place: tuple[str, int]) -> None:
-    with socket.create_server(place) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
+def test_an_end_that_has_sent_all_still_receives(bridge: Path, directory: tuple[str, int]) -> None:
+    with socket.create_server(directory) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
         near.sendall(b"question")
         near.shutdown(socket.SHUT_WR)
         assert everything(far) == b"question"
@@ -89,8 +89,8 @@ def test_an_end_that_has_sent_all_still_receives(bridge: Path, place: tuple[str,
         assert everything(near) == answer
 
 
-def test_unread_output_is_not_taken_from_the_sender(bridge: Path, place: tuple[str, int]) -> None:
-    with socket.create_server(place) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
+def test_unread_output_is_not_taken_from_the_sender(bridge: Path, directory: tuple[str, int]) -> None:
+    with socket.create_server(directory) as server, closing(connected(bridge)) as near, closing(accepted(server, near)) as far:
         far.settimeout(2)
         sent = 0
         with suppress(TimeoutError):
@@ -101,16 +101,16 @@ def test_unread_output_is_not_taken_from_the_sender(bridge: Path, place: tuple[s
         assert len(everything(near)) == sent
 
 
-def test_an_end_that_breaks_breaks_the_other(bridge: Path, place: tuple[str, int]) -> None:
-    with socket.create_server(place) as server, closing(connected(bridge)) as near:
+def test_an_end_that_breaks_breaks_the_other(bridge: Path, directory: tuple[str, int]) -> None:
+    with socket.create_server(directory) as server, closing(connected(bridge)) as near:
         far = accepted(server, near)
         far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         far.close()
         assert everything(near) == b""
 
 
-def test_a_closed_port_ends_the_connection_by_the_socket(bridge: Path, place: tuple[str, int]) -> None:
-    with socket.create_server(place):
+def test_a_closed_port_ends_the_connection_by_the_socket(bridge: Path, directory: tuple[str, int]) -> None:
+    with socket.create_server(directory):
         wait_until(bridge.exists)
     with closing(connected(bridge)) as near:
         assert near.recv(1) == b""

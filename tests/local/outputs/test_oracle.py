@@ -48,7 +48,7 @@ def through_kernelexec(path: Path, directory: Path) -> Any:
 
 def joined(outputs: list[Any]) -> list[Any]:
     """Outputs with what the two may write differently made equal: ANSI colours, and where a stream is parted."""
-    found: list[Any] = []
+    actual: list[Any] = []
     for output in copy.deepcopy(outputs):
         if output.output_type == "error":
             blocks = strip_ansi("\n".join(output.traceback)).split("\n\n")
@@ -56,16 +56,16 @@ def joined(outputs: list[Any]) -> list[Any]:
             later = max((number for number, block in enumerate(output.traceback) if block.endswith(CHAINED)), default=0)
             # IPython 9.18 marks another line of an exception that was handled; see launcher/ipython/tracebacks
             output.traceback[:later] = [block.partition("Cell In[")[0] for block in output.traceback[:later]]
-        last = found[-1] if found else None
+        last = actual[-1] if actual else None
         if last and output.output_type == "stream" == last.output_type and output.name == last.name:
             last.text += output.text
         else:
-            found.append(output)
-    for output in found:
+            actual.append(output)
+    for output in actual:
         if output.output_type == "stream":
             text = output.text.replace("\r\n", "\n")  # ipykernel runs !commands on a terminal, which adds returns
             output.text = nbclient.client._RGX_CARRIAGERETURN.sub("", text) if "\r" in text else text
-    return found
+    return actual
 
 
 def test_there_are_notebooks_to_compare() -> None:
@@ -76,9 +76,9 @@ def test_there_are_notebooks_to_compare() -> None:
 def test_outputs_are_those_of_nbclient(path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with it, ipykernel leaves the descriptors of its streams alone
     places = [short_path / name for name in ("theirs", "ours")]
-    for place in places:
-        place.mkdir()
-        shutil.copy(path, place)
+    for location in places:
+        location.mkdir()
+        shutil.copy(path, location)
     theirs, ours = through_nbclient(path, places[0]), through_kernelexec(path, places[1])
     for their_cell, our_cell in zip(theirs.cells, ours.cells, strict=True):
         if their_cell.cell_type == "code":

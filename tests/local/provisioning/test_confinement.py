@@ -174,7 +174,7 @@ def _home(base: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", params=["forked", "started", "idle"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def location(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     base = tmp_path_factory.mktemp("place")
     options: dict[str, dict[str, object]] = {
         "forked": {},
@@ -223,8 +223,8 @@ def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         unix.bind(str(base / "socket"))
         datagrams.bind(str(base / "datagrams"))
         abstract.bind(f"\0{base}")
-        for one in (unix, abstract):
-            one.listen()
+        for item in (unix, abstract):
+            item.listen()
         with Executor("bubblewrap", workspace=base / "workspaces") as executor:
             port = listening.getsockname()[1]
             yield Place(
@@ -234,10 +234,10 @@ def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", FILES | PROCESSES)
-def test_what_is_another_ones_stays_so(place: Place, what: str, way: str) -> None:
-    answer = place.tries((FILES | PROCESSES)[what], way)
+def test_what_is_another_ones_stays_so(location: Place, what: str, way: str) -> None:
+    answer = location.tries((FILES | PROCESSES)[what], way)
     assert answer in ("PermissionError", "OSError", "FileNotFoundError", "ProcessLookupError"), answer
-    assert place.unchanged()
+    assert location.unchanged()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -29,13 +29,13 @@ WAYS = [
 @pytest.fixture
 def escaped(tmp_path: Path) -> Iterator[Path]:
     """A file that a confined process cannot create; at the end it must not be there."""
-    place = tmp_path / "escaped"
-    yield place
-    assert not place.exists()
+    location = tmp_path / "escaped"
+    yield location
+    assert not location.exists()
 
 
-def executor(place: Path, isolation: Any = "local", fork: bool = True, **more: Any) -> Executor:  # noqa: FBT001, FBT002
-    return Executor(isolation, workspace=place / "workspaces", config={"fork_server": fork, **more})
+def executor(location: Path, isolation: Any = "local", fork: bool = True, **more: Any) -> Executor:  # noqa: FBT001, FBT002
+    return Executor(isolation, workspace=location / "workspaces", config={"fork_server": fork, **more})
 
 
 def ends(session: Session) -> None:
@@ -53,22 +53,22 @@ def test_modules_in_a_workspace_that_is_on_the_import_path(
     (workspace := tmp_path / "w").mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{path.format(workspace=workspace)}{os.pathsep}/nowhere")
     monkeypatch.chdir(workspace)
-    with executor(tmp_path, isolation, fork) as made:
-        session = made.session("a", work_dir=workspace)
+    with executor(tmp_path, isolation, fork) as created:
+        session = created.session("a", work_dir=workspace)
         assert session.execute("1").ok
         for name in ("sitecustomize", "json", "socket", "pandas"):
             (workspace / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
         ends(session)
-    with executor(tmp_path, isolation, fork) as made, suppress(KernelStartFailed):
-        made.session("b", work_dir=workspace).execute("1 + 1")
+    with executor(tmp_path, isolation, fork) as created, suppress(KernelStartFailed):
+        created.session("b", work_dir=workspace).execute("1 + 1")
 
 
 @pytest.mark.parametrize(("isolation", "fork"), WAYS)
 @pytest.mark.parametrize("named", ["python", "venv in a context path"])
 def test_an_interpreter_that_cells_can_replace(named: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path) -> None:
     venv = made_venv(tmp_path / "w" / "venv")
-    place = next(venv.glob("lib/python*/site-packages"))
-    (place / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    location = next(venv.glob("lib/python*/site-packages"))
+    (location / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     python = venv / "bin" / "python"
     if named == "python":
         options: dict[str, Any] = {"python": str(python)}
@@ -76,17 +76,19 @@ def test_an_interpreter_that_cells_can_replace(named: str, isolation: str, fork:
     else:
         options = {"programs": {"venv": venv}, "context_paths": [{"path": tmp_path / "w", "permission": "write"}]}
         (workspace := tmp_path / "own").mkdir()
-    with executor(tmp_path, isolation, fork, **options) as made:
-        session = made.session("a", work_dir=workspace)
+    with executor(tmp_path, isolation, fork, **options) as created:
+        session = created.session("a", work_dir=workspace)
         assert session.execute("1").ok
         real = python.resolve()
         code = f"import os\nos.unlink({str(python)!r})\n"
         code += f"open({str(python)!r}, 'w').write('#!/bin/sh\\n(echo out > {escaped}) 2>&-\\nexec {real} \"$@\"\\n')\n"
-        code += f"os.chmod({str(python)!r}, 0o755)\nopen({str(place / 'zz.pth')!r}, 'w').write({ESCAPE.format(str(escaped))!r})"
+        code += (
+            f"os.chmod({str(python)!r}, 0o755)\nopen({str(location / 'zz.pth')!r}, 'w').write({ESCAPE.format(str(escaped))!r})"
+        )
         assert session.execute(code).ok
         ends(session)
-    with executor(tmp_path, isolation, fork, **options) as made, suppress(KernelStartFailed):
-        made.session("b", work_dir=workspace).execute("1 + 1")
+    with executor(tmp_path, isolation, fork, **options) as created, suppress(KernelStartFailed):
+        created.session("b", work_dir=workspace).execute("1 + 1")
 
 
 @needs_bubblewrap
@@ -108,43 +110,43 @@ def test_an_environment_of_our_own_in_the_workspace_is_reported_or_kept(
     (own := tmp_path / "w" / "own").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [*sys.path, str(own)])
     monkeypatch.setattr("kernelexec.provisioning.host.bubblewrap_backend.own_code_paths", lambda: [own])
-    with executor(tmp_path, isolation, fork=False) as made:
-        result = made.session("a", work_dir=tmp_path / "w").execute("open('own/new.py', 'w')")
+    with executor(tmp_path, isolation, fork=False) as created:
+        result = created.session("a", work_dir=tmp_path / "w").execute("open('own/new.py', 'w')")
     if isolation == "bubblewrap":
         assert "Read-only file system" in result.text
         return
     assert f"kernelexec itself is loaded from {own}, which cells can write" in " ".join(result.notes)
     with (
-        executor(tmp_path, isolation, confinement={"level": "required"}) as made,
+        executor(tmp_path, isolation, confinement={"level": "required"}) as created,
         pytest.raises(KernelStartFailed, match="cannot be confined as required: kernelexec itself is loaded from"),
     ):
-        made.session("a", work_dir=tmp_path / "w").execute("1")
+        created.session("a", work_dir=tmp_path / "w").execute("1")
 
 
 @pytest.fixture
 def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A key in a home."""
-    (place := tmp_path / "home" / ".ssh").mkdir(parents=True)
-    (place / "key").write_text("KEY")
-    monkeypatch.setenv("HOME", str(place.parent))
-    return place / "key"
+    (location := tmp_path / "home" / ".ssh").mkdir(parents=True)
+    (location / "key").write_text("KEY")
+    monkeypatch.setenv("HOME", str(location.parent))
+    return location / "key"
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
 @pytest.mark.parametrize("what", ["venv", "TMPDIR", "writable"])
 def test_a_link_in_the_place_of_what_is_given_opens_nothing(what: str, fork: Any, tmp_path: Path, secret: Path) -> None:
     workspace = tmp_path / "w"
-    place = workspace / "place"
-    made_venv(place)
-    given: dict[str, dict[str, Any]] = {
-        "venv": {"programs": {"venv": place}},
-        "TMPDIR": {"environment": {"set": {"TMPDIR": str(place)}}},
-        "writable": {"confinement": {"writable": [workspace, place]}},
+    location = workspace / "location"
+    made_venv(location)
+    value: dict[str, dict[str, Any]] = {
+        "venv": {"programs": {"venv": location}},
+        "TMPDIR": {"environment": {"set": {"TMPDIR": str(location)}}},
+        "writable": {"confinement": {"writable": [workspace, location]}},
     }
-    options = given[what]
+    options = value[what]
     options.setdefault("confinement", {})["level"] = "required"
-    with executor(tmp_path, "local", fork, **options) as made:
-        session = made.session("a", work_dir=workspace)
+    with executor(tmp_path, "local", fork, **options) as created:
+        session = created.session("a", work_dir=workspace)
         session.execute(f"import os; os.rename('place', 'old'); os.symlink({str(secret.parent)!r}, 'place')")
         read = f"open({str(secret)!r}).read(), open({str(secret.parent / 'made')!r}, 'w')"
         assert not session.execute(read).ok
@@ -158,8 +160,8 @@ def test_a_link_in_the_place_of_what_is_given_opens_nothing(what: str, fork: Any
 
 def test_a_workspace_that_another_sessions_cell_replaces_is_refused(tmp_path: Path, secret: Path) -> None:
     (inner := tmp_path / "w" / "inner").mkdir(parents=True)
-    with executor(tmp_path) as made:
-        outside, inside = made.session("a", work_dir=tmp_path / "w"), made.session("b", work_dir=inner)
+    with executor(tmp_path) as created:
+        outside, inside = created.session("a", work_dir=tmp_path / "w"), created.session("b", work_dir=inner)
         assert inside.execute("1").ok
         assert outside.execute(f"import os; os.rename('inner', 'old'); os.symlink({str(secret.parent)!r}, 'inner')").ok
         with pytest.raises(KernelStartFailed, match="by a new link"):
@@ -169,8 +171,8 @@ def test_a_workspace_that_another_sessions_cell_replaces_is_refused(tmp_path: Pa
 @pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
 def test_a_link_in_the_place_of_what_an_earlier_kernel_made_is_not_followed(fork: Any, tmp_path: Path) -> None:
     (victim := tmp_path / "victim").mkdir()
-    with executor(tmp_path, "local", fork) as made:
-        session = made.session("a")
+    with executor(tmp_path, "local", fork) as created:
+        session = created.session("a")
         code = f"import os, shutil\nplace = os.environ['IPYTHONDIR']\nshutil.rmtree(place); os.symlink({str(victim)!r}, place)"
         assert session.execute(code).ok
         session.restart()
@@ -179,8 +181,8 @@ def test_a_link_in_the_place_of_what_an_earlier_kernel_made_is_not_followed(fork
 
 
 def test_the_limits_of_the_owner_cannot_be_set(tmp_path: Path) -> None:
-    with executor(tmp_path) as made:
-        session = made.session("a")
+    with executor(tmp_path) as created:
+        session = created.session("a")
         code = f"import os, resource\nresource.prlimit({os.getpid()}, resource.RLIMIT_NOFILE, (100, 100))"
         assert "PermissionError" in session.execute(code).text
         assert session.execute("resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)").ok
@@ -204,8 +206,8 @@ def test_a_program_of_bubblewraps_name_on_the_path(
 ) -> None:
     (programs := tmp_path / "w" / "bin").mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{'./bin' if relative else programs}{os.pathsep}{os.environ['PATH']}")
-    with executor(tmp_path, "bubblewrap") as made:
-        session = made.session("a", work_dir=tmp_path / "w")
+    with executor(tmp_path, "bubblewrap") as created:
+        session = created.session("a", work_dir=tmp_path / "w")
         assert session.execute("1").ok
         (programs / "bwrap").write_text(f'#!/bin/sh\necho out > {escaped}\nexec /usr/bin/bwrap "$@"\n')
         (programs / "bwrap").chmod(0o755)
@@ -224,8 +226,8 @@ def test_a_link_in_the_place_of_what_bubblewrap_is_to_show(what: str, tmp_path: 
     if what == "PYTHONPATH":
         monkeypatch.setenv("PYTHONPATH", str(workspace / "envs" / "venv"))
     options: dict[str, Any] = {"programs": {"venv": workspace / "envs" / "venv"}} if what == "venv" else {}
-    with executor(tmp_path, "bubblewrap", **options) as made:
-        session = made.session("a", work_dir=workspace)
+    with executor(tmp_path, "bubblewrap", **options) as created:
+        session = created.session("a", work_dir=workspace)
         assert session.execute("open('envs/venv/new.py', 'w').close()").ok
         assert session.execute(
             "import os; os.rename('envs', 'old'); os.mkdir('envs'); os.symlink('../../home', 'envs/venv')"
@@ -243,14 +245,14 @@ def test_an_environment_that_names_the_workspace_in_its_path_files(
 ) -> None:
     workspace, venv = tmp_path / "w", made_venv(tmp_path / "venv")
     workspace.mkdir()
-    place = next(venv.glob("lib/python*/site-packages"))
-    (place / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    (place / "project.pth").write_text(line.format(str(workspace)))
+    location = next(venv.glob("lib/python*/site-packages"))
+    (location / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (location / "project.pth").write_text(line.format(str(workspace)))
     options: dict[str, Any] = {"programs": {"venv": venv}} if named == "venv" else {"python": str(venv / "bin" / "python")}
     for name in ("sitecustomize", "pandas"):
         (workspace / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
-    with executor(tmp_path, isolation, fork, **options) as made:
-        session = made.session("a", work_dir=workspace)
+    with executor(tmp_path, isolation, fork, **options) as created:
+        session = created.session("a", work_dir=workspace)
         result = session.execute("import sys; sys.executable")
         assert str(venv) in result.text
 
@@ -274,8 +276,8 @@ def test_libraries_in_a_workspace_where_the_loader_looks(
     named = where.format(workspace=workspace)
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{named}{os.pathsep}/nowhere")
     monkeypatch.setenv("LD_PRELOAD", str(workspace / "libpreloaded.so"))
-    with executor(tmp_path, isolation, fork) as made:
-        session = made.session("a", work_dir=workspace)
+    with executor(tmp_path, isolation, fork) as created:
+        session = created.session("a", work_dir=workspace)
         for _ in range(2):
             result = session.execute("import os; print(os.environ['LD_LIBRARY_PATH'], os.environ['LD_PRELOAD'], os.getcwd())")
             assert result.text == f"{named}:/nowhere {workspace}/libpreloaded.so {workspace}\n"
@@ -291,8 +293,10 @@ def test_bytecode_and_a_users_modules_where_cells_can_write(
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     (packages := workspace / "base" / "lib" / version / "site-packages").mkdir(parents=True)
     (packages / "usercustomize.py").write_text(ESCAPE.format(str(escaped)))
-    with executor(tmp_path, python=os.path.realpath(sys.executable), environment={"set": {"PYTHONPATH": _packages()}}) as made:
-        result = made.session("a", work_dir=workspace).execute("1 + 1")
+    with executor(
+        tmp_path, python=os.path.realpath(sys.executable), environment={"set": {"PYTHONPATH": _packages()}}
+    ) as created:
+        result = created.session("a", work_dir=workspace).execute("1 + 1")
     assert result.text == "2\n"
     assert "a fork server would import from" in " ".join(result.notes)
 

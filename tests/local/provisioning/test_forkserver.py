@@ -72,13 +72,13 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("code", DIFFERENT.values(), ids=DIFFERENT)
 def test_two_kernels_draw_nothing_alike(executor: Executor, code: str) -> None:
-    one, other = (executor.session(name).execute(code).text for name in ("one", "other"))
-    assert one != other
+    item, other = (executor.session(name).execute(code).text for name in ("one", "other"))
+    assert item != other
 
 
 def test_two_kernels_share_no_state(executor: Executor) -> None:
-    one = executor.session("one")
-    one.execute("x = 1\nimport os, json, builtins\nos.environ['MINE'] = '1'\njson.mine = builtins.mine = 1\nos.chdir('/')")
+    item = executor.session("one")
+    item.execute("x = 1\nimport os, json, builtins\nos.environ['MINE'] = '1'\njson.mine = builtins.mine = 1\nos.chdir('/')")
     other = executor.session("other")
     code = (
         "import os, json, builtins\n('x' in globals(), 'MINE' in os.environ, hasattr(json, 'mine'), hasattr(builtins, 'mine'))"
@@ -119,17 +119,17 @@ def test_how_a_kernel_ended_is_known(executor: Executor, code: str, exit_code: i
 
 
 def test_kernels_outlive_their_server_and_the_next_ones_have_another(executor: Executor) -> None:
-    one = executor.session("one")
-    server = server_of(one)
-    one.execute("x = 1")
+    item = executor.session("one")
+    server = server_of(item)
+    item.execute("x = 1")
     server.kill()
     server.wait(BOUND)
-    assert one.execute("x").text == "1\n"
+    assert item.execute("x").text == "1\n"
     other = executor.session("other")
     assert is_server(server_of(other))
-    result = one.execute("import os; os._exit(3)")
+    result = item.execute("import os; os._exit(3)")
     assert (result.status, result.state) == ("error", "lost")
-    assert server_of(one) == server_of(other)
+    assert server_of(item) == server_of(other)
 
 
 def test_nothing_is_left_when_the_executor_is_left(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_an_owner_that_is_killed_leaves_neither_kernel_nor_server(tmp_path: Path
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        found = [psutil.Process(pid) for pid in eval(owner.stdout.readline())]  # noqa: S307 - two numbers
+        actual = [psutil.Process(pid) for pid in eval(owner.stdout.readline())]  # noqa: S307 - two numbers
         owner.send_signal(signal.SIGKILL)
-    gone, alive = psutil.wait_procs(found, BOUND)
+    gone, alive = psutil.wait_procs(actual, BOUND)
     assert (len(gone), alive) == (2, [])
 
 
@@ -209,13 +209,13 @@ def test_a_stopped_server_has_reported_every_fork(tmp_path: Path) -> None:
             ]
             await asked[0]
             await server.stop()
-            found = await asyncio.gather(*asked, return_exceptions=True)
-        born = {kernel.pid for kernel in found if isinstance(kernel, ForkedProcess)}
+            actual = await asyncio.gather(*asked, return_exceptions=True)
+        born = {kernel.pid for kernel in actual if isinstance(kernel, ForkedProcess)}
         try:
-            assert {type(one) for one in found} == {ForkedProcess, ForkServerUnavailable}
+            assert {type(item) for item in actual} == {ForkedProcess, ForkServerUnavailable}
             assert {pid for pid in mark.marked_pids() if psutil.Process(pid).ppid() not in born} == born
         finally:
-            for kernel in found:
+            for kernel in actual:
                 if isinstance(kernel, ForkedProcess):
                     kernel.kill()
                     kernel.wait()
@@ -244,8 +244,8 @@ def test_what_a_server_had_sent_is_read_though_it_left_requests_unread(tmp_path:
             asked = [asyncio.create_task(server.fork([], {}, "/", stderr)) for _ in range(2)]
             await asyncio.sleep(0)  # both are sent
             server._process.wait()  # everything has been sent, and nothing of it is read
-            found = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(one) for one in found] == [ForkedProcess, ForkServerUnavailable]
+            actual = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(item) for item in actual] == [ForkedProcess, ForkServerUnavailable]
         await server.stop()
 
     asyncio.run(run())

@@ -13,5 +13,5 @@ def test_each_entry_point_of_ours_is_a_kernelexec_provisioner() -> None:
     ]
     classes = {point.name: point.load() for point in points}
     assert sorted(classes) == [f"kernelexec-{kind}" for kind in ("bubblewrap", "container", "fork", "local", "wrapped")]
-    assert all(issubclass(found, KernelexecProvisioner) for found in classes.values())
-    assert len({found.__name__ for found in classes.values()}) == len(classes)
+    assert all(issubclass(actual, KernelexecProvisioner) for actual in classes.values())
+    assert len({actual.__name__ for actual in classes.values()}) == len(classes)

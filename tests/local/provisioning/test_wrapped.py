@@ -23,16 +23,16 @@ STAYING = """sh -c 'FOO=1 "$@"; exit $?' sh"""
 PREFIXES = {"becomes it": "env FOO=1", "stays": STAYING}
 
 
-def executor(place: Path, prefix: str, isolation: Any = "local", **more: Any) -> Executor:
+def executor(directory: Path, prefix: str, isolation: Any = "local", **more: Any) -> Executor:
     programs = {"prefix": prefix, "prefix_kernel": True}
-    return Executor(isolation, workspace=place, config={"python": sys.executable, "programs": programs, **more})
+    return Executor(isolation, workspace=directory, config={"python": sys.executable, "programs": programs, **more})
 
 
 @pytest.fixture(params=[*PREFIXES, pytest.param("bubblewrap", marks=needs_bubblewrap)])
 def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]:
     isolation = "bubblewrap" if request.param == "bubblewrap" else "local"
-    with executor(tmp_path, PREFIXES.get(request.param, STAYING), isolation) as made:
-        yield made.session("own")
+    with executor(tmp_path, PREFIXES.get(request.param, STAYING), isolation) as created:
+        yield created.session("own")
 
 
 def test_cells_and_commands_run_behind_it_and_are_confined(session: Session, tmp_path: Path) -> None:
@@ -64,37 +64,40 @@ def test_how_it_ended_is_reported_and_nothing_is_left(session: Session) -> None:
 
 def test_the_interpreter_is_the_one_that_the_prefix_finds(tmp_path: Path) -> None:
     venv = made_venv(tmp_path / "environment")
-    place = next(venv.glob("lib/python*/site-packages"))
-    (place / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    directory = next(venv.glob("lib/python*/site-packages"))
+    (directory / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     programs = {"prefix": f"env PATH={venv / 'bin'}:{os.environ['PATH']}", "prefix_kernel": True}
-    with Executor("local", workspace=tmp_path / "w", config={"programs": programs}) as made:
-        assert made.session("own").execute("import sys; sys.prefix").text == f"{str(venv)!r}\n"
+    with Executor("local", workspace=tmp_path / "w", config={"programs": programs}) as created:
+        assert created.session("own").execute("import sys; sys.prefix").text == f"{str(venv)!r}\n"
 
 
 def test_an_interpreter_in_the_workspace_is_confined_before_it_starts(tmp_path: Path) -> None:
-    with executor(tmp_path / "w", "./mine") as made:
+    with executor(tmp_path / "w", "./mine") as created:
         program = tmp_path / "w" / "own" / "mine"
         program.parent.mkdir(parents=True)
         program.write_text(f'#!/bin/sh\necho run > {tmp_path / "escaped"}\necho run > ran\nexec "$@"\n')
         program.chmod(0o755)
-        assert made.session("own").execute("1 + 1").text == "2\n"
+        assert created.session("own").execute("1 + 1").text == "2\n"
     assert (program.parent / "ran").exists()
     assert not (tmp_path / "escaped").exists()
 
 
 def test_a_prefix_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    with executor(tmp_path, "no-such-program run") as made, pytest.raises(KernelStartFailed, match="no-such-program cannot be"):
-        made.session("own").execute("1")
+    with (
+        executor(tmp_path, "no-such-program run") as created,
+        pytest.raises(KernelStartFailed, match="no-such-program cannot be"),
+    ):
+        created.session("own").execute("1")
 
 
 def test_an_interpreter_without_ipykernel_is_reported_with_the_prefix(tmp_path: Path) -> None:
     venv = made_venv(tmp_path / "environment")
     programs = {"prefix": f"env PATH={venv / 'bin'}:/usr/bin:/bin", "prefix_kernel": True}
     with (
-        Executor("local", workspace=tmp_path / "w", config={"programs": programs}) as made,
+        Executor("local", workspace=tmp_path / "w", config={"programs": programs}) as created,
         pytest.raises(KernelStartFailed, match=r"python behind `env PATH=.*` has no ipykernel"),
     ):
-        made.session("own").execute("1")
+        created.session("own").execute("1")
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def sources(path: Path | None) -> list[str]:
 
 def test_two_executors_keep_two_records_of_one_name(tmp_path: Path) -> None:
     async def main() -> None:
-        async with AsyncExecutor("local", workspace=tmp_path) as one, AsyncExecutor("local", workspace=tmp_path) as two:
-            sessions = [await each.session("same") for each in (one, two)]
+        async with AsyncExecutor("local", workspace=tmp_path) as item, AsyncExecutor("local", workspace=tmp_path) as two:
+            sessions = [await each.session("same") for each in (item, two)]
 
             async def fill(number: int) -> None:
                 for _ in range(20):
@@ -64,22 +64,22 @@ def test_two_processes_keep_two_records_of_one_name(tmp_path: Path) -> None:
 
 
 def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:
-    place, begin = Workspace.at(tmp_path), threading.Barrier(16)
+    directory, begin = Workspace.at(tmp_path), threading.Barrier(16)
     (tmp_path / "s.ipynb").symlink_to("nowhere")
-    found: list[Path] = []
+    actual: list[Path] = []
 
     def ask() -> None:
         begin.wait(10)
-        recorder = session_resources._open_recorder("s", place)
+        recorder = session_resources._open_recorder("s", directory)
         assert recorder is not None
-        found.append(recorder.path)
+        actual.append(recorder.path)
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert sorted(found) == sorted(tmp_path / f"s-{number}.ipynb" for number in range(2, 18))
+    assert sorted(actual) == sorted(tmp_path / f"s-{number}.ipynb" for number in range(2, 18))
     assert not (tmp_path / "nowhere").exists()
 
 

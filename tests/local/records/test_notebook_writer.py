@@ -54,47 +54,47 @@ async def until(true: Callable[[], bool]) -> float:
 
 
 def test_a_cell_is_in_the_notebook_soon_after_its_result_and_at_once_if_that_is_asked(tmp_path: Path) -> None:
-    async def main(one: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession, _: AsyncSession) -> None:
         async def cell(number: int) -> None:
-            await one.execute(f"# {number}")
-            await one.save_notebook()
-            sources = [cell.source for cell in cells_of(notebook_of(one))]
+            await item.execute(f"# {number}")
+            await item.save_notebook()
+            sources = [cell.source for cell in cells_of(notebook_of(item))]
             assert sources[: number + 1] == [f"# {n}" for n in range(number + 1)]
 
         await asyncio.gather(*(cell(n) for n in range(30)))
-        await one.execute("'soon'")
-        assert await until(lambda: len(cells_of(notebook_of(one))) == 31) < 10
+        await item.execute("'soon'")
+        assert await until(lambda: len(cells_of(notebook_of(item))) == 31) < 10
 
     run(tmp_path, main)
 
 
 def test_many_cells_cost_few_writes(tmp_path: Path, disk: Disk) -> None:
-    async def main(one: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession, _: AsyncSession) -> None:
         disk.seconds = 0.05
-        await one.execute("1")
-        await one.save_notebook()
+        await item.execute("1")
+        await item.save_notebook()
         before, begun = disk.writes, time.monotonic()
         while time.monotonic() < begun + 1.5:
-            await one.execute("1")
+            await item.execute("1")
         assert disk.writes - before <= 1 + (time.monotonic() - begun) / (0.05 * 20)
 
     run(tmp_path, main)
 
 
 def test_a_slow_disk_delays_no_result(tmp_path: Path, disk: Disk) -> None:
-    async def main(one: AsyncSession, two: AsyncSession) -> None:
+    async def main(item: AsyncSession, two: AsyncSession) -> None:
         disk.hang()
-        assert (await one.execute("x = 1")).ok
+        assert (await item.execute("x = 1")).ok
         await asyncio.to_thread(disk.begun.wait, BOUND)
-        assert (await one.execute("x")).text == "1\n"
+        assert (await item.execute("x")).text == "1\n"
         assert (await two.execute("2")).text == "2\n"
-        saved = asyncio.create_task(one.save_notebook())
+        saved = asyncio.create_task(item.save_notebook())
         await asyncio.sleep(0.2)
         assert not saved.done()
-        assert cells_of(notebook_of(one)) == []
+        assert cells_of(notebook_of(item)) == []
         disk.free.set()
         await saved
-        assert [cell.source for cell in cells_of(notebook_of(one))] == ["x = 1", "x"]
+        assert [cell.source for cell in cells_of(notebook_of(item))] == ["x = 1", "x"]
 
     run(tmp_path, main)
 
@@ -102,15 +102,15 @@ def test_a_slow_disk_delays_no_result(tmp_path: Path, disk: Disk) -> None:
 def test_a_disk_that_hangs_holds_no_result_back_for_ever_and_no_close(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main(one: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession, _: AsyncSession) -> None:
         disk.hang()
         for _number in range(2):
-            assert (await one.execute("1 + 1")).text == "2\n"
-        await one.close()
-        assert cells_of(notebook_of(one)) == []
+            assert (await item.execute("1 + 1")).text == "2\n"
+        await item.close()
+        assert cells_of(notebook_of(item)) == []
         assert [thread.name for thread in threading.enumerate()].count("AnyIO worker thread") < 8
         disk.free.set()
-        await until(lambda: bool(cells_of(notebook_of(one))))
+        await until(lambda: bool(cells_of(notebook_of(item))))
 
     monkeypatch.setattr(notebook_writer, "FLUSH_SECONDS", 0.2)
     monkeypatch.setattr(recorder, "_PATIENCE", 0.1)
@@ -121,16 +121,16 @@ def test_a_disk_that_hangs_holds_no_result_back_for_ever_and_no_close(
 def test_a_write_that_fails_is_logged_and_tried_again_with_the_next_and_at_the_close(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main(one: AsyncSession, two: AsyncSession) -> None:
+    async def main(item: AsyncSession, two: AsyncSession) -> None:
         disk.failure = OSError(28, "No space left on device")
-        for session in (one, two):
+        for session in (item, two):
             assert (await session.execute("1")).ok
             await session.save_notebook()
             assert cells_of(notebook_of(session)) == []
         disk.failure = None
-        assert (await one.execute("2")).ok
-        await one.save_notebook()
-        assert [cell.source for cell in cells_of(notebook_of(one))] == ["1", "2"]
+        assert (await item.execute("2")).ok
+        await item.save_notebook()
+        assert [cell.source for cell in cells_of(notebook_of(item))] == ["1", "2"]
         await two.close()
         assert [cell.source for cell in cells_of(notebook_of(two))] == ["1"]
 
@@ -144,32 +144,32 @@ def text_of(session: AsyncSession) -> str:
 
 
 def test_a_display_that_changes_after_the_last_cell_reaches_the_notebook_soon(tmp_path: Path) -> None:
-    async def main(one: AsyncSession, _: AsyncSession) -> None:
-        await one.execute(SHOW)
-        await one.execute(LATER.format("new"))
-        await one.save_notebook()
-        assert await until(lambda: text_of(one) == "'new'") < 10
+    async def main(item: AsyncSession, _: AsyncSession) -> None:
+        await item.execute(SHOW)
+        await item.execute(LATER.format("new"))
+        await item.save_notebook()
+        assert await until(lambda: text_of(item) == "'new'") < 10
 
     run(tmp_path, main)
 
 
 def test_a_display_that_changes_often_costs_few_writes(tmp_path: Path, disk: Disk) -> None:
-    async def main(one: AsyncSession, _: AsyncSession) -> None:
-        await one.execute(SHOW)
-        await one.save_notebook()
+    async def main(item: AsyncSession, _: AsyncSession) -> None:
+        await item.execute(SHOW)
+        await item.save_notebook()
         before, begun = disk.writes, time.monotonic()
-        await one.execute("import time\nfor n in range(200):\n    handle.update(n)\n    time.sleep(0.002)\n")
-        await one.save_notebook()
-        assert text_of(one) == "199"
+        await item.execute("import time\nfor n in range(200):\n    handle.update(n)\n    time.sleep(0.002)\n")
+        await item.save_notebook()
+        assert text_of(item) == "199"
         assert disk.writes - before <= 2 + (time.monotonic() - begun) / notebook_writer.DISPLAY_DELAY
 
     run(tmp_path, main)
 
 
 def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(one: AsyncSession, two: AsyncSession) -> None:
+    async def main(item: AsyncSession, two: AsyncSession) -> None:
         heard = asyncio.Event()
-        whole = one._notebook_writer.__class__.__call__
+        whole = item._notebook_writer.__class__.__call__
 
         def hear(self: Any, event: Any, /) -> None:
             whole(self, event)
@@ -177,15 +177,15 @@ def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pyte
                 heard.set()
 
         monkeypatch.setattr(notebook_writer.NotebookWriter, "__call__", hear)
-        for session in (one, two):
+        for session in (item, two):
             await session.execute(SHOW)
             heard.clear()
             await session.execute(LATER.format("new"))
             await session.save_notebook()
             await heard.wait()
             assert text_of(session) == "'old'"
-        await one.close()
-        assert text_of(one) == "'new'"
+        await item.close()
+        assert text_of(item) == "'new'"
 
     monkeypatch.setattr(notebook_writer, "DISPLAY_DELAY", 600.0)
     monkeypatch.setattr(notebook_writer, "DELAY_MAX", 600.0)

@@ -26,8 +26,8 @@ def own(tmp_path: Path) -> Iterator[Executor]:
 
 def written(path: Path, *sources: str, **metadata: dict[str, Any]) -> Path:
     """A notebook; metadata is that of the cell of that number, as ``c2``."""
-    found = [new_code_cell(source, metadata=metadata.get(f"c{number}", {})) for number, source in enumerate(sources, 1)]
-    nbformat.write(new_notebook(cells=found), path)
+    actual = [new_code_cell(source, metadata=metadata.get(f"c{number}", {})) for number, source in enumerate(sources, 1)]
+    nbformat.write(new_notebook(cells=actual), path)
     return path
 
 
@@ -48,12 +48,12 @@ def test_the_cells_of_a_notebook_come_back_in_order(own: Executor, tmp_path: Pat
     path = written(tmp_path / "a.ipynb", "xs = [1]", "xs.append(2)", "def f():\n    return xs", "xs.append(3)")
     session = own.session("again", notebook=path)
     assert session.execute("f()").text == "[1, 2, 3]\n"
-    found = report(session)
-    assert found.ok
+    actual = report(session)
+    assert actual.ok
     assert outcomes(session) == ["repeated"] * 4
-    assert (found.names, found.missing) == (("f", "xs"), ())
-    assert [cell.number for cell in found.cells] == [1, 2, 3, 4]
-    assert [cell.execution_id for cell in found.cells] == list(session.executions()[:4])
+    assert (actual.names, actual.missing) == (("f", "xs"), ())
+    assert [cell.number for cell in actual.cells] == [1, 2, 3, 4]
+    assert [cell.execution_id for cell in actual.cells] == list(session.executions()[:4])
     assert session.notebook is not None
     session.save_notebook()
     assert CellFile.read(session.notebook).sources[:2] == ("xs = [1]", "xs.append(2)")
@@ -97,15 +97,15 @@ def test_unsafe_cells_are_not_repeated_and_cells_that_need_them_say_so(own: Exec
     session = own.session("again", notebook=path)
     assert mark.exists()
     assert outcomes(session) == ["unsafe", "failed", "repeated", "unsafe", "failed"]
-    found = report(session)
-    assert "deletes files" in (found.cells[0].reason or "")
-    assert found.cells[1].reason == "it needs `r`, which cell 1 makes"
-    assert not found.ok
-    assert (found.names, found.missing) == (("y",), ("os", "r", "z"))
-    text = str(found)
+    actual = report(session)
+    assert "deletes files" in (actual.cells[0].reason or "")
+    assert actual.cells[1].reason == "it needs `r`, which cell 1 makes"
+    assert not actual.ok
+    assert (actual.names, actual.missing) == (("y",), ("os", "r", "z"))
+    text = str(actual)
     assert "5 cells: 1 repeated, 2 failed, 2 not safe to repeat" in text
     assert "Missing: os, r, z." in text
-    plain = json.loads(json.dumps(found.to_dict()))
+    plain = json.loads(json.dumps(actual.to_dict()))
     assert (plain["ok"], plain["counts"]["unsafe"], plain["cells"][0]["outcome"]) == (False, 2, "unsafe")
 
 
@@ -153,13 +153,13 @@ def test_what_the_notebook_notes_of_a_cell_counts(
 def test_a_cell_that_ends_the_kernel_ends_the_replay(own: Executor, tmp_path: Path, end: str) -> None:
     path = written(tmp_path / "a.ipynb", "import os, ctypes\nx = 1", end, "y = x")
     session = own.session("again", notebook=path)
-    found = report(session)
+    actual = report(session)
     assert outcomes(session) == ["repeated", "failed", "not_reached"]
-    assert "ended the kernel" in (found.cells[1].reason or "")
-    assert found.state_lost
-    assert not found.ok
-    assert (found.names, found.missing) == ((), ("ctypes", "os", "x", "y"))
-    assert "state was lost" in str(found)
+    assert "ended the kernel" in (actual.cells[1].reason or "")
+    assert actual.state_lost
+    assert not actual.ok
+    assert (actual.names, actual.missing) == ((), ("ctypes", "os", "x", "y"))
+    assert "state was lost" in str(actual)
     assert session.execute("1 + 1").text == "2\n"
 
 

@@ -17,8 +17,8 @@ from kernelexec.replay import replay
 def played(executor: AsyncExecutor, name: str, past: History) -> Any:
     async def play() -> tuple[Replay, str]:
         session = await executor.session(name)
-        found = await replay(session, past, source="a past", timeout=20.0)
-        return found, (await session.execute("sorted(k for k in globals() if len(k) == 1 and k != '_')")).text.strip()
+        actual = await replay(session, past, source="a past", timeout=20.0)
+        return actual, (await session.execute("sorted(k for k in globals() if len(k) == 1 and k != '_')")).text.strip()
 
     return play()
 
@@ -37,8 +37,8 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
-            found, _ = await played(executor, "c", past)
-            assert [c.outcome for c in found.cells] == ["repeated"] * 3 + ["failed", "repeated", "failed"]
+            actual, _ = await played(executor, "c", past)
+            assert [c.outcome for c in actual.cells] == ["repeated"] * 3 + ["failed", "repeated", "failed"]
             session = await executor.session("c")
             assert (await session.execute_command("pwd")).stdout.strip().endswith("/c/sub")
 
@@ -60,9 +60,9 @@ def test_a_cell_that_did_not_end_by_itself_is_not_repeated(
 ) -> None:
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
-            found, names = await played(executor, "c", History((cell,)))
-            assert (found.cells[0].outcome, names) == (outcome, "[]")
-            assert cause_text in (found.cells[0].reason or "")
+            actual, names = await played(executor, "c", History((cell,)))
+            assert (actual.cells[0].outcome, names) == (outcome, "[]")
+            assert cause_text in (actual.cells[0].reason or "")
 
     anyio.run(run)
 
@@ -88,15 +88,15 @@ async def covered(executor: AsyncExecutor) -> History:
 def test_a_slow_cell_comes_back_from_a_snapshot_and_changes_count_once(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
-            found, names = await played(executor, "after", await covered(executor))
-            assert [c.outcome for c in found.cells] == ["repeated", "restored", "restored", "restored", "restored", "repeated"]
+            actual, names = await played(executor, "after", await covered(executor))
+            assert [c.outcome for c in actual.cells] == ["repeated", "restored", "restored", "restored", "restored", "repeated"]
             assert names == "['P', 'a', 'b', 'c', 'd', 'e']"
-            assert found.ok, str(found)
+            assert actual.ok, str(actual)
             session = await executor.session("after")
             assert (await session.execute("a, b.n, d, e, json.dumps(1)")).text == "([1, 2], 2, 2, 4, '1')\n"
             assert not (session.workspace / "runs").exists()
-            assert "not repeated" in (found.cells[1].reason or "")
-            assert "copies" in str(found)
+            assert "not repeated" in (actual.cells[1].reason or "")
+            assert "copies" in str(actual)
 
     anyio.run(run)
 
@@ -107,15 +107,15 @@ def test_a_cell_whose_snapshot_cannot_be_loaded_is_run(tmp_path: Path, harm: str
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
             past = await covered(executor)
             assert past.snapshot is not None
-            file = next(one.file for one in past.snapshot.variables if one.name == "b")
+            file = next(item.file for item in past.snapshot.variables if item.name == "b")
             path = Path(past.snapshot.directory) / file
             path.write_bytes(b"other") if harm == "changed" else path.unlink()
-            found, _ = await played(executor, "after", past)
-            assert found.cells[1].outcome == "repeated"
-            assert "b could not be loaded" in (found.cells[1].reason or "")
+            actual, _ = await played(executor, "after", past)
+            assert actual.cells[1].outcome == "repeated"
+            assert "b could not be loaded" in (actual.cells[1].reason or "")
             session = await executor.session("after")
             assert (session.workspace / "runs").exists()
-            assert any("b:" in note for note in found.notes)
+            assert any("b:" in note for note in actual.notes)
 
     anyio.run(run)
 
@@ -127,9 +127,9 @@ def test_a_slow_cell_whose_variable_was_left_out_is_run(tmp_path: Path) -> None:
             await session.execute("held = [lambda: 1]\nx = 1")
             snapshot = await session.snapshot()
             cells = (RecordedCell("x = 1\nheld = [lambda: 1]", status="ok", seconds=500.0),)
-            found, names = await played(executor, "after", History(cells, snapshot, covered=1))
-            assert [c.outcome for c in found.cells] == ["repeated"]
-            assert found.names == ("held", "x")
+            actual, names = await played(executor, "after", History(cells, snapshot, covered=1))
+            assert [c.outcome for c in actual.cells] == ["repeated"]
+            assert actual.names == ("held", "x")
             assert names == "['x']"
 
     anyio.run(run)

@@ -47,8 +47,8 @@ def test_a_cell_that_no_kernel_could_take_is_refused_before_anything_starts(
 ) -> None:
     path = tmp_path / "a.ipynb"
     kept: dict[str, Any] = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    found = [{**kept, "source": text} for text in ("open('mark', 'w')", source)]
-    notebook = {"cells": found, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    actual = [{**kept, "source": text} for text in ("open('mark', 'w')", source)]
+    notebook = {"cells": actual, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
     path.write_text(json.dumps(notebook), encoding="utf-8")
     with pytest.raises(InvalidCode, match=f"cell 2 of .*{reason}"):
         own.session("again", notebook=path)

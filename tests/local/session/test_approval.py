@@ -87,14 +87,14 @@ def test_validators_decide_one_after_the_other(tmp_path: Path) -> None:
         assert session.execute("2").notes == ()
         assert session.execute_command("echo 1").stdout == "20\n"
         assert session.execute("console.log(1)", language="javascript").stdout == "20\n"
-    assert [found[:3] for found in seen[:4]] == [
+    assert [actual[:3] for actual in seen[:4]] == [
         ("code", "python", "1 + 2"),
         ("code", "python", "20 + 2"),
         ("code", "python", "x = 2"),
         ("code", "python", "x = 2"),
     ]
-    assert ("command", "bash", "echo x") in [found[:3] for found in seen]
-    assert ("command", "javascript", "console.log(1)") in [found[:3] for found in seen]
+    assert ("command", "bash", "echo x") in [actual[:3] for actual in seen]
+    assert ("command", "javascript", "console.log(1)") in [actual[:3] for actual in seen]
 
 
 def test_what_a_validator_raises_is_a_denial(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def _raising(ending: BaseException, *, waits: bool) -> Callable[[object], Any]:
     def ends(_given: object) -> bool:
         raise ending
 
-    async def ends_later(given: object) -> bool:
+    async def ends_later(settings: object) -> bool:
         await anyio.lowlevel.checkpoint()
-        return ends(given)
+        return ends(settings)
 
     return ends_later if waits else ends
 
@@ -365,9 +365,9 @@ def test_cells_keep_their_order_while_one_waits_for_an_answer(tmp_path: Path) ->
             second = await session.execute("x += ' second'; x", wait=0.2)
             assert (first.status, second.status) == ("running", "running")
             go.set()
-            found = await session.wait_for(second.execution_id)
-            assert found.result is not None
-            assert found.result.text == "'first second'\n"
+            actual = await session.wait_for(second.execution_id)
+            assert actual.result is not None
+            assert actual.result.text == "'first second'\n"
 
     anyio.run(in_order)
 
@@ -427,10 +427,10 @@ def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, t
         assert len(questions) == 2
         assert "sudo --version; echo ran" in questions[0]
         assert "rule 'sudo'" in questions[0]
-        found = command.structured_content
-        assert found is not None
+        actual = command.structured_content
+        assert actual is not None
         assert ("ran" in text_of(code).splitlines()) == runs
-        assert found["exit_code"] == (0 if runs else -1)
+        assert actual["exit_code"] == (0 if runs else -1)
         assert record_of(code)["status"] == ("ok" if runs else "aborted")
 
 

@@ -163,14 +163,14 @@ def test_what_is_no_longer_in_memory_is_in_the_journal(tmp_path: Path) -> None:
 
 def test_the_next_owner_gives_the_first_outcome(tmp_path: Path) -> None:
     code = f"{COUNT}\nprint('a'); raise ValueError('b')"
-    found: list[ExecutionResult] = []
+    actual: list[ExecutionResult] = []
 
     async def main(session: AsyncSession) -> None:
-        found.append(await session.execute(code, request_id="r"))
+        actual.append(await session.execute(code, request_id="r"))
 
     run(tmp_path, main)
     run(tmp_path, main)
-    first, again = found
+    first, again = actual
     assert again == replace(first, state="lost", notes=again.notes)
     assert (again.status, again.stdout, count(tmp_path)) == ("error", "a\n", 1)
 
@@ -208,7 +208,7 @@ def test_a_caller_killed_during_the_cell_learns_that_the_outcome_is_unknown(tmp_
     kill(owner)
     path = tmp_path / ".journals" / "a.jsonl"
     answer = list(read(path))
-    assert [one["event"] for one in answer] == ["opened", "kernel", "started", "finished", "started"]
+    assert [item["event"] for item in answer] == ["opened", "kernel", "started", "finished", "started"]
     assert (answer[-1]["code"], answer[-1]["request_id"]) == (FOR_EVER, "r")
     assert path.read_bytes().endswith(b"\n")
 
@@ -260,8 +260,8 @@ def test_a_full_queue_uses_no_request_up(tmp_path: Path) -> None:
 
 def test_a_second_owner_of_the_session_refuses_requests_that_it_cannot_know(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as first, Executor("local", workspace=tmp_path) as second:
-        one, two = first.session("a"), second.session("a")
-        assert one.execute(COUNT, request_id="r").ok
+        item, two = first.session("a"), second.session("a")
+        assert item.execute(COUNT, request_id="r").ok
         with pytest.raises(Refused, match="another process has this session open"):
             two.execute(COUNT, request_id="r")
         assert two.execute("1").ok

@@ -49,7 +49,7 @@ def test_a_session_whose_owner_was_killed_is_replayed_with_a_true_report(killed:
     assert raw.endswith(b"\n")
     answer = list(read(journal))
     assert len(answer) == len(raw.splitlines())
-    assert [one["event"] for one in answer] == ["opened", "kernel", *["started", "finished"] * 5, "started"]
+    assert [item["event"] for item in answer] == ["opened", "kernel", *["started", "finished"] * 5, "started"]
     with Executor("local", workspace=killed) as executor:
         session = executor.session("a", notebook=journal)
         assert outcomes(session) == ["repeated", "repeated", "repeated", "unsafe", "repeated", "unfinished"]
@@ -62,7 +62,7 @@ def test_a_session_whose_owner_was_killed_is_replayed_with_a_true_report(killed:
         assert session.execute("x").text == "[1, 2, 3]\n"
         assert session.execute_command("basename $PWD; echo $MODE").stdout == "sub\nfast\n"
         assert "6 cells: 4 repeated, 1 not safe to repeat, 1 had not ended" in str(session.replay)
-        events = [one["event"] for one in read(journal)]
+        events = [item["event"] for item in read(journal)]
         assert "replayed" in events
 
 
@@ -105,7 +105,7 @@ def test_what_a_journal_says_of_each_cell_is_what_its_replay_gets(tmp_path: Path
         session.execute("import os; os._exit(3)")
         session.execute("console.log(1)", language="javascript", stdin="x")
     cells = read_history(journal_path(tmp_path, "a")).cells
-    place = str(tmp_path / "a")
+    directory = str(tmp_path / "a")
     assert [(cell.source, cell.kind, cell.language) for cell in cells] == [
         ("1 + 1", "code", "python"),
         ("cat", "command", "python"),
@@ -115,7 +115,7 @@ def test_what_a_journal_says_of_each_cell_is_what_its_replay_gets(tmp_path: Path
         ("import os; os._exit(3)", "code", "python"),
         ("console.log(1)", "code", "javascript"),
     ]
-    assert (cells[1].stdin, cells[1].work_dir, cells[6].stdin) == ("in", place, "x")
+    assert (cells[1].stdin, cells[1].work_dir, cells[6].stdin) == ("in", directory, "x")
     assert [cell.status for cell in cells] == ["ok", "ok", "ok", "error", "error", "error", "ok"]
     assert (cells[3].ename, cells[4].interrupted, cells[5].ended_kernel) == ("KeyError", "timeout", True)
     assert [cell.ended_kernel for cell in cells].count(True) == 1
@@ -126,18 +126,18 @@ def test_a_snapshot_is_remembered_by_the_journal_and_used(tmp_path: Path) -> Non
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("a")
         session.execute("import time; time.sleep(1.5); made = time.time()")
-        made = session.execute("made").text
+        created = session.execute("made").text
         session.snapshot()
         session.execute("after = 1")
-    found = read_history(journal_path(tmp_path, "a"))
-    assert found.snapshot is not None
-    assert found.covered == 2
-    assert sorted(found.snapshot.names) == ["made"]
+    actual = read_history(journal_path(tmp_path, "a"))
+    assert actual.snapshot is not None
+    assert actual.covered == 2
+    assert sorted(actual.snapshot.names) == ["made"]
     for life in range(3):
         with Executor("local", workspace=tmp_path) as executor:
             session = executor.session("a", notebook=journal_path(tmp_path, "a"))
             assert outcomes(session) == ["restored", "restored", *["repeated"] * (life + 1)]
-            assert session.execute("made").text == made
+            assert session.execute("made").text == created
 
 
 def test_a_journal_with_no_cells_replays_nothing(tmp_path: Path) -> None:

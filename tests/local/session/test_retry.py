@@ -26,9 +26,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def test_success_is_the_status_not_the_text(session: Session) -> None:
-    found = session.execute_with_retry("print('no error, no exception')")
-    assert (found.success, len(found.attempts)) == (True, 1)
-    [answer] = found.history
+    actual = session.execute_with_retry("print('no error, no exception')")
+    assert (actual.success, len(actual.attempts)) == (True, 1)
+    [answer] = actual.history
     assert {name: answer[name] for name in ("attempt", "success", "result", "diagnosis", "kernel_restarted")} == {
         "attempt": 1,
         "success": True,
@@ -40,12 +40,12 @@ def test_success_is_the_status_not_the_text(session: Session) -> None:
 
 
 def test_what_always_fails_is_tried_so_often(session: Session) -> None:
-    found = session.execute_with_retry("tries = globals().get('tries', 0) + 1\n1 / 0", max_retries=3)
-    assert [attempt["attempt"] for attempt in found.history] == [1, 2, 3]
-    assert [attempt["error"] for attempt in found.history] == ["ZeroDivisionError: division by zero"] * 3
-    assert (found.success, found.result.diagnosis and found.result.diagnosis.line) == (False, 2)
+    actual = session.execute_with_retry("tries = globals().get('tries', 0) + 1\n1 / 0", max_retries=3)
+    assert [attempt["attempt"] for attempt in actual.history] == [1, 2, 3]
+    assert [attempt["error"] for attempt in actual.history] == ["ZeroDivisionError: division by zero"] * 3
+    assert (actual.success, actual.result.diagnosis and actual.result.diagnosis.line) == (False, 2)
     assert session.execute("tries").text == "3\n"
-    assert json.loads(json.dumps(found.history)) == found.history
+    assert json.loads(json.dumps(actual.history)) == actual.history
 
 
 def test_the_callback_fixes_the_code(session: Session) -> None:
@@ -55,15 +55,15 @@ def test_the_callback_fixes_the_code(session: Session) -> None:
         seen.append(attempts)
         return "print(0.5)"
 
-    found = session.execute_with_retry("1 / 0", fix)
-    assert [(attempt.code, attempt.success) for attempt in found.attempts] == [("1 / 0", False), ("print(0.5)", True)]
+    actual = session.execute_with_retry("1 / 0", fix)
+    assert [(attempt.code, attempt.success) for attempt in actual.attempts] == [("1 / 0", False), ("print(0.5)", True)]
     assert [len(attempts.attempts) for attempts in seen] == [1]
-    assert found.result.text == "0.5\n"
+    assert actual.result.text == "0.5\n"
 
 
 def test_the_callback_gives_up(session: Session) -> None:
-    found = session.execute_with_retry("1 / 0", lambda _: None, max_retries=10)
-    assert (len(found.attempts), found.success) == (1, False)
+    actual = session.execute_with_retry("1 / 0", lambda _: None, max_retries=10)
+    assert (len(actual.attempts), actual.success) == (1, False)
 
 
 def test_it_is_not_asked_after_the_last_try(session: Session) -> None:
@@ -82,19 +82,19 @@ def test_what_becomes_of_the_session_between_two_tries(tmp_path: Path, between: 
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
         session.execute("x = [1]")
-        found = session.execute_with_retry(
+        actual = session.execute_with_retry(
             "x = globals().get('x', [])\nx.append(2)\n1 / 0", lambda attempts: attempts.attempts[0].code[:-6], between=between
         )
-        assert found.success
-        assert [attempt.kernel_restarted for attempt in found.attempts] == [False, between == "restart"]
+        assert actual.success
+        assert [attempt.kernel_restarted for attempt in actual.attempts] == [False, between == "restart"]
         assert session.execute("x").text == f"{value}\n"
 
 
 def test_a_try_after_a_restart_is_reported_by_its_own_failure(session: Session) -> None:
-    found = session.execute_with_retry("v = 1\n1 / 0", max_retries=2, between="restart")
-    assert [attempt.kernel_restarted for attempt in found.attempts] == [False, True]
-    assert [attempt["error"] for attempt in found.history] == ["ZeroDivisionError: division by zero"] * 2
-    first, second = (attempt.result for attempt in found.attempts)
+    actual = session.execute_with_retry("v = 1\n1 / 0", max_retries=2, between="restart")
+    assert [attempt.kernel_restarted for attempt in actual.attempts] == [False, True]
+    assert [attempt["error"] for attempt in actual.history] == ["ZeroDivisionError: division by zero"] * 2
+    first, second = (attempt.result for attempt in actual.attempts)
     assert (second.state, second.cause, "v" in second.lost_names) == ("lost", "request", True)
     assert first.diagnosis is not None
     assert second.diagnosis is not None
@@ -150,9 +150,9 @@ def test_the_end_of_the_kernel_before_is_not_what_a_cell_failed_of(
 
 def test_a_try_that_ends_the_kernel_says_so(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
-        found = executor.session().execute_with_retry("import os; os._exit(3)", lambda _: "print(1)")
-        assert [attempt.kernel_restarted for attempt in found.attempts] == [True, True]
-        assert found.result.text == "1\n"
+        actual = executor.session().execute_with_retry("import os; os._exit(3)", lambda _: "print(1)")
+        assert [attempt.kernel_restarted for attempt in actual.attempts] == [True, True]
+        assert actual.result.text == "1\n"
 
 
 def test_a_coroutine_function_mends_too(tmp_path: Path) -> None:

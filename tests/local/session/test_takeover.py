@@ -68,7 +68,7 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     assert events[0].execution_id == result.execution_id
     assert not [event for event in events if isinstance(event, SessionOpened | KernelChanged)]
     assert [event.cell.source for event in events if isinstance(event, CellStarted)] == ["x, y"]
-    answer = [one["event"] for one in read(journal_path(tmp_path, "a"))]
+    answer = [item["event"] for item in read(journal_path(tmp_path, "a"))]
     opening = ["opened", "kernel", "started", "finished", "started"]
     assert answer == [*opening, "adopted", "finished", "started", "finished", "closing", "closed"]
     assert [cell["source"] for cell in cells_of(tmp_path / "a" / "a.ipynb")] == ["y = 2", LAST, "x, y"]

@@ -16,16 +16,16 @@ from tests.support.engine import needs_bubblewrap
 _SAID = 'bwrap: Can\'t bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount "/newroot/x": Invalid argument'
 
 
-def failing(place: Path, times: int, message: str) -> Path:
+def failing(location: Path, times: int, message: str) -> Path:
     """A directory of programs with a bubblewrap that fails so often, and then does what it should; the tries are counted."""
-    (programs := place / "programs").mkdir()
+    (programs := location / "programs").mkdir()
     script = f"""#!/bin/sh
-echo >> {place}/tries
-[ "$(wc -l < {place}/tries)" -gt {times} ] && exec {shutil.which("bwrap")} "$@"
-cat {place}/said >&2
+echo >> {location}/tries
+[ "$(wc -l < {location}/tries)" -gt {times} ] && exec {shutil.which("bwrap")} "$@"
+cat {location}/said >&2
 exit 1
 """
-    (place / "said").write_text(message + "\n")
+    (location / "said").write_text(message + "\n")
     (programs / "bwrap").write_text(script)
     (programs / "bwrap").chmod(0o755)
     return programs

@@ -43,9 +43,9 @@ except FileRefused as exc:
 def test_a_directory_that_is_deeper_than_any_path_is_listed_as_far_as_paths_reach(files: FileOperations, work: Path) -> None:
     script = "import os, sys\nos.chdir(sys.argv[1])\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n"
     subprocess.run([sys.executable, "-c", script, str(work)], check=True)
-    found = files.list(recursive=True)
-    assert not found.complete
-    assert len(found) > 1000
+    actual = files.list(recursive=True)
+    assert not actual.complete
+    assert len(actual) > 1000
     with pytest.raises(FileRefused, match="cannot be looked into: File name too long"):
         files.delete("d", recursive=True)
     subprocess.run(["rm", "-rf", str(work / "d")], check=True)

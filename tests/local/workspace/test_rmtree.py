@@ -44,10 +44,10 @@ for path, mode in ((tree / "closed" / "in", 0), (tree / "closed", 0), (tree / "f
 remove_tree(tree)
 assert not tree.exists(), list(tree.rglob("*"))
 """
-    place = Path(f"/tmp/kxt-modes-{os.getpid()}")
-    place.mkdir()
-    place.chmod(0o777)
+    directory = Path(f"/tmp/kxt-modes-{os.getpid()}")
+    directory.mkdir()
+    directory.chmod(0o777)
     try:
-        subprocess.run([sys.executable, "-c", script, str(place)], check=True)
+        subprocess.run([sys.executable, "-c", script, str(directory)], check=True)
     finally:
-        subprocess.run(["rm", "-rf", str(place)], check=True)
+        subprocess.run(["rm", "-rf", str(directory)], check=True)

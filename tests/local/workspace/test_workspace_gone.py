@@ -65,10 +65,10 @@ def test_a_file_in_its_place_is_not_called_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("work_dir", ["", ".", "inner", "nothing"])
 def test_a_command_has_no_place_to_start(work_dir: str, tmp_path: Path) -> None:
-    place = Workspace.create_for_session(tmp_path, "s")
-    place.path.rmdir()
-    with pytest.raises(InvalidWorkDir, match=GONE.format(place.path)):
-        place.directory(work_dir)
+    location = Workspace.create_for_session(tmp_path, "s")
+    location.path.rmdir()
+    with pytest.raises(InvalidWorkDir, match=GONE.format(location.path)):
+        location.directory(work_dir)
 
 
 def test_a_directory_under_a_current_one_that_is_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,12 +106,12 @@ def test_what_is_no_installation_stays_as_it_is(language: str, code: str) -> Non
 
 
 def test_functions_become_a_module_with_stubs() -> None:
-    found = Functions.from_callables([ADD, twice])
-    assert found.source == f"{ADD.strip()}\n\n\ndef twice(x: float) -> float:\n    return 2 * x\n"
-    assert "def add(a: int, b: int=2) -> int:\n    '''" in found.stubs.replace('"""', "'''")
-    assert "return a + b" not in found.stubs
-    assert "from the module `functions`" in found.format_prompt()
-    assert found.format_prompt("$module:\n$functions") == f"functions:\n{found.stubs}"
+    actual = Functions.from_callables([ADD, twice])
+    assert actual.source == f"{ADD.strip()}\n\n\ndef twice(x: float) -> float:\n    return 2 * x\n"
+    assert "def add(a: int, b: int=2) -> int:\n    '''" in actual.stubs.replace('"""', "'''")
+    assert "return a + b" not in actual.stubs
+    assert "from the module `functions`" in actual.format_prompt()
+    assert actual.format_prompt("$module:\n$functions") == f"functions:\n{actual.stubs}"
 
 
 def test_a_function_is_whole_whatever_its_lines_hold() -> None:
@@ -122,7 +122,7 @@ class Required:
     def __init__(self, func: Any) -> None:
         self.func = func
 
-    def told(self) -> Any:
+    def bound_method(self) -> Any:
         return self.func
 
 
@@ -138,7 +138,7 @@ class Required:
         ([len], "functions", "must have readable source"),
         ([functools.partial(sorted, reverse=True)], "functions", "not a partial"),
         ([Required(functools.partial(sorted, reverse=True))], "functions", "not a partial"),
-        ([Required("def a(x):\n    pass").told], "functions", "not a bound method"),
+        ([Required("def a(x):\n    pass").bound_method], "functions", "not a bound method"),
     ],
 )
 def test_functions_that_no_cell_could_import_are_refused(functions: list[Any], module: str, answer: str) -> None:

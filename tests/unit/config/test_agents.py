@@ -40,15 +40,15 @@ def test_massgen_keys_become_our_options() -> None:
 
 
 def test_a_massgen_agent_that_does_not_ask_for_commands_has_none(tmp_path: Path) -> None:
-    found = read(tmp_path, "agents:\n  - id: a\n    backend: {type: openai, model: m}\n")
-    assert not found["a"].enabled
+    actual = read(tmp_path, "agents:\n  - id: a\n    backend: {type: openai, model: m}\n")
+    assert not actual["a"].enabled
 
 
 def test_defaults_count_for_all_and_an_agent_goes_over_them(tmp_path: Path) -> None:
     agents = "agents:\n  - id: a\n  - {id: b, budgets: {timeout: 5}}\n"
-    found = read(tmp_path, "defaults: {isolation: local, budgets: {timeout: 9, grace: 1}}\n" + agents)
-    assert [(each.budgets.timeout, each.budgets.grace) for each in found.values()] == [(9, 1), (5, 1)]
-    assert list(found) == ["a", "b"]
+    actual = read(tmp_path, "defaults: {isolation: local, budgets: {timeout: 9, grace: 1}}\n" + agents)
+    assert [(each.budgets.timeout, each.budgets.grace) for each in actual.values()] == [(9, 1), (5, 1)]
+    assert list(actual) == ["a", "b"]
 
 
 def test_without_a_name_it_is_the_default_one(tmp_path: Path) -> None:
@@ -58,29 +58,34 @@ def test_without_a_name_it_is_the_default_one(tmp_path: Path) -> None:
 def keys(path: Path) -> list[tuple[Any, ...]]:
     """The place of every option of ours in an example."""
 
-    def walk(given: Any, place: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        pairs = given.items() if isinstance(given, dict) else enumerate(given) if isinstance(given, list) else ()
-        return [found for key, value in pairs for found in [(*place, key), *walk(value, (*place, key))]]
+    def walk(settings: Any, directory: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        pairs = settings.items() if isinstance(settings, dict) else enumerate(settings) if isinstance(settings, list) else ()
+        return [actual for key, value in pairs for actual in [(*directory, key), *walk(value, (*directory, key))]]
 
     free = {"secrets", "profiles", "ui"}  # what is in them has names of the user's, or is not for us
     places = walk(yaml.safe_load(path.read_text(encoding="utf-8")), ())
-    return [place for place in places if isinstance(place[-1], str) and not free & {*place[:-1]}]
+    return [directory for directory in places if isinstance(directory[-1], str) and not free & {*directory[:-1]}]
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in (*EXAMPLES, *MASSGEN)])
 def test_a_typo_in_any_key_names_the_right_one(path: Path, tmp_path: Path) -> None:
-    for place in keys(path):
-        if place[-1] in {"agents", "agent", "backend", "id"} and place[:-1] in {(), ("agents", 0), ("agents", 1), ("agent",)}:
+    for directory in keys(path):
+        if directory[-1] in {"agents", "agent", "backend", "id"} and directory[:-1] in {
+            (),
+            ("agents", 0),
+            ("agents", 1),
+            ("agent",),
+        }:
             continue  # without these it is another kind of file, or nameless
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-        inner = given
-        for part in place[:-1]:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        inner = settings
+        for part in directory[:-1]:
             inner = inner[part]
-        wrong = place[-1][:-2] + place[-1][-1] + "x" if len(place[-1]) > 3 else place[-1] + "x"
-        inner[wrong] = inner.pop(place[-1])
+        wrong = directory[-1][:-2] + directory[-1][-1] + "x" if len(directory[-1]) > 3 else directory[-1] + "x"
+        inner[wrong] = inner.pop(directory[-1])
         with pytest.raises(InvalidConfig) as caught:
-            read(tmp_path, yaml.safe_dump(given))
-        assert f"did you mean {place[-1]!r}?" in str(caught.value), place
+            read(tmp_path, yaml.safe_dump(settings))
+        assert f"did you mean {directory[-1]!r}?" in str(caught.value), directory
 
 
 UNFIT = {

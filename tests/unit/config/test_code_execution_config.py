@@ -192,25 +192,25 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def option(config: Config, name: str) -> object:
-    found: object = config
+    actual: object = config
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        actual = getattr(actual, part)
+    return actual
 
 
-@pytest.mark.parametrize(("given", "expected"), TAKEN.values(), ids=TAKEN)
-def test_a_dictionary_is_taken_literally(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    before = dict(given)
-    config = load(code_execution_config=given, environ={}, inside=False)
+@pytest.mark.parametrize(("settings", "expected"), TAKEN.values(), ids=TAKEN)
+def test_a_dictionary_is_taken_literally(settings: dict[str, Any], expected: dict[str, Any]) -> None:
+    before = dict(settings)
+    config = load(code_execution_config=settings, environ={}, inside=False)
     assert {name: option(config, name) for name in expected} == expected
-    assert given == before
+    assert settings == before
     assert config.enabled
 
 
-@pytest.mark.parametrize(("given", "answer"), UNFIT.values(), ids=UNFIT)
-def test_what_is_unknown_or_does_not_fit_is_named(given: Any, answer: str) -> None:
+@pytest.mark.parametrize(("settings", "answer"), UNFIT.values(), ids=UNFIT)
+def test_what_is_unknown_or_does_not_fit_is_named(settings: Any, answer: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        load(code_execution_config=given, environ={}, inside=False)
+        load(code_execution_config=settings, environ={}, inside=False)
     assert answer in str(caught.value)
 
 
@@ -236,14 +236,17 @@ def test_the_dictionary_goes_over_the_configuration_and_leaves_the_rest(as_objec
         "environment": {"pass_names": ["C"]},
         "profile": "simple",
     }
-    given = {
+    settings = {
         "work_dir": "b",
         "timeout": 7,
         "docker_image": "b",
         "docker_run_args": ["-e", "B=2", "-v", "/more:/more", "-m", "1g", "-e", "D", "--ulimit", "nofile=100"],
     }
     config = load(
-        config=Config.model_validate(options) if as_object else options, code_execution_config=given, environ={}, inside=False
+        config=Config.model_validate(options) if as_object else options,
+        code_execution_config=settings,
+        environ={},
+        inside=False,
     )
     wall = config.container
     assert (config.work_dir, config.budgets.timeout, config.budgets.grace) == (Path("b"), 7.0, 2.0)

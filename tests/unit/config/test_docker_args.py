@@ -324,15 +324,15 @@ def test_an_option_refuses_the_same_from_every_source(options: dict[str, Any], m
 
 
 def test_a_directory_in_memory_has_one_name() -> None:
-    found = load("container", config={"container": {"tmpfs": {"//a//b/": MIB, "/c": 2 * MIB}}}).container.tmpfs
-    assert found == {"/a/b": MIB, "/c": 2 * MIB}
+    actual = load("container", config={"container": {"tmpfs": {"//a//b/": MIB, "/c": 2 * MIB}}}).container.tmpfs
+    assert actual == {"/a/b": MIB, "/c": 2 * MIB}
 
 
 def test_the_largest_and_the_smallest_figures_are_taken() -> None:
     options = {"user": "2147483647:2147483647", "cpus": 0.01, "pids": 4194304}
-    found = load("container", config={"container": options}).container
-    assert found.model_dump(include=set(options)) == options
-    assert found.ids == (2147483647, 2147483647)
+    actual = load("container", config={"container": options}).container
+    assert actual.model_dump(include=set(options)) == options
+    assert actual.ids == (2147483647, 2147483647)
 
 
 def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refused(short_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_source_relative_to_a_directory_that_is_gone_is_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("given", "taken"),
+    ("settings", "taken"),
     [
         ("512m", 536870912),
         ("512M", 536870912),
@@ -385,15 +385,15 @@ def test_a_source_relative_to_a_directory_that_is_gone_is_refused(tmp_path: Path
         (0, 0),
     ],
 )
-def test_a_size_is_taken(given: object, taken: int) -> None:
-    found = parse_size(given, "--memory")
-    assert (type(found), found) == (int, taken)
+def test_a_size_is_taken(settings: object, taken: int) -> None:
+    actual = parse_size(settings, "--memory")
+    assert (type(actual), actual) == (int, taken)
 
 
 @pytest.mark.parametrize(
-    "given", ["", "m", "-1", "1x", "1.m", ".5g", "1e9", "nan", "٣m", "9" * 5000, -1, True, 1.5, None, b"5m"]
+    "settings", ["", "m", "-1", "1x", "1.m", ".5g", "1e9", "nan", "٣m", "9" * 5000, -1, True, 1.5, None, b"5m"]
 )
-def test_all_else_is_no_size(given: object) -> None:
+def test_all_else_is_no_size(settings: object) -> None:
     with pytest.raises(InvalidConfig, match=r"^--memory=.*: must be a size, as in 512m, 1\.5g or 1048576\.$") as caught:
-        parse_size(given, "--memory")
+        parse_size(settings, "--memory")
     assert len(str(caught.value)) < 300

@@ -12,7 +12,7 @@ from kernelexec.mcp.clients import add_server, make_server_entry
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "expected"),
+    ("option", "value", "expected"),
     [
         ("--workspace", "work", "/base/work"),
         ("--workspace", "/else/work", "/else/work"),
@@ -37,10 +37,10 @@ from kernelexec.mcp.clients import add_server, make_server_entry
     ],
 )
 def test_paths_are_absolute_since_clients_may_start_it_elsewhere(
-    option: str, given: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    option: str, value: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    for options, wanted in (((option, given), [option, expected]), ((f"{option}={given}",), [f"{option}={expected}"])):
+    for options, wanted in (((option, value), [option, expected]), ((f"{option}={value}",), [f"{option}={expected}"])):
         answer = ("--sudo", *options, "--timeout", "5")
         assert make_server_entry(answer, cwd="/base")["args"][3:] == ["--sudo", *wanted, "--timeout", "5"]
         assert make_server_entry(answer)["args"][3:] == list(answer)  # from where the client runs it

@@ -20,8 +20,8 @@ def test_a_workspace_that_is_no_path_is_refused(workspace: Any) -> None:
 def test_an_interpreter_is_a_name_or_a_path_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
-    given = {"python3": "python3", "/a/../b": "/a/../b", "venv/bin/python": f"{tmp_path}/venv/bin/python", "~/p": "/home/me/p"}
-    assert {name: load("local", config={"python": name}).python for name in given} == given
+    value = {"python3": "python3", "/a/../b": "/a/../b", "venv/bin/python": f"{tmp_path}/venv/bin/python", "~/p": "/home/me/p"}
+    assert {name: load("local", config={"python": name}).python for name in value} == value
 
 
 def test_an_interpreter_relative_to_a_directory_that_is_gone_is_refused(

@@ -69,8 +69,8 @@ SHAPE = {
 
 
 def package() -> dict[str, Any]:
-    [found] = make_server_json()["packages"]
-    return dict(found)
+    [actual] = make_server_json()["packages"]
+    return dict(actual)
 
 
 def test_it_has_the_form_that_the_registry_takes() -> None:
@@ -83,12 +83,12 @@ def test_it_is_of_this_version_of_this_package() -> None:
 
 
 def test_a_client_that_puts_the_words_together_starts_the_server_with_what_it_needs() -> None:
-    hint, found = package()["runtimeHint"], package()
-    before = [word for each in found["runtimeArguments"] for word in (each["name"], each["value"])]
-    words = [hint, *before, found["identifier"], *(each["value"] for each in found["packageArguments"])]
+    hint, actual = package()["runtimeHint"], package()
+    before = [word for each in actual["runtimeArguments"] for word in (each["name"], each["value"])]
+    words = [hint, *before, actual["identifier"], *(each["value"] for each in actual["packageArguments"])]
     assert words == ["uvx", "--from", f"kernelexec[mcp]=={kernelexec.__version__}", "kernelexec", "mcp"]
     assert "mcp" in PROJECT["optional-dependencies"]
-    assert found["identifier"] in PROJECT["scripts"]
+    assert actual["identifier"] in PROJECT["scripts"]
 
 
 @pytest.mark.parametrize("name", [each["name"] for each in package()["environmentVariables"]])

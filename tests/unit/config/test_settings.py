@@ -123,7 +123,7 @@ def test_the_defaults_are_those_of_the_classes() -> None:
 
 
 def test_a_mapping_reaches_every_branch_and_leaves_the_rest() -> None:
-    given = {
+    settings = {
         "budgets": {"timeout": 5},
         "output": {"stream_bytes": 10},
         "limits": {"nofile": None},
@@ -131,7 +131,7 @@ def test_a_mapping_reaches_every_branch_and_leaves_the_rest() -> None:
         "capacity": {"queue": 0},
         "notebook": False,
     }
-    config = load("local", config=given)
+    config = load("local", config=settings)
     assert config.budgets == Budgets(timeout=5.0)
     assert config.output == OutputLimits(stream_bytes=10)
     assert config.limits.nofile is None
@@ -158,10 +158,10 @@ def test_the_argument_goes_over_the_configured_workspace(config: Any) -> None:
 
 
 def test_what_is_given_is_left_as_it_was() -> None:
-    given: dict[str, Any] = {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}
-    config = load("local", workspace="w", config=given)
-    assert given == {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}
-    given["environment"]["set"]["A"] = "2"
+    settings: dict[str, Any] = {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}
+    config = load("local", workspace="w", config=settings)
+    assert settings == {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}
+    settings["environment"]["set"]["A"] = "2"
     assert config.environment.set == {"A": "1"}
 
 

@@ -83,7 +83,7 @@ def test_without_sudo_again_the_wall_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "input_value",
     [
         {"config": {"container": {"sudo": True, "no_new_privileges": True}}},
         {
@@ -92,9 +92,9 @@ def test_without_sudo_again_the_wall_is_as_it_was() -> None:
         },
     ],
 )
-def test_what_contradicts_it_is_refused(given: dict[str, Any]) -> None:
+def test_what_contradicts_it_is_refused(input_value: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match="container: sudo=True and no_new_privileges=True contradict each other"):
-        load_dialect("container", **given)
+        load_dialect("container", **input_value)
 
 
 def test_only_true_and_false_say_whether() -> None:

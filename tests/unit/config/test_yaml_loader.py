@@ -50,9 +50,9 @@ agents:
   - {<<: *first, id: b, budgets: {<<: [*wide, *deep], timeout: 5}}
   - {id: c, isolation: local, rules: {blocked_commands: *blocked}}
 """
-    found = read(tmp_path, text)
-    assert [(each.budgets.timeout, each.budgets.grace) for each in found.values()] == [(7, 2), (5, 3), (60, 1)]
-    assert [each.rules.blocked_commands[0].pattern for each in found.values()] == ["curl"] * 3
+    actual = read(tmp_path, text)
+    assert [(each.budgets.timeout, each.budgets.grace) for each in actual.values()] == [(7, 2), (5, 3), (60, 1)]
+    assert [each.rules.blocked_commands[0].pattern for each in actual.values()] == ["curl"] * 3
     massgen = "agents:\n  - {id: a, backend: &x {cwd: w, enable_mcp_command_line: true}}\n  - {backend: {<<: *x, cwd: v}}\n"
     assert [str(each.work_dir) for each in read(tmp_path, massgen).values()] == ["w", "v"]
 
@@ -64,8 +64,8 @@ def test_what_is_merged_deeper_first_is_not_there_twice(tmp_path: Path) -> None:
     text = (
         "environment: {set: &one {<<: &two {A: x, B: x}, A: y}}\nisolation: local\ncontainer: {environment: {<<: *one, B: z}}\n"
     )
-    found = read(tmp_path, text)["default"]
-    assert (dict(found.environment.set), dict(found.container.environment)) == ({"A": "y", "B": "x"}, {"A": "y", "B": "z"})
+    actual = read(tmp_path, text)["default"]
+    assert (dict(actual.environment.set), dict(actual.container.environment)) == ({"A": "y", "B": "x"}, {"A": "y", "B": "z"})
 
 
 @pytest.mark.parametrize("message", ["1:30", "010", "-010", "08", "1_000", "0b11", "1:30.5", "0x_f", "1_0.5"])
@@ -86,17 +86,17 @@ def test_a_word_is_a_boolean_and_no_text(tmp_path: Path, word: str, meant: bool)
     ):
         with pytest.raises(InvalidConfig, match=r"allowed_commands|level|environment"):
             read(tmp_path, line + "\n")
-    found = read(tmp_path, f"confinement: {{level: 'off'}}\nenvironment: {{set: {{A: '{word}'}}}}\n")["default"]
-    assert (found.confinement.level, dict(found.environment.set)) == ("off", {"A": word})
+    actual = read(tmp_path, f"confinement: {{level: 'off'}}\nenvironment: {{set: {{A: '{word}'}}}}\n")["default"]
+    assert (actual.confinement.level, dict(actual.environment.set)) == ("off", {"A": word})
 
 
 def test_what_all_readers_know_is_read(tmp_path: Path) -> None:
     for message, number in (("1e3", 1000), ("0x1F", 31), ("0o10", 8), (".5", 0.5), ("+7", 7), ("2.", 2), ("0.25", 0.25)):
         assert read(tmp_path, f"isolation: local\nbudgets: {{timeout: {message}}}\n")["default"].budgets.timeout == number
     texts = "{A: 2020-01-01, B: 1.2.3, C: 10.0.0.1, D: y, E: '=', F: 8080:80, G: =}"
-    found = read(tmp_path, f"container: {{user: 0:0}}\nenvironment: {{set: {texts}}}\n")["default"]
-    assert list(found.environment.set.values()) == ["2020-01-01", "1.2.3", "10.0.0.1", "y", "=", "8080:80", "="]
-    assert found.container.user == "0:0"
+    actual = read(tmp_path, f"container: {{user: 0:0}}\nenvironment: {{set: {texts}}}\n")["default"]
+    assert list(actual.environment.set.values()) == ["2020-01-01", "1.2.3", "10.0.0.1", "y", "=", "8080:80", "="]
+    assert actual.container.user == "0:0"
 
 
 def test_words_are_booleans_in_massgens_form(tmp_path: Path) -> None:

@@ -215,9 +215,9 @@ HINTS: dict[str, tuple[Error, str]] = {
 def diagnosed(
     *outputs: Output, exit_code: int | None = 1, interrupted: Interrupted | None = None, cause: Cause | None = None
 ) -> Diagnosis:
-    found = diagnose("error", exit_code, interrupted, cause, outputs)
-    assert found is not None
-    return found
+    actual = diagnose("error", exit_code, interrupted, cause, outputs)
+    assert actual is not None
+    return actual
 
 
 @pytest.mark.parametrize("status", ["ok", "aborted", "running"])
@@ -227,9 +227,9 @@ def test_what_did_not_fail_has_no_diagnosis(status: Status) -> None:
 
 @pytest.mark.parametrize(("failure", "line", "text"), PLACES.values(), ids=PLACES)
 def test_the_place_is_the_last_line_of_the_failed_cell(failure: Error, line: int | None, text: str | None) -> None:
-    found = diagnosed(failure)
-    assert (found.kind, found.message) == (failure.ename, failure.evalue)
-    assert (found.line, found.line_text) == (line, text)
+    actual = diagnosed(failure)
+    assert (actual.kind, actual.message) == (failure.ename, failure.evalue)
+    assert (actual.line, actual.line_text) == (line, text)
 
 
 @pytest.mark.parametrize(("failure", "hint"), HINTS.values(), ids=HINTS)
@@ -249,10 +249,10 @@ def test_syntax_that_failed_while_the_cell_ran_is_not_reported_to_have_run_nothi
 
 @pytest.mark.parametrize("name", sorted(EXCEPTIONS))
 def test_every_known_exception_has_a_cause_and_what_to_try(name: str) -> None:
-    found = diagnosed(error(name, "it"))
-    assert (found.kind, found.message, bool(found.cause)) == (name, "it", True)
-    assert found.hints or name == "ImportError"
-    assert found.retryable == (name in ("TimeoutError", "ConnectionError"))
+    actual = diagnosed(error(name, "it"))
+    assert (actual.kind, actual.message, bool(actual.cause)) == (name, "it", True)
+    assert actual.hints or name == "ImportError"
+    assert actual.retryable == (name in ("TimeoutError", "ConnectionError"))
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_every_known_exception_has_a_cause_and_what_to_try(name: str) -> None:
     [("ConnectionResetError", "ConnectionError"), ("URLError", "ConnectionError"), ("ReadTimeout", "TimeoutError")],
 )
 def test_an_exception_of_a_library_is_explained_as_what_it_is(name: str, like: str) -> None:
-    found, known = diagnosed(error(name, "it")), EXCEPTIONS[like]
-    assert (found.kind, found.cause, found.hints, found.retryable) == (name, known.cause, known.hints, True)
+    actual, known = diagnosed(error(name, "it")), EXCEPTIONS[like]
+    assert (actual.kind, actual.cause, actual.hints, actual.retryable) == (name, known.cause, known.hints, True)
 
 
 @pytest.mark.parametrize(
@@ -273,9 +273,9 @@ def test_an_exception_of_a_library_is_explained_as_what_it_is(name: str, like: s
     ],
 )
 def test_a_missing_module_names_its_package(evalue: str, package: str) -> None:
-    found = diagnosed(error("ModuleNotFoundError", evalue))
-    assert found.package == package
-    assert package in found.hints[0]
+    actual = diagnosed(error("ModuleNotFoundError", evalue))
+    assert actual.package == package
+    assert package in actual.hints[0]
     script = diagnosed(Stream("stderr", f"Traceback (most recent call last):\nModuleNotFoundError: {evalue}\n"))
     assert (script.kind, script.package) == ("command", package)
 
@@ -307,10 +307,10 @@ def test_a_module_without_such_a_part_is_not_called_missing(evalue: str, cause: 
         diagnosed(error("ModuleNotFoundError", evalue)),
         diagnosed(Stream("stderr", f"ModuleNotFoundError: {evalue}\n")),
     ]
-    for found in reported:
-        assert (found.cause, found.package) == (cause, None)
-        assert hint in found.hints[0]
-        assert "install it" not in " ".join(found.hints)
+    for actual in reported:
+        assert (actual.cause, actual.package) == (cause, None)
+        assert hint in actual.hints[0]
+        assert "install it" not in " ".join(actual.hints)
     if "json" in evalue:
         assert "another version" not in reported[0].hints[0]
 
@@ -327,10 +327,10 @@ OFFLINE = [
 
 @pytest.mark.parametrize("output", OFFLINE)
 def test_that_the_network_is_off_is_reported_where_it_is(output: Output) -> None:
-    found = diagnose("error", 1, None, None, [output], networked=False)
-    assert found is not None
-    assert (found.cause, found.retryable) == ("The session has no network.", False)
-    assert "network is off" in found.hints[0]
+    actual = diagnose("error", 1, None, None, [output], networked=False)
+    assert actual is not None
+    assert (actual.cause, actual.retryable) == ("The session has no network.", False)
+    assert "network is off" in actual.hints[0]
     assert "network is off" not in " ".join(diagnosed(output).hints)
 
 
@@ -338,17 +338,17 @@ def test_the_lines_of_all_cells_that_it_came_by() -> None:
     inner = "return n / 0"
     assert diagnosed(OTHER_CELL).calls == (CellLine(2, 1, "half(3)"), CellLine(1, 3, inner, "half"))
     assert diagnosed(FUNCTION).calls == (CellLine(6, 4, "value = half(3)"), CellLine(6, 2, inner, "half"))
-    found = diagnose("error", 1, None, None, [OTHER_CELL], "\n\nhalf(3)")
-    assert found is not None
-    assert (found.line, found.calls[0].line, found.calls[1].line) == (3, 3, 3)
+    actual = diagnose("error", 1, None, None, [OTHER_CELL], "\n\nhalf(3)")
+    assert actual is not None
+    assert (actual.line, actual.calls[0].line, actual.calls[1].line) == (3, 3, 3)
     assert diagnosed(SYNTAX).calls == ()
 
 
 def test_a_line_is_one_of_the_cell_as_its_author_wrote_it() -> None:
     def place(source: str, *frames: str, ename: str = "ZeroDivisionError", evalue: str = "it") -> tuple[int | None, str | None]:
-        found = diagnose("error", 1, None, None, [error(ename, evalue, *frames)], source)
-        assert found is not None
-        return found.line, found.line_text
+        actual = diagnose("error", 1, None, None, [error(ename, evalue, *frames)], source)
+        assert actual is not None
+        return actual.line, actual.line_text
 
     def frame(line: int, text: str, cell: int = 1) -> str:
         return f"Cell In[{cell}], line {line}\n----> {line} {text}\n"
@@ -379,9 +379,9 @@ NO_SOURCE = "      1 'Could not get source, probably due dynamically evaluated s
 def test_of_a_cell_magic_it_is_the_line_that_ran() -> None:
     def place(source: str, *frames: str, name: str = "time") -> tuple[int | None, str | None]:
         magic = f"Cell In[2], line 1\n----> 1 get_ipython().run_cell_magic('{name}', '', 'x\\n')\n"
-        found = diagnose("error", 1, None, None, [error("ZeroDivisionError", "it", magic * bool(name), *frames)], source)
-        assert found is not None
-        return found.line, found.line_text
+        actual = diagnose("error", 1, None, None, [error("ZeroDivisionError", "it", magic * bool(name), *frames)], source)
+        assert actual is not None
+        return actual.line, actual.line_text
 
     def body(file: str, line: int, function: str = "") -> str:
         return f"File <{file}>:{line}{f', in {function}()' * bool(function)}\n{NO_SOURCE}\n"
@@ -413,25 +413,25 @@ def test_of_a_cell_magic_a_group_has_its_line_too() -> None:
   +-+---------------- 1 ----------------
     | ValueError: a
     +------------------------------------"""
-    found = diagnose("error", 1, None, None, [Error("ExceptionGroup", "g", tuple(tree.split("\n")))], "%%time\nx = 1\nf()")
-    assert found is not None
-    assert (found.line, found.line_text) == (3, "f()")
+    actual = diagnose("error", 1, None, None, [Error("ExceptionGroup", "g", tuple(tree.split("\n")))], "%%time\nx = 1\nf()")
+    assert actual is not None
+    assert (actual.line, actual.line_text) == (3, "f()")
 
 
 def test_a_line_that_a_cell_magic_cannot_compile_is_one_of_the_cell() -> None:
     run = "  Cell In[2], line 1\n    get_ipython().run_cell_magic('time', '', 'x')\n"
 
-    def found(source: str, *entries: str) -> Diagnosis:
+    def actual(source: str, *entries: str) -> Diagnosis:
         reported = diagnose("error", 1, None, None, [Error("SyntaxError", "invalid syntax", (RUN_CODE, *entries))], source)
         assert reported is not None
         return reported
 
-    broken = found("%%time\nx=1\n\n1/", run, "  File <unknown>:3\n    1/\n      ^\nSyntaxError: invalid syntax\n")
+    broken = actual("%%time\nx=1\n\n1/", run, "  File <unknown>:3\n    1/\n      ^\nSyntaxError: invalid syntax\n")
     assert (broken.line, broken.line_text, broken.cause) == (4, "1/", "The cell is not Python.")
     evaluated = "  File <string>:1\n    1 +\n      ^\nSyntaxError: invalid syntax\n"
-    called = found("%%time\nx=1\neval(a)", run, "  File <timed exec>:2\n", evaluated)
+    called = actual("%%time\nx=1\neval(a)", run, "  File <timed exec>:2\n", evaluated)
     assert (called.line, called.line_text, called.cause) == (3, "eval(a)", "The code that was compiled there is not Python.")
-    within = found("%%time\nx=1\n%time 1 +", run, evaluated)
+    within = actual("%%time\nx=1\n%time 1 +", run, evaluated)
     assert (within.line, within.line_text) == (1, "%%time")
     captured = diagnose("error", 1, None, None, [SYNTAX], "%%capture\na = 1\nb = = 2")
     assert captured is not None
@@ -440,13 +440,13 @@ def test_a_line_that_a_cell_magic_cannot_compile_is_one_of_the_cell() -> None:
 
 def test_of_an_endless_recursion_the_first_and_the_last_calls_are_reported() -> None:
     frames = [f"Cell In[3], line {number}, in f(n)\n----> {number} return f(n + 1)" for number in range(1, 1000)]
-    found = diagnosed(Error("RecursionError", "maximum recursion depth exceeded", ("Traceback", *frames)))
-    assert [call.line for call in found.calls] == [*range(1, 26), *range(975, 1000)]
+    actual = diagnosed(Error("RecursionError", "maximum recursion depth exceeded", ("Traceback", *frames)))
+    assert [call.line for call in actual.calls] == [*range(1, 26), *range(975, 1000)]
 
 
 def test_the_last_exception_among_the_outputs_counts() -> None:
-    found = diagnosed(FUNCTION, Stream("stdout", "between"), NAME, DisplayData({"text/plain": "p"}), Stream("stderr", "after"))
-    assert (found.kind, found.line) == ("NameError", 2)
+    actual = diagnosed(FUNCTION, Stream("stdout", "between"), NAME, DisplayData({"text/plain": "p"}), Stream("stderr", "after"))
+    assert (actual.kind, actual.line) == ("NameError", 2)
 
 
 def test_a_long_message_is_cut_at_its_head() -> None:
@@ -473,8 +473,8 @@ def test_a_failed_command_is_reported_by_its_exit_code(outputs: tuple[Output, ..
     ],
 )
 def test_what_shells_say_by_their_exit_codes(exit_code: int, answer: str, cause: str) -> None:
-    found = diagnosed(Stream("stderr", answer), exit_code=exit_code)
-    assert (found.kind, found.cause) == ("command", cause)
+    actual = diagnosed(Stream("stderr", answer), exit_code=exit_code)
+    assert (actual.kind, actual.cause) == ("command", cause)
 
 
 def test_a_failed_script_is_reported_as_a_failed_command_is() -> None:
@@ -499,9 +499,9 @@ def test_the_end_of_a_kernel_goes_over_an_exception(
     retryable: bool,  # noqa: FBT001
     outputs: tuple[Output, ...],
 ) -> None:
-    found = diagnosed(*outputs, exit_code=137, interrupted="timeout", cause=cause)
-    assert (found.kind, found.message, found.cause, found.retryable) == (cause, answer, answer, retryable)
-    assert (found.line, found.line_text) == ((2, "time.sleep(30)") if outputs else (None, None))
+    actual = diagnosed(*outputs, exit_code=137, interrupted="timeout", cause=cause)
+    assert (actual.kind, actual.message, actual.cause, actual.retryable) == (cause, answer, answer, retryable)
+    assert (actual.line, actual.line_text) == ((2, "time.sleep(30)") if outputs else (None, None))
 
 
 @pytest.mark.parametrize("cause", sorted(set(get_args(Cause)) - {"culled"}))
@@ -526,5 +526,5 @@ def test_an_interrupt_on_request_names_the_line_that_ran() -> None:
 
 @pytest.mark.parametrize(("interrupted", "kind"), [("timeout", "timeout"), ("request", "interrupted")])
 def test_an_interrupted_command_has_no_line(interrupted: Interrupted, kind: str) -> None:
-    found = diagnosed(Stream("stderr", "^C"), exit_code=124, interrupted=interrupted)
-    assert (found.kind, found.line, found.line_text) == (kind, None, None)
+    actual = diagnosed(Stream("stderr", "^C"), exit_code=124, interrupted=interrupted)
+    assert (actual.kind, actual.line, actual.line_text) == (kind, None, None)

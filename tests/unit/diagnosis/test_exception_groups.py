@@ -52,20 +52,20 @@ RuntimeError: later"""
 
 
 def diagnosed(*lines: str, ename: str = "ExceptionGroup", evalue: str = "unhandled (3 sub-exceptions)") -> Diagnosis:
-    found = diagnose("error", 1, None, None, [Error(ename, evalue, lines)])
-    assert found is not None
-    return found
+    actual = diagnose("error", 1, None, None, [Error(ename, evalue, lines)])
+    assert actual is not None
+    return actual
 
 
 def test_the_place_is_that_of_the_first_exception_that_has_one_in_the_cell() -> None:
-    found = diagnosed(*TREE.split("\n"), f"ExceptionGroup: {MESSAGE}")
-    assert found == Diagnosis("ExceptionGroup", MESSAGE, 3, "return 1 / n", None, HINTS)
+    actual = diagnosed(*TREE.split("\n"), f"ExceptionGroup: {MESSAGE}")
+    assert actual == Diagnosis("ExceptionGroup", MESSAGE, 3, "return 1 / n", None, HINTS)
 
 
 def test_where_none_has_one_it_is_that_of_the_group() -> None:
     tree = TREE.replace('|   File "Cell In[4]", line 3', '|   File "/x.py", line 3').replace(", line 5", ", line x")
-    found = diagnosed(*tree.replace(", line 7", ", line x").split("\n"), f"ExceptionGroup: {MESSAGE}")
-    assert (found.line, found.line_text) == (9, "await main()")
+    actual = diagnosed(*tree.replace(", line 7", ", line x").split("\n"), f"ExceptionGroup: {MESSAGE}")
+    assert (actual.line, actual.line_text) == (9, "await main()")
 
 
 def test_a_frame_without_its_source_has_a_number_only() -> None:
@@ -74,8 +74,8 @@ def test_a_frame_without_its_source_has_a_number_only() -> None:
 
 
 def test_a_group_that_only_led_to_an_exception_is_not_what_failed() -> None:
-    found = diagnosed(*TREE.split("\n"), *LATER.split("\n"), ename="RuntimeError", evalue="later")
-    assert found == Diagnosis("RuntimeError", "later", 12, "raise RuntimeError('later')")
+    actual = diagnosed(*TREE.split("\n"), *LATER.split("\n"), ename="RuntimeError", evalue="later")
+    assert actual == Diagnosis("RuntimeError", "later", 12, "raise RuntimeError('later')")
 
 
 @pytest.mark.parametrize("last", ["  | cut", "ExceptionGroup: something else", "    +------------------------------------"])

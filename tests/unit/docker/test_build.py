@@ -27,9 +27,9 @@ def test_authorities_are_taken_one_a_file_and_without_what_else_a_file_holds(tmp
     key = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n"
     (tmp_path / "mine.pem").write_text(key + certificate() + certificate())
     (tmp_path / "mine.der").write_bytes(ssl.PEM_cert_to_DER_cert(certificate()))
-    found = authorities([tmp_path / "mine.pem", tmp_path / "mine.der", tmp_path])
-    assert [re.fullmatch(r"extra-ca/[0-9a-f]{16}\.crt", name) is not None for name in found] == [True]
-    assert all(b"secret" not in content for content in found.values())
+    actual = authorities([tmp_path / "mine.pem", tmp_path / "mine.der", tmp_path])
+    assert [re.fullmatch(r"extra-ca/[0-9a-f]{16}\.crt", name) is not None for name in actual] == [True]
+    assert all(b"secret" not in content for content in actual.values())
 
 
 def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
@@ -71,14 +71,14 @@ def test_a_build_has_the_network_that_it_needs(order: BuildOrder, environment: d
 
 def test_the_engine_gets_proxies_and_choices_as_arguments_and_no_others() -> None:
     order = BuildOrder(recipe("agent"), base_image="mine:1", sudo=True, platform="linux/arm64", cache=False)
-    given = order.parameters(PROXIES | {"SECRET": "s"})
-    assert json.loads(given["buildargs"]) == {
+    value = order.parameters(PROXIES | {"SECRET": "s"})
+    assert json.loads(value["buildargs"]) == {
         "NO_PROXY": "localhost",
         "https_proxy": "http://127.0.0.1:3128",
         "SUDO": "yes",
         "BASE_IMAGE": "mine:1",
     }
-    assert (given["t"], given["platform"], given["nocache"]) == ("kernelexec/agent-sudo", "linux/arm64", "1")
+    assert (value["t"], value["platform"], value["nocache"]) == ("kernelexec/agent-sudo", "linux/arm64", "1")
 
 
 def test_wheels_are_asked_for_by_every_name_that_fits() -> None:
@@ -107,15 +107,15 @@ def fold(*messages: dict[str, object]) -> tuple[BuildLog, list[str]]:
     return log, [line for message in messages for line in log.add(message)]
 
 
-def said(*lines: str) -> list[dict[str, object]]:
+def log_entries(*lines: str) -> list[dict[str, object]]:
     return [{"stream": line} for line in lines]
 
 
 def test_of_a_build_the_steps_are_shown_and_what_it_made_is_known() -> None:
     log, shown = fold(
-        *said("Step 1/3 : FROM base", "\n", " ---> 111111111111\n", "Step 2/3 : COPY a  b\n", " ---> Using cache\n"),
-        *said(" ---> 222222222222\nStep 3/3 : RUN x", "\n ---> Running in 999999999999\n", "out\n"),
-        *said("Removing intermediate container 999999999999\n", " ---> 333333333333\n"),
+        *log_entries("Step 1/3 : FROM base", "\n", " ---> 111111111111\n", "Step 2/3 : COPY a  b\n", " ---> Using cache\n"),
+        *log_entries(" ---> 222222222222\nStep 3/3 : RUN x", "\n ---> Running in 999999999999\n", "out\n"),
+        *log_entries("Removing intermediate container 999999999999\n", " ---> 333333333333\n"),
         {"aux": {"ID": "sha256:3"}},
     )
     assert shown == ["[1/3] FROM base", "[2/3] COPY a b", "[3/3] RUN x"]
@@ -126,7 +126,7 @@ def test_of_a_build_the_steps_are_shown_and_what_it_made_is_known() -> None:
 def test_a_failed_step_is_reported_with_its_last_output() -> None:
     lines = [f"line {number}\n" for number in range(100)]
     log, _ = fold(
-        *said("Step 1/2 : RUN a\n", "earlier\n", "Step 2/2 : RUN b\n", *lines), {"error": "returned a non-zero code: 1"}
+        *log_entries("Step 1/2 : RUN a\n", "earlier\n", "Step 2/2 : RUN b\n", *lines), {"error": "returned a non-zero code: 1"}
     )
     failure = log.failure()
     assert failure.startswith(" at step 2/2 RUN b: returned a non-zero code: 1\n")
@@ -145,11 +145,11 @@ def test_a_failed_step_is_reported_with_its_last_output() -> None:
     ],
 )
 def test_a_failure_that_is_known_comes_with_the_way_out(line: str, hint: str) -> None:
-    log, _ = fold(*said("Step 1/1 : RUN a\n", f"\x1b[31m{line}\x1b[0m\n"), {"error": "code 1"})
+    log, _ = fold(*log_entries("Step 1/1 : RUN a\n", f"\x1b[31m{line}\x1b[0m\n"), {"error": "code 1"})
     assert line in log.failure()
     assert hint in log.failure()
 
 
 def test_a_build_that_says_without_end_costs_little() -> None:
-    log, _ = fold(*said("Step 1/1 : RUN a\n", *["x" * 10_000] * 100, "\n", *["y\n"] * 10_000))
+    log, _ = fold(*log_entries("Step 1/1 : RUN a\n", *["x" * 10_000] * 100, "\n", *["y\n"] * 10_000))
     assert len(log.failure()) < 20 * 501

@@ -32,23 +32,27 @@ def host(*arguments: str) -> dict[str, Any]:
 
 
 def test_the_secure_example_gives_exactly_those_settings() -> None:
-    found = host(*SECURE)
-    assert found["Memory"] == found["MemorySwap"] == 536870912
-    assert (found["NanoCpus"], found["CapDrop"], found.get("CapAdd")) == (500000000, ["ALL"], None)
-    assert (found["ReadonlyRootfs"], found["NetworkMode"], found["SecurityOpt"]) == (True, "none", ["no-new-privileges:true"])
-    assert list(found["Tmpfs"]) == ["/tmp"]
-    assert found["Tmpfs"]["/tmp"].startswith("rw,noexec,nosuid,nodev,size=")
+    actual = host(*SECURE)
+    assert actual["Memory"] == actual["MemorySwap"] == 536870912
+    assert (actual["NanoCpus"], actual["CapDrop"], actual.get("CapAdd")) == (500000000, ["ALL"], None)
+    assert (actual["ReadonlyRootfs"], actual["NetworkMode"], actual["SecurityOpt"]) == (
+        True,
+        "none",
+        ["no-new-privileges:true"],
+    )
+    assert list(actual["Tmpfs"]) == ["/tmp"]
+    assert actual["Tmpfs"]["/tmp"].startswith("rw,noexec,nosuid,nodev,size=")
 
 
 def test_other_arguments_reach_the_engine_too() -> None:
-    found = host(
+    actual = host(
         *("--memory=1g", "--memory-swap=2g", "--tmpfs=/cache:size=8m", "--shm-size=16m", "--pids-limit=99", "--cap-add=KILL"),
         *("--ulimit=nofile=99", "--ulimit=fsize=1048576", "--ulimit=as=1073741824", "--ulimit=nproc=500", "--network=bridge"),
     )
-    assert (found["Memory"], found["MemorySwap"], found["ShmSize"]) == (2**30, 2**31, 2**24)
-    assert found["Tmpfs"]["/cache"] == "rw,noexec,nosuid,nodev,size=8388608,mode=1777"
-    assert (found["PidsLimit"], found["CapAdd"], found["NetworkMode"]) == (99, ["KILL"], "bridge")
-    assert {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in found["Ulimits"]} == {
+    assert (actual["Memory"], actual["MemorySwap"], actual["ShmSize"]) == (2**30, 2**31, 2**24)
+    assert actual["Tmpfs"]["/cache"] == "rw,noexec,nosuid,nodev,size=8388608,mode=1777"
+    assert (actual["PidsLimit"], actual["CapAdd"], actual["NetworkMode"]) == (99, ["KILL"], "bridge")
+    assert {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in actual["Ulimits"]} == {
         "core": (0, 0),
         "nofile": (99, 99),
         "fsize": (2**20, 2**20),
@@ -58,7 +62,7 @@ def test_other_arguments_reach_the_engine_too() -> None:
 
 
 def test_labels_and_a_hostname_stand_beside_our_own() -> None:
-    found = order("--label", "team=a", "--hostname", "box").settings()
-    assert found["labels"] == {"team": "a", "kernelexec.owner": "me"}
-    assert found["hostname"] == "box"
+    actual = order("--label", "team=a", "--hostname", "box").settings()
+    assert actual["labels"] == {"team": "a", "kernelexec.owner": "me"}
+    assert actual["hostname"] == "box"
     assert order().settings()["hostname"] is None

@@ -105,9 +105,9 @@ def test_a_pin_is_one_exact_version(line: str, loose: bool) -> None:  # noqa: FB
 
 def test_the_pinned_ipykernel_is_one_that_the_check_lets_pass() -> None:
     pins = (IMAGES / "pins.txt").read_text(encoding="utf-8")
-    found = re.search(r"^ipykernel==(\S+)", pins, re.MULTILINE)
-    assert found
-    assert at_least(found[1], ipykernel_min())
+    actual = re.search(r"^ipykernel==(\S+)", pins, re.MULTILINE)
+    assert actual
+    assert at_least(actual[1], ipykernel_min())
 
 
 def test_an_unknown_image_is_refused_with_the_nearest_name() -> None:

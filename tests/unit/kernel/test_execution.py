@@ -306,10 +306,10 @@ def test_what_came_in_time_is_held_by_its_cell_only(case: Case, *, lingers: bool
     if lingers:
         case.run(lambda c: c.execution.settle())
     assert case.end() == "complete"
-    found = weakref.ref(case.collector)
+    actual = weakref.ref(case.collector)
     assert [output.text for output in case.collector.since(0)[0] if isinstance(output, Stream)] == ["in time"]
     del case.collector
     gc.collect()
-    assert found() is None
+    assert actual() is None
     case.run(lambda c: c.execution.settle(), lambda c: c.execution.on_output("stream", {"name": "stdout", "text": "late"}, 0))
     assert [output.text for output in case.late.since(0)[0] if isinstance(output, Stream)] == ["late"]

@@ -42,21 +42,21 @@ def test_what_is_packed_is_read_by_jupyter() -> None:
     session, wire = jupyter(), MessageSession(KEY)
     msg_id, frames = wire.pack("execute_request", CONTENT)
     identities, parts = session.feed_identities(frames)
-    found = session.deserialize(parts)
+    actual = session.deserialize(parts)
     assert identities == []
-    assert found["content"] == CONTENT
-    assert (found["header"]["msg_id"], found["header"]["msg_type"]) == (msg_id, "execute_request")
-    assert (found["header"]["session"], found["parent_header"], found["metadata"]) == (wire.session_id, {}, {})
+    assert actual["content"] == CONTENT
+    assert (actual["header"]["msg_id"], actual["header"]["msg_type"]) == (msg_id, "execute_request")
+    assert (actual["header"]["session"], actual["parent_header"], actual["metadata"]) == (wire.session_id, {}, {})
 
 
 def test_what_jupyter_makes_is_unpacked() -> None:
     session = jupyter()
     request = session.msg("execute_request")
-    made = session.msg("stream", CONTENT, parent=request, metadata={"k": [1, None]})
-    found = unpacked(*session.serialize(made, ident=[b"kernel.stream", b"\x00\xff"]))
-    assert found == Message(
+    created = session.msg("stream", CONTENT, parent=request, metadata={"k": [1, None]})
+    actual = unpacked(*session.serialize(created, ident=[b"kernel.stream", b"\x00\xff"]))
+    assert actual == Message(
         msg_type="stream",
-        msg_id=made["header"]["msg_id"],
+        msg_id=created["header"]["msg_id"],
         parent_id=request["header"]["msg_id"],
         session=session.session,
         content=CONTENT,
@@ -67,8 +67,8 @@ def test_what_jupyter_makes_is_unpacked() -> None:
 def test_what_is_packed_is_unpacked() -> None:
     wire = MessageSession(KEY)
     msg_id, frames = wire.pack("kernel_info_request", {"a": {"b": [1.5, True]}})
-    found = wire.unpack(Multipart(tuple(frames)))
-    assert found == Message("kernel_info_request", msg_id, "", wire.session_id, {"a": {"b": [1.5, True]}})
+    actual = wire.unpack(Multipart(tuple(frames)))
+    assert actual == Message("kernel_info_request", msg_id, "", wire.session_id, {"a": {"b": [1.5, True]}})
 
 
 def test_every_request_has_an_id_of_its_own() -> None:
@@ -151,19 +151,19 @@ def test_a_signed_part_that_is_no_json_object_is_malformed(part: str, value: byt
 @pytest.mark.parametrize("part", ["metadata", "content"])
 @pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity"])
 def test_numbers_that_json_does_not_have_are_read_as_python_writes_them(part: str, value: bytes) -> None:
-    found = unpacked(*signed(**{part: b'{"a": [' + value + b"]}"}))
-    assert str(getattr(found, part)["a"]) == str([float(value)])
+    actual = unpacked(*signed(**{part: b'{"a": [' + value + b"]}"}))
+    assert str(getattr(actual, part)["a"]) == str([float(value)])
 
 
 @pytest.mark.parametrize("skipped", [{"content": None}, {"metadata": None}, {"content": None, "metadata": None}])
 def test_a_message_with_skipped_frames_keeps_what_it_is_about(skipped: dict[str, None]) -> None:
-    found = unpacked(*signed(**skipped), dropped_bytes=12_345)
-    assert found == Message("stream", "m1", "p1", "s1", {}, {}, whole=False, dropped_bytes=12_345)
+    actual = unpacked(*signed(**skipped), dropped_bytes=12_345)
+    assert actual == Message("stream", "m1", "p1", "s1", {}, {}, whole=False, dropped_bytes=12_345)
 
 
 def test_skipped_buffers_leave_the_message_whole() -> None:
-    found = unpacked(*WHOLE, b"buffer", None, dropped_bytes=99)
-    assert (found.whole, found.content, found.dropped_bytes) == (True, CONTENT, 99)
+    actual = unpacked(*WHOLE, b"buffer", None, dropped_bytes=99)
+    assert (actual.whole, actual.content, actual.dropped_bytes) == (True, CONTENT, 99)
 
 
 @pytest.mark.parametrize("identities", [[], [b""], [b"kernel.x.stream"], [b"\x00\xff", b"{}"], [None]])

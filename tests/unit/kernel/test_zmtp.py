@@ -110,8 +110,8 @@ def test_an_event_comes_with_its_last_byte() -> None:
 def test_frames_over_the_limit_are_skipped_and_counted(sizes: list[int], kept: list[bool], dropped: int) -> None:
     bodies = [bytes([65 + n]) * size for n, size in enumerate(sizes)]
     expected = tuple(body if keep else None for body, keep in zip(bodies, kept, strict=True))
-    _, found, after = events_of(HELLO + message(bodies) + message([b"after"]))
-    assert found == Multipart(expected, dropped)
+    _, actual, after = events_of(HELLO + message(bodies) + message([b"after"]))
+    assert actual == Multipart(expected, dropped)
     assert after == Multipart((b"after",))
 
 

@@ -31,14 +31,14 @@ NONE = {1: "9223372036854771712", 2: "max"}
 
 @pytest.fixture(params=FILES)
 def version(request: pytest.FixtureRequest) -> int:
-    found: int = request.param
-    return found
+    actual: int = request.param
+    return actual
 
 
-def write(place: Path, version: int, **message: object) -> CGroup:
+def write(directory: Path, version: int, **message: object) -> CGroup:
     for name, text in FILES[version].items():
-        (place / name).write_text(text.format(**{"used": 10, "limit": 1000, "kills": 0, "idle": 0, **message}))
-    return CGroup(place, memory_monitor._FILES[version - 1])
+        (directory / name).write_text(text.format(**{"used": 10, "limit": 1000, "kills": 0, "idle": 0, **message}))
+    return CGroup(directory, memory_monitor._FILES[version - 1])
 
 
 def test_a_group_says_what_is_used_of_how_much(tmp_path: Path, version: int) -> None:
@@ -58,15 +58,15 @@ def test_what_cannot_be_read_is_nothing(tmp_path: Path, version: int) -> None:
 def test_the_innermost_group_with_a_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, inner = tmp_path / "memory", tmp_path / "memory" / "a" / "b"
     inner.mkdir(parents=True)
-    for place, limit in ((base, NONE[1]), (inner.parent, "500"), (inner, NONE[1])):
-        write(place, 1, limit=limit)
+    for directory, limit in ((base, NONE[1]), (inner.parent, "500"), (inner, NONE[1])):
+        write(directory, 1, limit=limit)
     groups = tmp_path / "cgroup"
     groups.write_text("9:name=systemd:/a\n4:memory:/a/b\n0::/\n")
     monkeypatch.setattr(memory_monitor, "_BASES", (base, tmp_path))
     monkeypatch.setattr(memory_monitor, "_GROUPS", groups)
-    found = memory_monitor.find_limited_cgroup()
-    assert found is not None
-    assert found.read_limit() == 500
+    actual = memory_monitor.find_limited_cgroup()
+    assert actual is not None
+    assert actual.read_limit() == 500
 
 
 def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path: Path, version: int) -> None:
@@ -76,18 +76,18 @@ def test_the_biggest_variables_are_looked_for_when_usage_has_grown_only(tmp_path
         looks.append(1)
         return [("x", 5)]
 
-    found = MemoryMonitor(write(tmp_path, version), biggest, lambda _: None)
+    actual = MemoryMonitor(write(tmp_path, version), biggest, lambda _: None)
     for used, expected in ((10, 0), (100, 1), (110, 1), (600, 2), (590, 2), (810, 3), (815, 3)):
         write(tmp_path, version, used=used)
-        reported: Any = found.end_cell()
+        reported: Any = actual.end_cell()
         assert (reported["used"], reported["high"], len(looks)) == (used, used >= 800, expected)
 
 
 def test_without_a_limit_there_is_no_thread_and_nothing_is_reported() -> None:
     before = threading.active_count()
-    found = MemoryMonitor(None, list, lambda _: None)
-    found.begin_cell()
-    assert found.end_cell() is None
+    actual = MemoryMonitor(None, list, lambda _: None)
+    actual.begin_cell()
+    assert actual.end_cell() is None
     assert threading.active_count() == before
 
 
@@ -108,16 +108,16 @@ def test_the_thread_looks_while_a_cell_runs_and_sleeps_else(tmp_path: Path, monk
         message.append(use)
         reported.set()
 
-    found = MemoryMonitor(Counting(tmp_path, memory_monitor._FILES[0]), lambda: [("x", 5)], say)
+    actual = MemoryMonitor(Counting(tmp_path, memory_monitor._FILES[0]), lambda: [("x", 5)], say)
     assert looks == []
-    found.begin_cell()
+    actual.begin_cell()
     assert reported.wait(30)
     assert message == [{"used": 900, "limit": 1000, "high": True, "kills": 0, "biggest": [("x", 5)]}]
-    found.end_cell()
+    actual.end_cell()
     deadline = time.monotonic() + 30
-    while not found._is_sleeping and time.monotonic() < deadline:
+    while not actual._is_sleeping and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert found._is_sleeping
+    assert actual._is_sleeping
     seen = len(looks)
     time.sleep(0.2)
     assert len(looks) == seen

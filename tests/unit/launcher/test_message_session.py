@@ -51,12 +51,12 @@ def test_what_it_sends_says_what_theirs_says(ours: LauncherMessageSession, their
     reader = jupyter.Session(key=KEY)
     reported = {"content": ODD, "parent": parent, "metadata": {"m": 1}, "ident": [b"a", b"b"]}
     for _again in range(2):
-        found, expected = (read(reader, sent(session, "stream", **reported)) for session in (ours, theirs))
-        for one in (found, expected):
+        actual, expected = (read(reader, sent(session, "stream", **reported)) for session in (ours, theirs))
+        for item in (actual, expected):
             for varies in ("msg_id", "session", "date"):
-                assert one["header"].pop(varies)
-            one.pop("msg_id")
-        assert found == expected
+                assert item["header"].pop(varies)
+            item.pop("msg_id")
+        assert actual == expected
 
 
 def test_buffers_and_messages_that_are_made_elsewhere_go_their_way(
@@ -71,11 +71,11 @@ def test_buffers_and_messages_that_are_made_elsewhere_go_their_way(
 @pytest.mark.parametrize("copy", [True, False])
 def test_it_reads_what_theirs_reads(ours: LauncherMessageSession, theirs: jupyter.Session, copy: bool) -> None:  # noqa: FBT001 - a parameter
     frames = sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"}, metadata={"m": 1}, buffers=[b"raw"])[1:]
-    given: list[Any] = frames if copy else [zmq.Frame(frame) for frame in frames]
-    found, expected = (session.deserialize(given, copy=copy) for session in (ours, theirs))
+    value: list[Any] = frames if copy else [zmq.Frame(frame) for frame in frames]
+    actual, expected = (session.deserialize(value, copy=copy) for session in (ours, theirs))
     for name in ("msg_id", "msg_type", "metadata", "content"):
-        assert found[name] == expected[name]
-    assert [bytes(buffer) for buffer in found["buffers"]] == [b"raw"]
+        assert actual[name] == expected[name]
+    assert [bytes(buffer) for buffer in actual["buffers"]] == [b"raw"]
 
 
 BROKEN: dict[str, Callable[[list[bytes]], list[bytes]]] = {

@@ -38,9 +38,9 @@ CHOICES: dict[str, tuple[object, object, object]] = {
 @pytest.fixture(params=SYSTEMS)
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LauncherPlatform:
     """A system in the place of this machine's."""
-    found = LauncherPlatform.for_system(str(request.param))
-    monkeypatch.setattr(platform, "PLATFORM", found)
-    return found
+    actual = LauncherPlatform.for_system(str(request.param))
+    monkeypatch.setattr(platform, "PLATFORM", actual)
+    return actual
 
 
 def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +177,9 @@ def test_where_nothing_confines_each_layer_is_called_missing(
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     become(name, monkeypatch)
-    found = confinement.confine({**ORDER, "temporary": str(tmp_path)})
-    assert found["layers"] == []
-    assert [text.rpartition(" (")[2] for text in found["missing"]] == [f"not supported on {name})"] * 2
+    actual = confinement.confine({**ORDER, "temporary": str(tmp_path)})
+    assert actual["layers"] == []
+    assert [text.rpartition(" (")[2] for text in actual["missing"]] == [f"not supported on {name})"] * 2
     for more in ({"required": True}, {"network": False}):
         with pytest.raises(SystemExit, match="cannot be confined as required"):
             confinement.confine({**ORDER, "temporary": str(tmp_path), **more})

@@ -73,23 +73,23 @@ def test_what_stands_before_and_behind_the_id_in_a_parent_is_nothing_to_it() -> 
 def test_of_too_much_text_the_head_and_the_tail_are_kept_and_the_rest_is_counted(size: int) -> None:
     count = 10 * LIMIT // size
     tape = recorded(*(stream(f"{n:05}".ljust(size, "é")) for n in range(count)))
-    found = texts(tape)
-    [gap] = [item for item in found if isinstance(item, Gap)]
-    numbers = [int(text[:5]) for text in found if not isinstance(text, Gap)]
-    at = found.index(gap)
+    actual = texts(tape)
+    [gap] = [item for item in actual if isinstance(item, Gap)]
+    numbers = [int(text[:5]) for text in actual if not isinstance(text, Gap)]
+    at = actual.index(gap)
     assert numbers == [*range(at), *range(at + gap.messages, count)]
     assert gap == Gap(gap.messages, gap.messages * len(f"{0:05}".ljust(size, "é").encode()), 0)
     assert numbers[-1] == count - 1
-    assert len(numbers) == 1 or sum(len(json.dumps(text)) for text in found if not isinstance(text, Gap)) <= LIMIT
+    assert len(numbers) == 1 or sum(len(json.dumps(text)) for text in actual if not isinstance(text, Gap)) <= LIMIT
 
 
 def test_displays_have_a_bound_of_their_own() -> None:
     many = [shown(str(n).ljust(1000)) for n in range(1000)]
-    found = texts(recorded(stream("before"), *many, stream("after")))
-    [gap] = [item for item in found if isinstance(item, Gap)]
-    assert found[0] == "before"
-    assert found[-1] == "after"
-    assert found[-2].strip() == "999"
+    actual = texts(recorded(stream("before"), *many, stream("after")))
+    [gap] = [item for item in actual if isinstance(item, Gap)]
+    assert actual[0] == "before"
+    assert actual[-1] == "after"
+    assert actual[-2].strip() == "999"
     assert gap.text_bytes == 0
     assert gap.other_bytes > 500_000
 
@@ -100,21 +100,21 @@ def test_one_display_may_take_all_the_room() -> None:
 
 
 def test_what_is_larger_than_all_the_room_is_left_out() -> None:
-    found = texts(recorded(shown("x" * 500_000), stream("x" * 200_000), stream("end")))
-    assert [type(item) for item in found] == [Gap, Gap, str]
-    assert found[1].text_bytes == 200_000
+    actual = texts(recorded(shown("x" * 500_000), stream("x" * 200_000), stream("end")))
+    assert [type(item) for item in actual] == [Gap, Gap, str]
+    assert actual[1].text_bytes == 200_000
 
 
 def test_the_newest_text_is_kept_though_it_is_larger_than_all_the_room() -> None:
-    found = texts(recorded(stream("head"), stream("a" * 200_000), shown("b"), stream("c" * 200_000)))
-    assert found == ["head", Gap(1, 200_000, 0), "b", "c" * 200_000]
+    actual = texts(recorded(stream("head"), stream("a" * 200_000), shown("b"), stream("c" * 200_000)))
+    assert actual == ["head", Gap(1, 200_000, 0), "b", "c" * 200_000]
 
 
 def test_the_newest_state_is_kept_whatever_comes_after_it() -> None:
     states = [message("status", {"execution_state": state}) for state in ("busy", "idle")]
-    found = texts(recorded(*states, *(shown("late".ljust(1000)) for _ in range(1000))))
-    assert found[0] == "idle"
-    assert "busy" not in found
+    actual = texts(recorded(*states, *(shown("late".ljust(1000)) for _ in range(1000))))
+    assert actual[0] == "idle"
+    assert "busy" not in actual
 
 
 def test_a_tape_of_a_cell_that_floods_holds_no_more_than_its_bounds() -> None:

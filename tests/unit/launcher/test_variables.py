@@ -10,7 +10,7 @@ from kernelexec.launcher.features.variables import describe_variables
 from kernelexec.results import Variable, Variables
 
 
-def told(value: object) -> dict[str, Any]:
+def description(value: object) -> dict[str, Any]:
     [variable] = describe_variables(["x"], {"x": value}, 10)["variables"]
     assert isinstance(variable, dict)
     return variable
@@ -39,7 +39,7 @@ RECURSIVE.append(RECURSIVE)
     ids=range(12),
 )
 def test_a_value_is_shown_in_short(value: object, text: str) -> None:
-    assert told(value)["text"] == text
+    assert description(value)["text"] == text
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_a_value_is_shown_in_short(value: object, text: str) -> None:
     ["x" * 10**6, b"x" * 10**6, ["x" * 10**6] * 10, {"x" * 1000: {"y" * 1000: ["z" * 1000] * 9}}, type("x" * 999, (), {})],
 )
 def test_no_value_is_shown_at_length(value: object) -> None:
-    found = told(value)
-    assert len(found["text"]) <= 200
-    assert len(found["type"]) <= 100
+    actual = description(value)
+    assert len(actual["text"]) <= 200
+    assert len(actual["type"]) <= 100
 
 
 def test_a_name_that_goes_meanwhile_is_left_out() -> None:
@@ -73,6 +73,6 @@ def test_what_makes_no_sense_in_a_reply_is_left_out(message: dict[str, Any]) -> 
 
 def test_a_reply_is_bounded_and_cleaned() -> None:
     item = {"name": "n" * 9999, "type": "t\udc80", "text": "x" * 9999, "shape": [2**70], "size_bytes": -1}
-    found = Variables.from_reply({"variables": [item] * 50, "total": 2**70}, 10)
-    assert (len(found), found.total) == (10, 10)
-    assert found.variables[0] == Variable("n" * 200, "t\\udc80", None, None, "x" * 200)
+    actual = Variables.from_reply({"variables": [item] * 50, "total": 2**70}, 10)
+    assert (len(actual), actual.total) == (10, 10)
+    assert actual.variables[0] == Variable("n" * 200, "t\\udc80", None, None, "x" * 200)

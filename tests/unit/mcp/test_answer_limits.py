@@ -25,12 +25,12 @@ def size_of(result: CallToolResult) -> int:
 
 def pictures(result: CallToolResult) -> list[PIL.Image.Image]:
     blocks = [block for block in result.content if block.type == "image"]
-    found: list[PIL.Image.Image] = [PIL.Image.open(io.BytesIO(base64.b64decode(block.data))) for block in blocks]
-    for block, picture in zip(blocks, found, strict=True):
+    actual: list[PIL.Image.Image] = [PIL.Image.open(io.BytesIO(base64.b64decode(block.data))) for block in blocks]
+    for block, picture in zip(blocks, actual, strict=True):
         assert len(base64.b64decode(block.data)) <= PICTURE_BYTES
         assert max(picture.size) <= SIDE_PIXELS
         assert getattr(picture, "format", None) == block.mime_type.removeprefix("image/").upper()
-    return found
+    return actual
 
 
 def picture(width: int, height: int, kind: str, mode: str = "RGB") -> Image:
@@ -41,11 +41,11 @@ def picture(width: int, height: int, kind: str, mode: str = "RGB") -> Image:
 
 
 def fitted(*images: Image, room: int = ANSWER_BYTES) -> tuple[list[str], list[int], list[int]]:
-    found = anyio.run(select_pictures, images, room)
-    for block in found.shown:
+    actual = anyio.run(select_pictures, images, room)
+    for block in actual.shown:
         assert len(base64.b64decode(block.data)) <= PICTURE_BYTES
         assert max(PIL.Image.open(io.BytesIO(base64.b64decode(block.data))).size) <= SIDE_PIXELS
-    return [block.mime_type for block in found.shown], found.smaller, found.left_out
+    return [block.mime_type for block in actual.shown], actual.smaller, actual.left_out
 
 
 def test_what_fits_goes_as_it_is_and_other_kinds_become_ones_that_clients_take() -> None:
@@ -85,8 +85,8 @@ def test_what_says_that_it_is_huge_is_not_decoded() -> None:
 
 
 def test_pictures_share_the_room_of_an_answer() -> None:
-    one = picture(800, 800, "JPEG")
-    kinds, smaller, left_out = fitted(one, one, one, room=len(one.content) * 3)
+    item = picture(800, 800, "JPEG")
+    kinds, smaller, left_out = fitted(item, item, item, room=len(item.content) * 3)
     assert (len(kinds), smaller, left_out) == (2, [], [2])
 
 

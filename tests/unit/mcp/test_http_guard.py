@@ -132,9 +132,9 @@ def test_a_token_is_known_by_its_hash_alone(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert token not in path.read_text()
     tokens = TokenFile(path)
-    found = asyncio.run(tokens.verify_token(token))
-    assert found is not None
-    assert (found.client_id, found.scopes) == ("alice", ["read"])
+    actual = asyncio.run(tokens.verify_token(token))
+    assert actual is not None
+    assert (actual.client_id, actual.scopes) == ("alice", ["read"])
     assert asyncio.run(tokens.verify_token(token[:-1])) is None
     assert asyncio.run(tokens.verify_token(hash_token(token))) is None
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("alice")))

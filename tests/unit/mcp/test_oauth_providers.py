@@ -28,9 +28,9 @@ async def test_users_have_the_scopes_of_the_configuration(
     known = {"token": {"client_id": "app", "sub": "alice", "scopes": named}}
     source = f"from fastmcp.server.auth.providers.jwt import StaticTokenVerifier\nprovider = StaticTokenVerifier({known})"
     (tmp_path / "auth.py").write_text(source)
-    found = await OperatorProvider(f"{tmp_path / 'auth.py'}:provider", scopes).load().verify_token("token")
-    assert found is not None
-    assert (found.scopes, found.subject) == (granted, "alice")
+    actual = await OperatorProvider(f"{tmp_path / 'auth.py'}:provider", scopes).load().verify_token("token")
+    assert actual is not None
+    assert (actual.scopes, actual.subject) == (granted, "alice")
 
 
 NESTED = """
@@ -63,6 +63,6 @@ programs = StaticTokenVerifier({
 async def test_the_provider_is_part_of_a_users_identity(name: str, tokens: list[str], users: int, tmp_path: Path) -> None:
     (tmp_path / "auth.py").write_text(NESTED)
     provider = OperatorProvider(f"{tmp_path / 'auth.py'}:{name}", ("read",)).load()
-    found = [await provider.verify_token(token) for token in tokens]
-    assert all(found)
-    assert len({(one.client_id, one.claims.get("iss"), one.claims["sub"]) for one in found if one is not None}) == users
+    actual = [await provider.verify_token(token) for token in tokens]
+    assert all(actual)
+    assert len({(item.client_id, item.claims.get("iss"), item.claims["sub"]) for item in actual if item is not None}) == users

@@ -56,7 +56,7 @@ def test_no_number_of_clients_fills_the_memory() -> None:
     assert not allotment._making
 
 
-@pytest.mark.parametrize("given", [0, -1, True, 1.5])
-def test_a_bound_is_a_number(given: int) -> None:
+@pytest.mark.parametrize("value", [0, -1, True, 1.5])
+def test_a_bound_is_a_number(value: int) -> None:
     with pytest.raises(InvalidConfig, match="must be a whole number, 1 or more"):
-        QuotaTracker(Quotas(sessions=given))
+        QuotaTracker(Quotas(sessions=value))

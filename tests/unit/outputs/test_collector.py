@@ -109,7 +109,7 @@ def test_an_update_reaches_the_display_of_an_earlier_cell() -> None:
     displays = Displays()
     seen: list[tuple[Any, ...]] = []
     earlier = collected(show(PLAIN, "d"), displays=displays)
-    later = collected(update({"text/plain": "new"}, "d"), displays=displays, on_update=lambda *found: seen.append(found))
+    later = collected(update({"text/plain": "new"}, "d"), displays=displays, on_update=lambda *actual: seen.append(actual))
     assert earlier.outputs() == (DisplayData({"text/plain": "new"}, {"new": True}, "d"),)
     assert later.outputs() == ()
     assert seen == [("d", {"text/plain": "new"}, {"new": True})]
@@ -127,7 +127,7 @@ def test_an_update_of_an_unknown_id_changes_nothing() -> None:
         show(PLAIN, "d"),
         update({"text/plain": "x" * 100}, "unknown"),
         limits=limits,
-        on_update=lambda *found: seen.append(found),
+        on_update=lambda *actual: seen.append(actual),
     )
     assert collector.outputs() == (DisplayData(PLAIN, {}, "d"),)
     assert seen == []
@@ -146,8 +146,8 @@ def test_every_output_is_reported_as_it_comes() -> None:
 
 def test_since_gives_each_piece_once_and_joins_streams() -> None:
     collector = collected(out("a"), out("b"), out("c", "stderr"), show(PLAIN))
-    found, cursor, missed = collector.since(0)
-    assert found == (Stream("stdout", "ab"), Stream("stderr", "c"), DisplayData(PLAIN))
+    actual, cursor, missed = collector.since(0)
+    assert actual == (Stream("stdout", "ab"), Stream("stderr", "c"), DisplayData(PLAIN))
     assert (cursor, missed) == (4, 0)
     assert collector.since(cursor) == ((), 4, 0)
     collector.feed(*out("d"))
@@ -158,9 +158,9 @@ def test_since_gives_each_piece_once_and_joins_streams() -> None:
 
 def test_since_counts_what_is_no_longer_held() -> None:
     collector = collected(*[out("x" * 100)] * 100, limits=OutputLimits(stream_bytes=500))
-    found, cursor, missed = collector.since(0)
+    actual, cursor, missed = collector.since(0)
     assert cursor == 100 * 100
-    assert sum(len(output.text) for output in found if isinstance(output, Stream)) + missed == 100 * 100
+    assert sum(len(output.text) for output in actual if isinstance(output, Stream)) + missed == 100 * 100
     assert missed > 0
 
 
@@ -170,8 +170,8 @@ def test_since_does_not_count_what_was_read_before_it_was_let_go() -> None:
     _, cursor, _ = collector.since(0)
     for _ in range(100):
         collector.feed(*out("y" * 100))
-    found, _, missed = collector.since(cursor)
-    assert sum(len(output.text) for output in found if isinstance(output, Stream)) + missed == 100 * 100
+    actual, _, missed = collector.since(cursor)
+    assert sum(len(output.text) for output in actual if isinstance(output, Stream)) + missed == 100 * 100
 
 
 def test_total_counts_streams_displays_errors_and_dropped() -> None:

@@ -249,9 +249,9 @@ def test_events_for_watchers_are_bounded() -> None:
     collector = Collector(OutputLimits(stream_bytes=1000))
     for _ in range(5000):
         say(collector, "x" * 100)
-    found, cursor, missed = collector.since(0)
-    assert kept_bytes(found) <= 4 * 1000
-    assert (cursor, kept_bytes(found) + missed) == (500_000, 500_000)
+    actual, cursor, missed = collector.since(0)
+    assert kept_bytes(actual) <= 4 * 1000
+    assert (cursor, kept_bytes(actual) + missed) == (500_000, 500_000)
 
 
 def test_one_piece_larger_than_the_bound_is_still_reported() -> None:

@@ -85,7 +85,7 @@ def test_what_is_no_python_is_refused_where_there_are_rules() -> None:
 def test_cells_are_judged_with_their_magics(cells: list[str], refused: bool) -> None:  # noqa: FBT001 - a parameter
     judge = Policy.from_config(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
     judged = {cell: judge.check(parse(cell, limit_bytes=10_000)) for cell in cells}
-    assert {cell: found is not None for cell, found in judged.items()} == dict.fromkeys(cells, refused)
+    assert {cell: actual is not None for cell, actual in judged.items()} == dict.fromkeys(cells, refused)
 
 
 def test_modules_and_names_can_be_added_or_be_the_only_ones() -> None:

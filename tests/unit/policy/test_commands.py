@@ -88,8 +88,8 @@ def rules(
     return CommandRules(tuple(map(re.compile, allowed)), tuple(map(re.compile, blocked)), sudo=sudo, dangers=dangers)
 
 
-def rule_of(given: CommandRules, text: str) -> str | None:
-    refusal = given.check(text)
+def rule_of(value: CommandRules, text: str) -> str | None:
+    refusal = value.check(text)
     return refusal.rule if refusal else None
 
 

@@ -111,8 +111,8 @@ def test_handles_into_this_process_stay(name: str) -> None:
 
 def test_either_the_name_or_the_value_is_enough() -> None:
     secret = SECRET_VALUES["openai"]
-    found = [looks_secret(name, value) for name in ("PLAIN", "TOKEN") for value in ("1", secret)]
-    assert found == [False, True, True, True]
+    actual = [looks_secret(name, value) for name in ("PLAIN", "TOKEN") for value in ("1", secret)]
+    assert actual == [False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -134,15 +134,15 @@ def test_a_named_variable_that_is_not_there_is_not_made() -> None:
 
 def test_what_is_set_goes_over_everything_and_past_every_rule() -> None:
     rules = Environment(pass_names=("A_TOKEN",), set={"A_TOKEN": "set", "PATH": "/bin", "B_TOKEN": "2", "SSH_AUTH_SOCK": "/s"})
-    found = scrub_environment(rules, {"A_TOKEN": "1", "PATH": "/usr/bin", "B_TOKEN": "1", "HOME": "/root"})
-    assert found == {"A_TOKEN": "set", "PATH": "/bin", "B_TOKEN": "2", "SSH_AUTH_SOCK": "/s", "HOME": "/root"}
+    actual = scrub_environment(rules, {"A_TOKEN": "1", "PATH": "/usr/bin", "B_TOKEN": "1", "HOME": "/root"})
+    assert actual == {"A_TOKEN": "set", "PATH": "/bin", "B_TOKEN": "2", "SSH_AUTH_SOCK": "/s", "HOME": "/root"}
 
 
 def test_the_environment_of_the_process_is_read_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KX_PLAIN", "1")
     monkeypatch.setenv("KX_TOKEN", "1")
-    found = scrub_environment(Environment(set={"KX_PLAIN": "2"}))
-    assert found["KX_PLAIN"] == "2"
-    assert "KX_TOKEN" not in found
+    actual = scrub_environment(Environment(set={"KX_PLAIN": "2"}))
+    assert actual["KX_PLAIN"] == "2"
+    assert "KX_TOKEN" not in actual
     again = scrub_environment(Environment(pass_names=("KX_TOKEN",)))
     assert (again["KX_PLAIN"], again["KX_TOKEN"]) == ("1", "1")

@@ -82,8 +82,8 @@ def test_placeholders_are_filled_in(specs: Path) -> None:
     write(specs, "k", ["python", "{connection_file}", "{resource_dir}/x", "{kernel_name}", "{prefix}", "{other}"], "l")
     spec = KernelspecCatalog.on_this_machine().find("k")
     assert spec is not None
-    place = str(specs / "kernels" / "k")
-    assert spec.argv(Path("/c")) == [sys.executable, "/c", f"{place}/x", "k", sys.prefix, "{other}"]
+    directory = str(specs / "kernels" / "k")
+    assert spec.argv(Path("/c")) == [sys.executable, "/c", f"{directory}/x", "k", sys.prefix, "{other}"]
 
 
 TRANSPORTS = {

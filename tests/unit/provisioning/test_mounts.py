@@ -90,10 +90,10 @@ def test_ordinary_directories_are_given(path: str) -> None:
 def had(
     tmp_path: Path, *mounts: Mount, layout: str = "host", workspace: str = "ws", tmpfs: Sequence[str] = ()
 ) -> list[tuple[str, str, bool]]:
-    place = tmp_path / workspace
-    place.mkdir(exist_ok=True)
+    location = tmp_path / workspace
+    location.mkdir(exist_ok=True)
     options = Container.model_validate({"mounts": mounts, "layout": layout, "tmpfs": dict.fromkeys(tmpfs, MIB)})
-    return build_mounts(options, workspace=place, root=tmp_path / "root", records=[tmp_path / "ws" / ".journals"])
+    return build_mounts(options, workspace=location, root=tmp_path / "root", records=[tmp_path / "ws" / ".journals"])
 
 
 def test_a_mount_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -131,18 +131,18 @@ def test_the_package_is_never_given_for_writing(tmp_path: Path) -> None:
 def test_the_package_in_a_directory_that_can_be_written_can_be_read_only() -> None:
     project = Path(kernelexec.__file__).parent.parent
     options = Container()
-    found = build_mounts(options, workspace=project, root=Path("/nowhere"), records=[project / "tests"])
-    assert found[0] == (str(project), str(project), False)
-    assert {(str(project / name), str(project / name), True) for name in ("kernelexec", "tests")} <= set(found[1:])
+    actual = build_mounts(options, workspace=project, root=Path("/nowhere"), records=[project / "tests"])
+    assert actual[0] == (str(project), str(project), False)
+    assert {(str(project / name), str(project / name), True) for name in ("kernelexec", "tests")} <= set(actual[1:])
 
 
 def test_each_parent_of_a_kept_directory_is_a_mount_that_cannot_be_moved(tmp_path: Path) -> None:
     kept, project = tmp_path / "project/a/b/.journals", tmp_path / "project"
     (kept / "c").mkdir(parents=True)
-    found = build_mounts(Container(), workspace=project, root=tmp_path / "root", records=[kept])
-    place = str(project)
-    ways = [(f"{place}{way}", f"{place}{way}", False) for way in ("", "/a", "/a/b")]
-    assert found == [*ways, (str(kept), str(kept), True)]
+    actual = build_mounts(Container(), workspace=project, root=tmp_path / "root", records=[kept])
+    location = str(project)
+    ways = [(f"{location}{way}", f"{location}{way}", False) for way in ("", "/a", "/a/b")]
+    assert actual == [*ways, (str(kept), str(kept), True)]
     classic = build_mounts(Container(layout="classic"), workspace=project, root=tmp_path / "root", records=[kept])
     assert [target for _, target, _ in classic] == [
         "/workspace", "/workspace/a", "/workspace/a/b", "/workspace/a/b/.journals"
@@ -153,9 +153,9 @@ def test_a_mount_of_the_callers_own_on_the_way_to_what_is_kept_stays_as_it_is(tm
     project = tmp_path / "project"
     (project / "a/b/.journals").mkdir(parents=True)
     options = Container(mounts=(Mount(source=project / "a"),))
-    found = build_mounts(options, workspace=project, root=tmp_path / "root", records=[project / "a/b/.journals"])
-    assert [target for _, target, _ in found].count(str(project / "a")) == 1
-    assert (str(project / "a"), str(project / "a"), True) in found
+    actual = build_mounts(options, workspace=project, root=tmp_path / "root", records=[project / "a/b/.journals"])
+    assert [target for _, target, _ in actual].count(str(project / "a")) == 1
+    assert (str(project / "a"), str(project / "a"), True) in actual
 
 
 def test_records_are_given_for_reading_only(tmp_path: Path) -> None:
@@ -238,12 +238,12 @@ def test_two_mounts_at_one_place_by_two_names_are_refused(tmp_path: Path) -> Non
 
 
 def test_a_workspace_that_its_user_cannot_write_is_refused(tmp_path: Path) -> None:
-    found = tmp_path.stat()
+    actual = tmp_path.stat()
     tmp_path.chmod(0o755)
     with pytest.raises(InvalidWorkDir, match=r"run as 4321:4321; it belongs to .*`chown 4321:4321`"):
         give_workspace(tmp_path, (4321, 4321), is_own_workspace=False)
     tmp_path.chmod(0o775)
-    give_workspace(tmp_path, (4321, found.st_gid), is_own_workspace=False)
+    give_workspace(tmp_path, (4321, actual.st_gid), is_own_workspace=False)
     tmp_path.chmod(0o777)
     give_workspace(tmp_path, (4321, 4321), is_own_workspace=False)
-    assert tmp_path.stat().st_uid == found.st_uid
+    assert tmp_path.stat().st_uid == actual.st_uid

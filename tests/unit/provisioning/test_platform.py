@@ -43,9 +43,9 @@ CHOICES: dict[str, tuple[object, object, object]] = {
 @pytest.fixture(params=SYSTEMS)
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """A system in the place of this machine's."""
-    found = Platform.of(str(request.param))
-    monkeypatch.setattr(platform, "PLATFORM", found)
-    return found
+    actual = Platform.of(str(request.param))
+    monkeypatch.setattr(platform, "PLATFORM", actual)
+    return actual
 
 
 def become(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,23 +71,23 @@ def test_an_unknown_system_counts_as_the_poorer_unix() -> None:
 
 
 def test_kernels_on_this_machine_are_reached_as_the_system_can(system: Platform, tmp_path: Path) -> None:
-    place = backend_for(Config(isolation="local"), session="a", workspace=tmp_path, root=tmp_path)
-    assert place.transport_for(None) == system.transport
+    directory = backend_for(Config(isolation="local"), session="a", workspace=tmp_path, root=tmp_path)
+    assert directory.transport_for(None) == system.transport
 
 
 def test_a_kernel_that_is_not_ours_takes_unix_sockets_only_where_they_are_pinned(system: Platform, tmp_path: Path) -> None:
-    place = LocalBackend(Config(isolation="local"), str(tmp_path), transport=system.transport)
-    assert place.transport_for(PYTHON) == ("ipc" if system.name == "linux" else "tcp")
+    directory = LocalBackend(Config(isolation="local"), str(tmp_path), transport=system.transport)
+    assert directory.transport_for(PYTHON) == ("ipc" if system.name == "linux" else "tcp")
 
 
 def test_where_kernels_need_ports_none_starts_without_a_network(system: Platform, tmp_path: Path) -> None:
     config = Config.model_validate({"isolation": "local", "confinement": {"network": False}})
-    place = backend_for(config, session="a", workspace=tmp_path, root=tmp_path)
+    directory = backend_for(config, session="a", workspace=tmp_path, root=tmp_path)
     if system.name == "linux":
-        assert place.transport_for(None) == "ipc"
+        assert directory.transport_for(None) == "ipc"
     else:
         with pytest.raises(KernelStartFailed, match="'python' listens on ports"):
-            place.transport_for(None)
+            directory.transport_for(None)
 
 
 def test_ports_are_of_an_address_that_the_system_has(system: Platform) -> None:

@@ -44,10 +44,10 @@ def lines(log: ContainerLog, *events: Event) -> list[str]:
     """What is in the file after the events, without times and processes."""
     for event in events:
         log(event)
-    found = log.path.read_text().split("\n")
-    assert found.pop() == ""
-    assert all(re.match(STAMP, line) for line in found), found
-    return [re.sub(f"^{STAMP}", "", line) for line in found]
+    actual = log.path.read_text().split("\n")
+    assert actual.pop() == ""
+    assert all(re.match(STAMP, line) for line in actual), actual
+    return [re.sub(f"^{STAMP}", "", line) for line in actual]
 
 
 def printed(text: str, name: str = "stdout") -> OutputReceived:
@@ -75,9 +75,9 @@ def test_a_cell_its_output_and_its_end_are_there(log: ContainerLog) -> None:
 
 def test_a_command_says_where_it_runs(log: ContainerLog) -> None:
     cell = make_command_cell("make", work_dir="/ws/src", stdin=None, limit_bytes=100)
-    found = lines(log, CellStarted("a", ID, cell, 1))
-    assert found[0].startswith("cell 01234567 started: command in /ws/src, kernel 1")
-    assert found[-1] == "cell 01234567 in | make"
+    actual = lines(log, CellStarted("a", ID, cell, 1))
+    assert actual[0].startswith("cell 01234567 started: command in /ws/src, kernel 1")
+    assert actual[-1] == "cell 01234567 in | make"
 
 
 def test_a_line_that_grows_goes_on(log: ContainerLog) -> None:
@@ -98,8 +98,8 @@ def test_a_line_that_grows_goes_on(log: ContainerLog) -> None:
 def test_displays_and_errors_are_text(log: ContainerLog) -> None:
     picture = OutputReceived("a", ID, DisplayData({"image/png": "AAAA" * 9999}, {}))
     error = OutputReceived("a", ID, Error("ValueError", "no", ("\x1b[31mTraceback\x1b[0m", "ValueError: no")))
-    found = lines(log, started(), picture, error)[2:]
-    assert found == ["cell 01234567 out | <image/png>", "cell 01234567 err | Traceback", "cell 01234567 err | ValueError: no"]
+    actual = lines(log, started(), picture, error)[2:]
+    assert actual == ["cell 01234567 out | <image/png>", "cell 01234567 err | Traceback", "cell 01234567 err | ValueError: no"]
 
 
 @pytest.mark.parametrize("end", HOSTILE, ids=ascii)
@@ -116,9 +116,9 @@ def test_no_text_of_a_cell_forges_a_line(log: ContainerLog, end: str) -> None:
         KernelChanged("a", 1, "started", container=KernelContainer(text, text, text, text, ())),
         SessionOpened("a", Path(text.replace("\0", ""))),
     )  # fmt: skip
-    found = lines(log, *events)
-    assert all(line.isprintable() for line in found)
-    assert not any(line.startswith(("2026", "session closed")) for line in found)
+    actual = lines(log, *events)
+    assert all(line.isprintable() for line in actual)
+    assert not any(line.startswith(("2026", "session closed")) for line in actual)
 
 
 def test_a_lone_surrogate_can_be_written(log: ContainerLog) -> None:
@@ -127,14 +127,14 @@ def test_a_lone_surrogate_can_be_written(log: ContainerLog) -> None:
 
 def test_a_kernel_says_where_it_runs(log: ContainerLog) -> None:
     where = KernelContainer("k-a", "0123456789ab", "image", "none", (("/ws", "/ws", False), ("/data", "/d", True)))
-    found = lines(
+    actual = lines(
         log,
         KernelChanged("a", 1, "started", container=where),
         KernelChanged("a", 1, "died", "oom"),
         KernelChanged("a", 2, "started", language="bash"),
         KernelChanged("a", 3, "failed", "no image\nat all"),
     )
-    assert found == [
+    assert actual == [
         "kernel 1 started: container k-a (0123456789ab), image image, network none, mounts /ws -> /ws (rw), /data -> /d (ro)",
         "kernel 1 died: oom",
         "kernel 2 (bash) started in place of the one before: on this machine",
@@ -148,14 +148,14 @@ def test_output_over_the_bound_is_head_and_tail(log: ContainerLog) -> None:
     log(started())
     for number in range(200_000):
         log(printed(f"line {number}\n"))
-    found = lines(log, ended())
-    printed_lines = [line for line in found if "out | line" in line]
+    actual = lines(log, ended())
+    printed_lines = [line for line in actual if "out | line" in line]
     assert printed_lines[0].endswith("out | line 0")
     assert printed_lines[-1].endswith("out | line 199999")
-    assert sum("left out" in line for line in found) >= 2
+    assert sum("left out" in line for line in actual) >= 2
     assert log.path.stat().st_size < 20 * HEAD_BYTES
-    cut = sum(int(number) for number in re.findall(r"left out: (\d+) bytes of output", "\n".join(found)))
-    kept = sum(len(line.split(" | ", 1)[1]) + 1 for line in found if " out | " in line)
+    cut = sum(int(number) for number in re.findall(r"left out: (\d+) bytes of output", "\n".join(actual)))
+    kept = sum(len(line.split(" | ", 1)[1]) + 1 for line in actual if " out | " in line)
     assert abs(cut + kept - sum(len(f"line {number}\n") for number in range(200_000))) < 50  # a line that was cut in two
 
 
@@ -187,8 +187,8 @@ def test_the_pauses_of_a_flood_are_one_second_two_four_and_so_on(log: ContainerL
 
 
 def test_late_output_is_bounded_until_the_next_cell(log: ContainerLog) -> None:
-    found = lines(log, started(), ended(), *(printed("late" * 1000) for _ in range(100)))
-    assert found[-1] == "cell 01234567 left out: further late output, up to the next cell"
+    actual = lines(log, started(), ended(), *(printed("late" * 1000) for _ in range(100)))
+    assert actual[-1] == "cell 01234567 left out: further late output, up to the next cell"
     assert log.path.stat().st_size < 200_000
     assert lines(log, started(), ended(), printed("again"))[-1] == "cell 01234567 late | again"
 
@@ -201,14 +201,14 @@ def test_what_a_cell_prints_that_never_ran_is_no_running_cells(log: ContainerLog
 def test_a_cell_that_is_taken_over_has_head_and_tail_as_any_other(log: ContainerLog) -> None:
     adopted = SessionAdopted("a", Path("/ws"), 1, execution_id=ID)
     flood = [printed(f"line {number}\n") for number in range(20_000)]
-    found = lines(log, adopted, *flood, ended(), printed("afterwards"))
-    assert found[:3] == [
+    actual = lines(log, adopted, *flood, ended(), printed("afterwards"))
+    assert actual[:3] == [
         "session adopted from an owner that died: kernel 1 lives, on this machine",
         f"cell 01234567 goes on: its output so far comes again, execution {ID}",
         "cell 01234567 out | line 0",
     ]
-    assert found[-3].endswith("out | line 19999")
-    assert found[-1] == "cell 01234567 late | afterwards"
+    assert actual[-3].endswith("out | line 19999")
+    assert actual[-1] == "cell 01234567 late | afterwards"
 
 
 def test_a_session_that_is_taken_over_without_a_cell_says_only_that(log: ContainerLog) -> None:
@@ -216,10 +216,10 @@ def test_a_session_that_is_taken_over_without_a_cell_says_only_that(log: Contain
 
 
 def test_a_long_source_is_cut_in_the_middle(log: ContainerLog) -> None:
-    found = lines(log, started(CodeCell("# first\n" + "x = 1\n" * 100_000 + "# last")))
-    assert found[1] == "cell 01234567 in | # first"
-    assert found[-1] == "cell 01234567 in | # last"
-    assert any(re.fullmatch(r"cell 01234567 left out: \d+ bytes", line) for line in found)
+    actual = lines(log, started(CodeCell("# first\n" + "x = 1\n" * 100_000 + "# last")))
+    assert actual[1] == "cell 01234567 in | # first"
+    assert actual[-1] == "cell 01234567 in | # last"
+    assert any(re.fullmatch(r"cell 01234567 left out: \d+ bytes", line) for line in actual)
 
 
 def test_the_file_and_its_directories_are_for_their_user_alone(log: ContainerLog, tmp_path: Path) -> None:

@@ -34,17 +34,17 @@ def places(value: object, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
         yield from places(item, (*above, key))
 
 
-@pytest.mark.parametrize("place", list(places(LIFE)), ids=str)
+@pytest.mark.parametrize("location", list(places(LIFE)), ids=str)
 def test_any_value_in_any_place_of_a_journal_is_borne(
-    tmp_path: Path, place: tuple[Any, ...], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, location: tuple[Any, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.jsonl"
     for junk in JUNK:
         life = json.loads(json.dumps(LIFE))
         within = life
-        for key in place[:-1]:
+        for key in location[:-1]:
             within = within[key]
-        within[place[-1]] = junk
+        within[location[-1]] = junk
         path.write_text("".join(json.dumps(output) + "\n" for output in life))
         assert show_journal(str(path), workspace=tmp_path, last=None, as_json=False) == 0
         try:

@@ -73,9 +73,9 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     """Every line of a file, each of which is a JSON object and ends."""
     raw = path.read_bytes()
     assert raw == b"" or raw.endswith(b"\n")
-    found = [json.loads(line) for line in raw.decode().splitlines()]
-    assert all(isinstance(answer, dict) for answer in found)
-    return found
+    actual = [json.loads(line) for line in raw.decode().splitlines()]
+    assert all(isinstance(answer, dict) for answer in actual)
+    return actual
 
 
 @contextmanager
@@ -125,8 +125,8 @@ def test_every_event_of_a_session_is_a_line_when_the_call_returns(keep: Callable
         "closing",
         "closed",
     ]
-    assert [one["event"] for one in answer] == names
-    assert all(one["session"] == "s" and one["time"].endswith("+00:00") for one in answer)
+    assert [item["event"] for item in answer] == names
+    assert all(item["session"] == "s" and item["time"].endswith("+00:00") for item in answer)
     assert (answer[0]["owner_pid"], answer[0]["workspace"]) == (os.getpid(), "/workspace")
     assert (answer[2]["decision"], answer[2]["error"], answer[2]["why"]) == ("refused", "InvalidCode", "code is empty")
     assert (answer[3]["decision"], answer[3]["code"], answer[3]["kind"]) == ("allowed", "print('é\u2028')", "code")
@@ -238,7 +238,7 @@ def test_a_second_keeper_has_a_journal_of_its_own_and_answers_for_no_request(kee
 def test_the_journal_of_one_name_is_never_taken_for_that_of_another(keep: Callable[..., Journal], path: Path) -> None:
     for name in ("s-2", "s.1", "s"):
         keep(path.with_name(f"{name}.jsonl"))(replace(OPENED, session=name))
-    assert {name: next(read(found))["session"] for name, found in journals(path.parent.parent).items()} == {
+    assert {name: next(read(actual))["session"] for name, actual in journals(path.parent.parent).items()} == {
         "s": "s",
         "s-2": "s-2",
         "s.1": "s.1",

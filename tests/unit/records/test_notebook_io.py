@@ -62,9 +62,9 @@ def read_back(document: CellFile, directory: Path) -> Any:
     """The notebook as it was written, which is valid."""
     path = directory / "written.ipynb"
     document.write(path)
-    found = json.loads(path.read_text(encoding="utf-8"))
-    nbformat.validate(found)
-    return nbformat.reads(json.dumps(found), as_version=nbformat.NO_CONVERT)
+    actual = json.loads(path.read_text(encoding="utf-8"))
+    nbformat.validate(actual)
+    return nbformat.reads(json.dumps(actual), as_version=nbformat.NO_CONVERT)
 
 
 @pytest.mark.parametrize(
@@ -292,10 +292,10 @@ def test_a_lone_surrogate_in_a_notebook_is_refused_or_written(tmp_path: Path) ->
 
 
 def test_a_link_in_the_notebooks_place_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
-    elsewhere, place = tmp_path / "elsewhere", tmp_path / "place"
+    elsewhere, location = tmp_path / "elsewhere", tmp_path / "place"
     elsewhere.write_text("precious")
-    place.mkdir()
-    (place / "written.ipynb").symlink_to(elsewhere)
-    read_back(CellFile.script("1"), place)
+    location.mkdir()
+    (location / "written.ipynb").symlink_to(elsewhere)
+    read_back(CellFile.script("1"), location)
     assert elsewhere.read_text() == "precious"
-    assert [(path.name, path.is_symlink()) for path in place.iterdir()] == [("written.ipynb", False)]
+    assert [(path.name, path.is_symlink()) for path in location.iterdir()] == [("written.ipynb", False)]

@@ -52,26 +52,26 @@ def test_the_file_is_what_nbformat_makes_of_the_same_cells(path: Path) -> None:
     metadata = json.loads(path.read_text())["metadata"]
     expected = new_notebook(cells=cells, metadata=metadata)
     nbformat.validate(expected)
-    found = nbformat.read(path, as_version=4)
-    assert found == nbformat.reads(nbformat.writes(expected), as_version=4)
-    assert (found.nbformat, found.nbformat_minor) == (expected.nbformat, expected.nbformat_minor)
+    actual = nbformat.read(path, as_version=4)
+    assert actual == nbformat.reads(nbformat.writes(expected), as_version=4)
+    assert (actual.nbformat, actual.nbformat_minor) == (expected.nbformat, expected.nbformat_minor)
 
 
 def test_what_did_not_change_is_not_built_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, made, whole = Recorder(path), [], recorder._dump
+    kept, created, whole = Recorder(path), [], recorder._dump
 
     def make(output: Any) -> bytes:
-        made.append(output)
+        created.append(output)
         return whole(output)
 
     monkeypatch.setattr(recorder, "_dump", make)
     for number in range(10):
         kept(executed(shown(f"{number}", f"d{number}"), Stream("stdout", "a")))
         kept.write()
-    assert len(made) == 20
+    assert len(created) == 20
     kept(update("d3", "new"))
     kept.write()
-    assert len(made) == 21
+    assert len(created) == 21
     assert texts_of(path) == ["0", "1", "2", "new", *"456789"]
 
 

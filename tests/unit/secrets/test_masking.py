@@ -61,11 +61,11 @@ def masker(value: str) -> Masker:
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_form_is_masked_and_what_is_around_it_is_not(form: Callable[[str], str], value: str) -> None:
-    found = masker(value).mask_text(f"before {form(value)} after")
-    assert MARK in found
-    assert found.startswith("before ")
-    assert found.endswith(" after")
-    assert not any(guise in found for guise in encodings(value))
+    actual = masker(value).mask_text(f"before {form(value)} after")
+    assert MARK in actual
+    assert actual.startswith("before ")
+    assert actual.endswith(" after")
+    assert not any(guise in actual for guise in encodings(value))
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
@@ -74,9 +74,9 @@ def test_a_form_is_masked_and_what_is_around_it_is_not(form: Callable[[str], str
 @pytest.mark.parametrize("after", range(4))
 def test_base64_hides_it_at_no_place(value: str, encode: Callable[[bytes], bytes], before: int, after: int) -> None:
     text = encode(b"~" * before + value.encode() + b"~" * after).decode()
-    found = masker(value).mask_text(text)
-    assert MARK in found
-    assert len(found.replace("\n", "").replace(MARK, "")) <= 12  # the neighbours' characters, and those that hold bits of both
+    actual = masker(value).mask_text(text)
+    assert MARK in actual
+    assert len(actual.replace("\n", "").replace(MARK, "")) <= 12  # the neighbours' characters, and those that hold bits of both
 
 
 def test_what_programs_break_into_lines_is_one_text() -> None:
@@ -93,8 +93,8 @@ def test_each_line_of_a_key_is_masked() -> None:
 
 
 def test_numbers_of_json_are_masked() -> None:
-    found = masker("83920175").mask_value({"a": [83920175, 1, True, 8392.0175, None], "b": 83920175.5})
-    assert found == {"a": [MARK, 1, True, 8392.0175, None], "b": f"{MARK}.5"}
+    actual = masker("83920175").mask_value({"a": [83920175, 1, True, 8392.0175, None], "b": 83920175.5})
+    assert actual == {"a": [MARK, 1, True, 8392.0175, None], "b": f"{MARK}.5"}
 
 
 def test_codes_of_terminals_part_nothing() -> None:
@@ -171,8 +171,8 @@ def test_what_had_to_be_given_out_before_is_not_followed_by_the_rest() -> None:
 
 def test_what_is_held_is_bounded_by_the_longest_form() -> None:
     flow = masker(PLAIN).stream_masker()
-    given = sum(len(flow.feed(PLAIN[0] * 1000)) for _ in range(100))
-    assert 100_000 - given < max(map(len, encodings(PLAIN)))
+    settings = sum(len(flow.feed(PLAIN[0] * 1000)) for _ in range(100))
+    assert 100_000 - settings < max(map(len, encodings(PLAIN)))
     assert len(flow._text) < 1000
 
 

@@ -39,8 +39,8 @@ def refused(**references: Any) -> str:
 def test_values_come_from_variables_files_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KX_VALUE", " in a variable\n")
     (tmp_path / "value").write_text("in a file\n\n")
-    found = read(A={"env": "KX_VALUE"}, B={"file": tmp_path / "value"}, C=lambda: "from a function")
-    assert found == {"A": " in a variable\n", "B": "in a file\n", "C": "from a function"}
+    actual = read(A={"env": "KX_VALUE"}, B={"file": tmp_path / "value"}, C=lambda: "from a function")
+    assert actual == {"A": " in a variable\n", "B": "in a file\n", "C": "from a function"}
 
 
 def test_of_a_windows_file_the_end_of_the_line_is_cut(tmp_path: Path) -> None:

@@ -313,8 +313,8 @@ def test_a_batch_says_what_went_and_what_not_and_why(files: FileOperations, work
 
 
 def test_a_file_that_goes_meanwhile_is_neither_deleted_nor_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def walked(*given: Any, **more: Any) -> Any:
-        seen = walk(*given, **more)
+    def walked(*value: Any, **more: Any) -> Any:
+        seen = walk(*value, **more)
         (work / "a.tmp").unlink()
         return seen
 

@@ -18,7 +18,7 @@ from kernelexec.workspace.directory import check_name
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workspace:
+def location(tmp_path: Path) -> Workspace:
     """A workspace with things around it and links that lead everywhere."""
     for name in ("parent/work/inner/deep", "parent/worker", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)
@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> Workspace:
 
 
 @pytest.mark.parametrize(
-    ("work_dir", "found"),
+    ("work_dir", "actual"),
     [
         ("", ""),
         (".", ""),
@@ -60,53 +60,53 @@ def place(tmp_path: Path) -> Workspace:
         (Path("inner"), "inner"),
     ],
 )
-def test_a_directory_inside_is_given_without_links(place: Workspace, work_dir: str | Path, found: str) -> None:
-    assert place.directory(work_dir) == str(place.path / found)
-    assert place.directory(place.path / work_dir) == str(place.path / found)
+def test_a_directory_inside_is_given_without_links(location: Workspace, work_dir: str | Path, actual: str) -> None:
+    assert location.directory(work_dir) == str(location.path / actual)
+    assert location.directory(location.path / work_dir) == str(location.path / actual)
 
 
 @pytest.mark.parametrize("work_dir", ["..", "inner/../..", "../worker", "to_elsewhere", "to_root", "to_parent", "to_link", "/"])
-def test_a_directory_outside_is_refused(place: Workspace, work_dir: str) -> None:
+def test_a_directory_outside_is_refused(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match=r"is outside of the workspace .*: give a directory inside of it"):
-        place.directory(work_dir)
+        location.directory(work_dir)
 
 
 @pytest.mark.parametrize("work_dir", ["/etc", "/proc/self/cwd/..", "inner/up", "../../elsewhere", "to_root/tmp", "../work/.."])
-def test_a_way_out_through_several_steps_is_refused(place: Workspace, work_dir: str) -> None:
+def test_a_way_out_through_several_steps_is_refused(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match="is outside of the workspace"):
-        place.directory(work_dir)
+        location.directory(work_dir)
 
 
 @pytest.mark.parametrize("work_dir", ["/context/data", "../nothing", "inner/../../nothing"])
-def test_what_is_outside_is_called_so_though_it_is_not_here(place: Workspace, work_dir: str) -> None:
+def test_what_is_outside_is_called_so_though_it_is_not_here(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match="is outside of the workspace"):
-        place.directory(work_dir)
+        location.directory(work_dir)
 
 
 @pytest.mark.parametrize("work_dir", ["file.txt", "to_file"])
-def test_a_file_is_no_directory(place: Workspace, work_dir: str) -> None:
+def test_a_file_is_no_directory(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match=f"^work_dir '{work_dir}' is not a directory"):
-        place.directory(work_dir)
+        location.directory(work_dir)
 
 
 @pytest.mark.parametrize(
     "work_dir",
     ["nothing", "to_nothing", "to_itself", "inner/nothing", "~", "x" * 300, "x/" * 3000, "\udcff"],
 )
-def test_what_is_not_there_is_refused(place: Workspace, work_dir: str) -> None:
+def test_what_is_not_there_is_refused(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match=r"does not exist: create it first\.$"):
-        place.directory(work_dir)
+        location.directory(work_dir)
 
 
-def test_a_name_that_no_file_can_have_is_refused(place: Workspace) -> None:
+def test_a_name_that_no_file_can_have_is_refused(location: Workspace) -> None:
     with pytest.raises(InvalidWorkDir):
-        place.directory("\ud800")
+        location.directory("\ud800")
 
 
 @pytest.mark.parametrize("work_dir", ["\0", "inner\0", "inner\0/.."])
-def test_nul_is_refused(place: Workspace, work_dir: str) -> None:
+def test_nul_is_refused(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match="NUL"):
-        place.directory(work_dir)
+        location.directory(work_dir)
 
 
 @pytest.mark.parametrize("path", ["nothing", "file", "loop", "a\0b"])
@@ -122,13 +122,15 @@ def test_no_directory_at_all_is_not_taken_for_the_current_one() -> None:
         Workspace.at("")
 
 
-def test_a_directory_that_may_not_be_looked_at_is_not_called_missing(place: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_looked_at_is_not_called_missing(
+    location: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: Path, **_: Any) -> Path:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "resolve", refuse)
     with pytest.raises(InvalidWorkDir, match=r"^work_dir 'inner' cannot be reached: Permission denied\.$"):
-        place.directory("inner")
+        location.directory("inner")
 
 
 def test_a_chosen_directory_may_be_a_link_and_is_resolved(tmp_path: Path) -> None:
@@ -138,12 +140,12 @@ def test_a_chosen_directory_may_be_a_link_and_is_resolved(tmp_path: Path) -> Non
 
 
 def test_a_session_gets_a_directory_of_its_own(tmp_path: Path) -> None:
-    made = Workspace.create_for_session(tmp_path / "not" / "yet", "a")
-    assert made.path == (tmp_path / "not" / "yet" / "a").resolve()
-    (made.path / "kept").touch()
+    created = Workspace.create_for_session(tmp_path / "not" / "yet", "a")
+    assert created.path == (tmp_path / "not" / "yet" / "a").resolve()
+    (created.path / "kept").touch()
     (tmp_path / "link").symlink_to(tmp_path / "not")
     again = Workspace.create_for_session(tmp_path / "link" / "yet", "a")
-    assert again.path == made.path
+    assert again.path == created.path
     assert (again.path / "kept").exists()
 
 

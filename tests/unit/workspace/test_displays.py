@@ -74,10 +74,10 @@ def test_the_best_representation_that_can_be_read_is_saved(
 
 def test_displays_are_numbered_in_their_order_and_other_outputs_are_not(tmp_path: Path) -> None:
     picture, table = DisplayData({"image/png": PNG_TEXT}), ExecuteResult({"text/html": HTML})
-    found = saved(
+    actual = saved(
         tmp_path, Stream("stdout", "a"), picture, DisplayData({"text/plain": "p"}), table, Error("E", "v"), cell=12345
     )
-    assert list(found) == ["outputs/cell-12345-1.png", "outputs/cell-12345-2.html"]
+    assert list(actual) == ["outputs/cell-12345-1.png", "outputs/cell-12345-2.html"]
 
 
 def test_without_displays_no_directory_is_made(tmp_path: Path) -> None:

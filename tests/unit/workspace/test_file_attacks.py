@@ -59,8 +59,8 @@ class Ground:
 
     def unchanged(self) -> bool:
         """Whether all outside is as it was."""
-        found = set(self.outside.rglob("*"))
-        return found == {*self.secrets, self.outside / "tree"} and all(path.read_text() == SECRET for path in self.secrets)
+        actual = set(self.outside.rglob("*"))
+        return actual == {*self.secrets, self.outside / "tree"} and all(path.read_text() == SECRET for path in self.secrets)
 
 
 @pytest.fixture(params=["the system resolves", "part by part"], autouse=True)
@@ -161,11 +161,11 @@ def test_what_is_no_plain_file_is_reported_and_deleted_by_its_name_alone(ground:
 
 
 def test_a_list_enters_no_link_and_shows_each_as_one(ground: Ground) -> None:
-    found = ground.files.list(recursive=True)
-    links = {entry.path for entry in found if entry.kind == "link"}
+    actual = ground.files.list(recursive=True)
+    links = {entry.path for entry in actual if entry.kind == "link"}
     assert links == {path.name for path in ground.work.iterdir() if path.is_symlink()} | {"real/up"}
-    assert SECRET not in str(found)
-    assert not [path for path in found.paths if path.startswith(("to_directory/", "to_inner/", "real/up/"))]
+    assert SECRET not in str(actual)
+    assert not [path for path in actual.paths if path.startswith(("to_directory/", "to_inner/", "real/up/"))]
 
 
 def test_a_directory_is_deleted_with_its_links_and_not_with_what_they_lead_to(ground: Ground) -> None:
@@ -204,18 +204,18 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("one", "other"), NAMES.values(), ids=NAMES)
-def test_a_name_is_its_bytes(ground: Ground, one: str, other: str) -> None:
-    ground.files.write(f"names/{one}", "one")
+@pytest.mark.parametrize(("item", "other"), NAMES.values(), ids=NAMES)
+def test_a_name_is_its_bytes(ground: Ground, item: str, other: str) -> None:
+    ground.files.write(f"names/{item}", "one")
     for operation in ("read", "delete"):
         with pytest.raises(InvalidPath, match="does not exist"):
             OPERATIONS[operation](ground.files, f"names/{other}" if not other.startswith("./") else other)
     at = ground.files.write(f"names/{other}", "other").path
-    assert ground.files.read(f"names/{one}").text == "one"
+    assert ground.files.read(f"names/{item}").text == "one"
     assert len(ground.files.list("names")) == 2
     assert at.encode() is not None
     ground.files.delete(f"names/{other}")
-    assert [path.name for path in (ground.work / "names").iterdir()] == [one]
+    assert [path.name for path in (ground.work / "names").iterdir()] == [item]
 
 
 def test_what_is_mounted_below_is_not_entered(branch: str) -> None:
@@ -272,14 +272,14 @@ def _swap_file(ground: Ground) -> Callable[[], None]:
 
     def swap() -> None:
         turn = next(number)
-        made = work / f".made{turn}"
+        created = work / f".made{turn}"
         if turn % 3 == 0:
-            made.write_text("inside")
+            created.write_text("inside")
         elif turn % 3 == 1:
-            made.symlink_to(ground.outside / "secret.txt")
+            created.symlink_to(ground.outside / "secret.txt")
         else:
-            made.hardlink_to(ground.outside / "linked.txt")
-        made.replace(work / "victim")
+            created.hardlink_to(ground.outside / "linked.txt")
+        created.replace(work / "victim")
 
     return swap
 

@@ -35,12 +35,12 @@ def files(work: Path) -> FileOperations:
 
 
 def pieces(files: FileOperations, path: str, limit: int) -> list[FileText]:
-    found, offset = [], 0
+    actual, offset = [], 0
     while True:
-        found.append(files.read(path, offset=offset, limit=limit))
-        following = found[-1].next_offset
+        actual.append(files.read(path, offset=offset, limit=limit))
+        following = actual[-1].next_offset
         if following is None:
-            return found
+            return actual
         assert following > offset
         offset = following
 
@@ -62,16 +62,16 @@ TEXTS = {
 @pytest.mark.parametrize("raw", TEXTS.values(), ids=TEXTS)
 def test_pieces_join_to_the_whole(files: FileOperations, work: Path, raw: bytes, limit: int) -> None:
     (work / "file").write_bytes(raw)
-    found = pieces(files, "file", limit)
-    assert "".join(piece.text for piece in found) == raw.decode("utf-8", "replace")
-    assert all(len(raw[piece.offset : piece.next_offset]) <= limit for piece in found)
-    assert {piece.total_bytes for piece in found} == {len(raw)}
+    actual = pieces(files, "file", limit)
+    assert "".join(piece.text for piece in actual) == raw.decode("utf-8", "replace")
+    assert all(len(raw[piece.offset : piece.next_offset]) <= limit for piece in actual)
+    assert {piece.total_bytes for piece in actual} == {len(raw)}
     try:
         raw.decode()
     except UnicodeDecodeError:
-        assert any(piece.lossy for piece in found)
+        assert any(piece.lossy for piece in actual)
     else:
-        assert not any(piece.lossy for piece in found)
+        assert not any(piece.lossy for piece in actual)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_a_piece_begins_with_a_whole_character(
     files: FileOperations, work: Path, offset: int, text: str, begins: int, following: int | None
 ) -> None:
     (work / "file").write_text("a\u65e5bcd")
-    found = files.read("file", offset=offset, limit=4)
-    assert (found.text, found.offset, found.next_offset) == (text, begins, following)
+    actual = files.read("file", offset=offset, limit=4)
+    assert (actual.text, actual.offset, actual.next_offset) == (text, begins, following)
 
 
 def test_bytes_are_read_as_they_are(files: FileOperations, work: Path) -> None:
@@ -342,7 +342,7 @@ def test_what_is_protected_stays_so_under_another_name(tmp_path: Path) -> None:
     for path in ("b/kept/file", "b/kept/new", "b/kept/new/inner", "b/single", "a/kept/new"):
         with pytest.raises(FileRefused, match="can only be read"):
             files.write(path, "x")
-    assert [one.name for one in (work / "b" / "kept").iterdir()] == ["file"]
+    assert [item.name for item in (work / "b" / "kept").iterdir()] == ["file"]
     with pytest.raises(FileRefused, match=r"it contains b/(kept|single), which stays"):
         files.delete("b", recursive=True)
     assert {path.path for path in files.delete_many("b/**").refused} == {"b/kept", "b/kept/file", "b/single"}

@@ -102,5 +102,5 @@ def test_what_root_saves_in_another_users_workspace_belongs_to_that_user(tmp_pat
     saved = DisplayFiles(tmp_path, 1000).save(1, (DisplayData({"text/html": "<p>x</p>"}),))
     make_empty(tmp_path / "a.ipynb")
     for path in ("outputs", *saved, "a.ipynb"):
-        found = (tmp_path / path).stat()
-        assert (found.st_uid, found.st_gid) == (4321, 4322)
+        actual = (tmp_path / path).stat()
+        assert (actual.st_uid, actual.st_gid) == (4321, 4322)

@@ -17,9 +17,9 @@ def test_links_go_and_what_they_point_to_stays(tmp_path: Path) -> None:
     tree, outside = tmp_path / "tree", tmp_path / "outside"
     (tree / "inner").mkdir(parents=True)
     (outside / "precious").mkdir(parents=True)
-    for place in (tree, tree / "inner"):
-        (place / "link").symlink_to(outside)
-        (place / "dangling").symlink_to("nowhere")
+    for directory in (tree, tree / "inner"):
+        (directory / "link").symlink_to(outside)
+        (directory / "dangling").symlink_to("nowhere")
     os.mkfifo(tree / "inner" / "fifo")
     remove_tree(tree)
     assert list(tmp_path.iterdir()) == [outside]

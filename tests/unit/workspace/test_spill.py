@@ -22,17 +22,17 @@ LETTERS = ["x", "\u00e9", "\u65e5", "\U0001f389"]
 @pytest.fixture
 def spill(tmp_path: Path) -> Iterator[Callable[..., SpillFile]]:
     """Makes a spill file with something in it."""
-    made: list[SpillFile] = []
+    created: list[SpillFile] = []
 
     def make(*pieces: str, quota: int = MIB) -> SpillFile:
-        file = SpillFile(tmp_path / "private" / str(len(made)), quota)
-        made.append(file)
+        file = SpillFile(tmp_path / "private" / str(len(created)), quota)
+        created.append(file)
         for piece in pieces:
             file.write(piece)
         return file
 
     yield make
-    for file in made:
+    for file in created:
         file.remove()
 
 
@@ -85,9 +85,9 @@ def test_pages_cover_everything_once_whatever_the_limit(spill: Callable[..., Spi
         text = "a" + any_text(rng, length)
         size = utf8_size(text)
         file = spill(text)
-        found = list(pages(partial(file.page, total_bytes=size), limit, size))
-        assert "".join(page.text for page in found) == text
-        assert all(utf8_size(page.text) <= limit + 3 for page in found)
+        actual = list(pages(partial(file.page, total_bytes=size), limit, size))
+        assert "".join(page.text for page in actual) == text
+        assert all(utf8_size(page.text) <= limit + 3 for page in actual)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 64])
@@ -131,7 +131,7 @@ def test_what_is_still_being_written_can_be_read(spill: Callable[..., SpillFile]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "actual"),
     [
         ("o", "one\ntwo\nfour\n"),
         ("^t", "two\nthree\n"),
@@ -142,9 +142,9 @@ def test_what_is_still_being_written_can_be_read(spill: Callable[..., SpillFile]
         ("", "one\ntwo\nthree\nfour\nfive"),
     ],
 )
-def test_grep_gives_whole_lines_that_match(spill: Callable[..., SpillFile], pattern: str, found: str) -> None:
+def test_grep_gives_whole_lines_that_match(spill: Callable[..., SpillFile], pattern: str, actual: str) -> None:
     file = spill("one\ntw", "o\nthree\nfour\nfive")
-    assert file.grep(pattern, 0, 1000, 23) == OutputPage(found, 0, None, 23, 23)
+    assert file.grep(pattern, 0, 1000, 23) == OutputPage(actual, 0, None, 23, 23)
 
 
 @pytest.mark.parametrize("mark", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
@@ -157,17 +157,17 @@ def test_a_line_ends_at_its_newline_and_nowhere_else(spill: Callable[..., SpillF
 def test_grep_goes_on_where_it_stopped_and_finds_every_line_once(spill: Callable[..., SpillFile], limit: int) -> None:
     lines = some_lines(limit)
     size = sum(map(utf8_size, lines))
-    found = list(pages(partial(spill(*lines).grep, "yes", total_bytes=size), limit, size))
-    assert "".join(page.text for page in found) == "".join(line for line in lines if "yes" in line)
-    assert all(utf8_size(page.text) <= limit for page in found)
+    actual = list(pages(partial(spill(*lines).grep, "yes", total_bytes=size), limit, size))
+    assert "".join(page.text for page in actual) == "".join(line for line in lines if "yes" in line)
+    assert all(utf8_size(page.text) <= limit for page in actual)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 6])
 def test_grep_with_a_limit_below_any_line_gives_the_head_of_each(spill: Callable[..., SpillFile], limit: int) -> None:
     lines = some_lines(limit)
     size = sum(map(utf8_size, lines))
-    found = pages(partial(spill(*lines).grep, "yes", total_bytes=size), limit, size)
-    assert [page.text for page in found] == [head_within(line, limit) for line in lines if "yes" in line]
+    actual = pages(partial(spill(*lines).grep, "yes", total_bytes=size), limit, size)
+    assert [page.text for page in actual] == [head_within(line, limit) for line in lines if "yes" in line]
 
 
 def test_a_line_longer_than_the_limit_is_cut_at_a_character_and_passed(spill: Callable[..., SpillFile]) -> None:
@@ -248,8 +248,8 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
 
 def test_only_the_owner_can_read_and_removing_leaves_nothing(spill: Callable[..., SpillFile], tmp_path: Path) -> None:
     file = spill("text")
-    (found,) = (tmp_path / "private").iterdir()
-    assert (found.stat().st_mode & 0o777, found.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    (actual,) = (tmp_path / "private").iterdir()
+    assert (actual.stat().st_mode & 0o777, actual.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     file.remove()
     file.remove()
     assert list((tmp_path / "private").iterdir()) == []

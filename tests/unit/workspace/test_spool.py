@@ -25,8 +25,8 @@ def test_bytes_come_back_as_they_were_and_few_of_them_stay(tmp_path: Path, monke
     spool, before = Spool(), descriptors()
     contents = [os.urandom(size) for size in (0, 1, LEAST_BYTES - 1, LEAST_BYTES, 100_000, 3_000_000)]
     kept = [spool.keep(content) for content in contents]
-    assert [isinstance(one, SpooledBytes) for one in kept] == [False] * 3 + [True] * 3
-    assert [spool.read(one) for one in kept] == contents
+    assert [isinstance(item, SpooledBytes) for item in kept] == [False] * 3 + [True] * 3
+    assert [spool.read(item) for item in kept] == contents
     assert list(tmp_path.iterdir()) == []
     assert list(map(len, kept)) == list(map(len, contents))
     spool.close()
@@ -41,8 +41,8 @@ def test_what_is_needed_no_more_takes_no_room_for_long(monkeypatch: pytest.Monke
     kept = [spool.keep(content) for content in contents]
     for number in range(90):
         spool.drop(kept[number])
-        spool.tidy(one for one in kept[number + 1 :] if isinstance(one, SpooledBytes))
-        assert [spool.read(one) for one in kept[number + 1 :]] == contents[number + 1 :]
+        spool.tidy(item for item in kept[number + 1 :] if isinstance(item, SpooledBytes))
+        assert [spool.read(item) for item in kept[number + 1 :]] == contents[number + 1 :]
     file = spool._file
     assert file is not None
     assert os.fstat(file._fd).st_size <= 2 * 10 * 2000 + 10_000
@@ -60,4 +60,4 @@ def test_where_nothing_can_be_written_bytes_stay_in_memory() -> None:
     assert isinstance(first, SpooledBytes)
     assert second == b"y" * 5000
     third = spool.keep(b"z" * 5000)
-    assert [spool.read(one) for one in (first, second, third)] == [b"x" * 5000, b"y" * 5000, b"z" * 5000]
+    assert [spool.read(item) for item in (first, second, third)] == [b"x" * 5000, b"y" * 5000, b"z" * 5000]
