@@ -53,6 +53,10 @@ def deaths(reported: list[Event]) -> list[str | None]:
     return [event.cause for event in reported if isinstance(event, KernelChanged) and event.change == "died"]
 
 
+def wait_until_culled(session: Session) -> None:
+    until(lambda: session.stats().kernel == "none")
+
+
 def test_an_idle_kernel_ends_and_the_next_cell_says_what_was_lost(tmp_path: Path) -> None:
     with culling(tmp_path) as (executor, reported):
         session = executor.session("a")
@@ -99,11 +103,11 @@ def test_a_cell_that_comes_as_its_kernel_ends_is_never_lost(tmp_path: Path) -> N
 
 
 def test_of_culled_sessions_the_first_makes_room(tmp_path: Path) -> None:
-    with culling(tmp_path, sessions=2) as (executor, reported):
-        executor.session("first").execute("1")
-        until(lambda: len(deaths(reported)) == 1)
-        executor.session("second").execute("1")
-        until(lambda: len(deaths(reported)) == 2)
+    with culling(tmp_path, sessions=2) as (executor, _):
+        for name in ("first", "second"):
+            session = executor.session(name)
+            session.execute("1")
+            wait_until_culled(session)
         third = executor.session("third")
         assert executor.sessions() == ("second", "third")
         third.execute("import time; time.sleep(60)", wait=0.01)

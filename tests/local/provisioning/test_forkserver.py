@@ -34,7 +34,10 @@ def server_of(session: Session) -> psutil.Process:
 
 
 def is_server(process: psutil.Process) -> bool:
-    return "--forkserver" in process.cmdline() and process.ppid() == os.getpid()
+    try:
+        return "--forkserver" in process.cmdline() and process.ppid() == os.getpid()
+    except psutil.NoSuchProcess:  # also a zombie, which has ended
+        return False
 
 
 def test_kernels_are_children_of_one_server_and_lead_sessions_of_their_own(executor: Executor) -> None:
