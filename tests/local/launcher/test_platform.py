@@ -80,18 +80,20 @@ def test_an_interrupted_command_ends_with_its_group(name: str, monkeypatch: pyte
     wait_until(lambda: all((status := proc.read_status(pid)) is None or status.has_ended for pid in pids))
 
 
-LIMITED = "from kernelexec.launcher import owner, platform; {gone}owner.apply_limits({{'nofile': 99, 'odd': 1}}); {told}"
+LIMITED = "from kernelexec.launcher import owner, platform; {gone}owner.apply_limits({{'nofile': 99, 'odd': 1}}); {reported}"
 
 
-TOLD = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])"
+SHOW_LIMITS = (
+    "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])"
+)
 
 
 def test_limits_are_lowered_where_the_system_has_any() -> None:
     def reported(code: str) -> str:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert reported(LIMITED.format(gone="", reported=TOLD)) == "99 0\n"
-    assert reported(LIMITED.format(gone="platform.resource = None; ", reported=TOLD)) == reported(TOLD)
+    assert reported(LIMITED.format(gone="", reported=SHOW_LIMITS)) == "99 0\n"
+    assert reported(LIMITED.format(gone="platform.resource = None; ", reported=SHOW_LIMITS)) == reported(SHOW_LIMITS)
 
 
 def test_a_command_beside_the_cells_is_ended_by_its_group(system: LauncherPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
