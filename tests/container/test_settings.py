@@ -275,8 +275,8 @@ def test_a_work_dir_is_taken_by_either_path_and_reported_as_the_kernel_sees_it(t
         session = executor.session("a")
         there = "/workspace" if layout == "classic" else str(session.workspace)
         assert session.execute_command("mkdir sub && pwd").text == f"{there}\n"
-        for input_value in ("sub", session.workspace / "sub", f"{there}/sub"):
-            result = session.execute_command("pwd; touch sub-file", work_dir=input_value)
+        for setting_values in ("sub", session.workspace / "sub", f"{there}/sub"):
+            result = session.execute_command("pwd; touch sub-file", work_dir=setting_values)
             assert result.text == f"{there}/sub\n"
             assert result.work_dir == f"{there}/sub"
         assert (session.workspace / "sub/sub-file").exists()

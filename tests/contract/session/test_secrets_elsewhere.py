@@ -62,8 +62,8 @@ def test_every_kernel_is_masked(way: str, tmp_path: Path) -> None:
 def test_kernels_of_other_languages_get_them_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all(tmp_path / "jupyter")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    input_value = config("local", tmp_path) | settings(kind)
-    with Executor(kind, workspace=tmp_path / "ws", config=input_value) as executor:
+    setting_values = config("local", tmp_path) | settings(kind)
+    with Executor(kind, workspace=tmp_path / "ws", config=setting_values) as executor:
         session = executor.session("a")
         shell = session.execute('echo "$API_KEY" "$NAME_LIKE"', language="bash")
         assert shell.stdout == TOLD
@@ -99,8 +99,8 @@ def _seen_by_the_engine(workspace: Path) -> list[str]:
 def test_no_other_process_of_this_machine_has_one_to_begin_with(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KX_PLAIN", NAME)  # by its name and its value it is no secret
-        input_value = {"secrets": {"NAME_LIKE": {"env": "KX_PLAIN"}}}
-        with Executor("local", workspace=tmp_path, config=input_value) as executor:
+        setting_values = {"secrets": {"NAME_LIKE": {"env": "KX_PLAIN"}}}
+        with Executor("local", workspace=tmp_path, config=setting_values) as executor:
             code = "import os\nprint(os.environ['NAME_LIKE'], os.getpid())\n'KX_PLAIN' in os.environ"
             result = executor.session("a").execute(code)
             assert result.text.split()[:2] == ["[secret", "NAME_LIKE]"]
@@ -113,7 +113,7 @@ def test_no_other_process_of_this_machine_has_one_to_begin_with(tmp_path: Path) 
 
 
 def test_tools_answer_without_secrets(tmp_path: Path) -> None:
-    input_value = config("local", tmp_path, output={"stream_bytes": 4000})
+    setting_values = config("local", tmp_path, output={"stream_bytes": 4000})
 
     async def call(client: Client[Any], tool: str, **arguments: Any) -> str:
         actual = await client.call_tool(tool, arguments, raise_on_error=False)
@@ -124,7 +124,7 @@ def test_tools_answer_without_secrets(tmp_path: Path) -> None:
 
     async def serve() -> None:
         async with AsyncExitStack() as stack:
-            executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path / "ws", config=input_value))
+            executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path / "ws", config=setting_values))
             client = await stack.enter_async_context(Client(make_server(executor, interval=0.1)))
             assert MARK in await call(
                 client, "execute_code", code=f"{TELL}\ns, n = map(os.environ.get, ['API_KEY', 'NAME_LIKE'])"
@@ -157,8 +157,8 @@ NAMED = "import os\nn = os.environ['NAME_LIKE']\nopen(n + '.txt', 'w').write(n)\
 
 def test_a_file_called_as_a_secret_is_reported_by_the_secret_s_name(tmp_path: Path) -> None:
     events: list[Event] = []
-    input_value = config("local", tmp_path, log_dir=tmp_path / "logs")
-    with Executor("local", workspace=tmp_path / "ws", config=input_value, hooks=[events.append]) as executor:
+    setting_values = config("local", tmp_path, log_dir=tmp_path / "logs")
+    with Executor("local", workspace=tmp_path / "ws", config=setting_values, hooks=[events.append]) as executor:
         session = executor.session("a")
         assert session.execute(NAMED).ok
         assert session.files.write(f"{NAME}.py", "").path == f"{NAME}.py"
@@ -240,8 +240,8 @@ def test_a_value_on_the_command_line_is_refused_and_not_repeated(option: str, tm
 
 @pytest.mark.parametrize("recorded", ["notebook", "journal"])
 def test_what_is_replayed_is_not_reported_with_its_secrets(recorded: str, tmp_path: Path) -> None:
-    input_value = config("local", tmp_path)
-    with Executor("local", workspace=tmp_path / "ws", config=input_value) as executor:
+    setting_values = config("local", tmp_path)
+    with Executor("local", workspace=tmp_path / "ws", config=setting_values) as executor:
         first = executor.session("first")
         first.execute(TELL)
         first.execute(f"x = {NAME!r}  # a literal")
@@ -269,8 +269,8 @@ def test_a_session_that_is_taken_over_shows_no_secret_either(tmp_path: Path) -> 
     assert done.returncode == -signal.SIGKILL
 
     async def run() -> None:
-        input_value = config("container", tmp_path) | {"container": {"image": IMAGE}}
-        async with AsyncExecutor("container", workspace=tmp_path / "ws", config=input_value) as executor:
+        setting_values = config("container", tmp_path) | {"container": {"image": IMAGE}}
+        async with AsyncExecutor("container", workspace=tmp_path / "ws", config=setting_values) as executor:
             session = await executor.session("a")
             (running,) = session.executions()
             (session.workspace / "go").touch()

@@ -61,7 +61,7 @@ def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cause_text"),
+    ("words", "problem"),
     [
         (("analysys",), "No journal of a session 'analysys' in workspaces/.journals (did you mean 'analysis'?)."),
         (("./none.jsonl",), "No journal ./none.jsonl."),
@@ -72,9 +72,9 @@ def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], cause_text: str) -> None:
+def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], problem: str) -> None:
     done = kernelexec(workspace, "log", *words)
-    assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {cause_text}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {problem}\n")
 
 
 def test_what_the_cells_took(workspace: Path) -> None:

@@ -64,16 +64,14 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ag2CodeExecut
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what AG2 uses of pydantic
-@pytest.mark.parametrize(
-    "input_value", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")]
-)
-def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(input_value: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")])
+def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(options: dict[str, Any], tmp_path: Path) -> None:
     settings = LLMConfig({"model": "scripted", "model_client_cls": "ScriptedModel"})
     assistant = ConversableAgent("assistant", llm_config=settings, human_input_mode="NEVER")
     asked: list[str] = []
     assistant.register_model_client(ScriptedModel, answers=CONVERSATION, asked=asked)  # type: ignore[arg-type] # it is a class of such
-    isolation = "container" if input_value["use_docker"] else None  # also where this runs in a container itself
-    with Ag2CodeExecutor(isolation=isolation, code_execution_config=input_value) as executor:
+    isolation = "container" if options["use_docker"] else None  # also where this runs in a container itself
+    with Ag2CodeExecutor(isolation=isolation, code_execution_config=options) as executor:
         user = UserProxyAgent(
             "user",
             human_input_mode="NEVER",
@@ -88,7 +86,7 @@ def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(input_value: d
     assert answer[4].startswith("exitcode: 0 (execution succeeded)\nCode output: median 5\n")
     assert "plot.png" in answer[4]
     assert asked[1:] == [answer[2], answer[4]]
-    assert (tmp_path / str(input_value["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / str(options["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_it_is_what_the_framework_calls_a_code_executor(executor: Ag2CodeExecutor) -> None:
@@ -184,8 +182,8 @@ def test_files_that_were_saved_here_are_no_cells_files(tmp_path: Path) -> None:
 
 
 def test_another_executor_in_the_same_directory_keeps_its_notebook_to_itself(tmp_path: Path) -> None:
-    input_value: dict[str, Any] = {"isolation": "local", "workspace": tmp_path}
-    with Ag2CodeExecutor(**input_value) as first, Ag2CodeExecutor(**input_value) as second:
+    options: dict[str, Any] = {"isolation": "local", "workspace": tmp_path}
+    with Ag2CodeExecutor(**options) as first, Ag2CodeExecutor(**options) as second:
         for number in range(3):
             second.execute_code_blocks(python(f"print({number})"))
             second.session.save_notebook()
@@ -210,8 +208,8 @@ SCENARIOS: dict[str, tuple[list[tuple[str, str]], Any, str | None]] = {
 def test_the_messages_that_count_are_chosen(
     executor: Ag2CodeExecutor, messages: list[tuple[str, str]], count: Any, expected: str | None
 ) -> None:
-    input_value = [{"role": role, "content": content} for role, content in messages]
-    reply = executor.reply(input_value, last_n_messages=count)
+    options = [{"role": role, "content": content} for role, content in messages]
+    reply = executor.reply(options, last_n_messages=count)
     assert reply == (None if expected is None else f"exitcode: 0 (execution succeeded)\nCode output: {expected}\n")
 
 
@@ -236,8 +234,8 @@ def area(radius: float) -> float:
 
 
 def test_functions_can_be_imported_by_cells(tmp_path: Path) -> None:
-    input_value = [area, "def half(x):\n    return x / 2\n"]
-    with Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=input_value, functions_module="tools") as executor:
+    options = [area, "def half(x):\n    return x / 2\n"]
+    with Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=options, functions_module="tools") as executor:
         result = executor.execute_code_blocks(python("from tools import area, half\nprint(round(area(2)), half(3))"))
         assert (result.exit_code, result.output) == (0, "13 1.5\n")
         assert "The area of a circle." in executor.format_functions_for_prompt()

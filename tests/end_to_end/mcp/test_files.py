@@ -84,8 +84,8 @@ def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:
     agent.call("read_file", path="a.tmp", session=name)
     done = found(agent, "delete_files", include=["*.tmp", "*.log"], exclude=["c.*"], session=name)
     assert done["deleted"] == ["a.tmp", "x.log"]
-    cause_text = "b.tmp has not been read: read it first, so that nothing is deleted unseen."
-    assert done["refused"] == [{"path": "b.tmp", "reason": cause_text}]
+    problem = "b.tmp has not been read: read it first, so that nothing is deleted unseen."
+    assert done["refused"] == [{"path": "b.tmp", "reason": problem}]
 
 
 def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
@@ -95,7 +95,7 @@ def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "cause_text"),
+    ("tool", "arguments", "problem"),
     [
         ("read_file", {"path": "nothing"}, "nothing does not exist: list the directory"),
         ("read_file", {"path": "../x"}, "name it without '..'"),
@@ -126,14 +126,14 @@ def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
     ],
 )
 def test_what_makes_no_sense_or_is_refused_is_an_error_with_the_reason(
-    agent: Agent, tool: str, arguments: dict[str, Any], cause_text: str
+    agent: Agent, tool: str, arguments: dict[str, Any], problem: str
 ) -> None:
     built = "import os\nfor name in ('link', 'pipe', 'here'):\n    if os.path.lexists(name): os.remove(name)\n"
     built += "os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe'); open('here', 'w').close()"
     agent.call("execute_code", code=built, session="refusals")
     refused = agent.call(tool, **({"session": "refusals"} | arguments))
     assert refused.is_error
-    assert cause_text in text_of(refused)
+    assert problem in text_of(refused)
     assert "root:" not in text_of(refused)
     listed = found(agent, "list_files", session="refusals")
     assert {"here", "link", "pipe"} == {row["path"] for row in listed["entries"] if ".ipynb" not in row["path"]}

@@ -272,7 +272,7 @@ def test_a_file_that_is_missing_or_empty_is_made_for_its_user(tmp_path: Path, co
 
 
 @pytest.mark.parametrize(
-    ("content", "cause_text"),
+    ("content", "problem"),
     [
         (b'{\n  "mcpServers": {} // mine\n}', "must be plain JSON"),
         (b'{\n  "mcpServers": {},\n}', "must be plain JSON"),
@@ -285,7 +285,7 @@ def test_a_file_that_is_missing_or_empty_is_made_for_its_user(tmp_path: Path, co
     ],
 )
 def test_a_file_that_would_lose_something_stays_as_it_is(
-    tmp_path: Path, install: Command, content: bytes, cause_text: str
+    tmp_path: Path, install: Command, content: bytes, problem: str
 ) -> None:
     path = tmp_path / ".cursor/mcp.json"
     path.parent.mkdir()
@@ -293,7 +293,7 @@ def test_a_file_that_would_lose_something_stays_as_it_is(
     done = install("cursor")
     assert done.returncode == 125
     assert f"{path} cannot be changed: " in done.stderr
-    assert cause_text in done.stderr
+    assert problem in done.stderr
     assert "kernelexec" in json.loads(done.stdout)["mcpServers"]
     assert path.read_bytes() == content
     assert list(path.parent.iterdir()) == [path]
@@ -344,7 +344,7 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("options", "cause_text"),
+    ("options", "problem"),
     [
         (["--name", "a b"], "letters, digits"),
         (["--name", "-a"], "letters, digits"),
@@ -361,9 +361,9 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkey
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(
-    tmp_path: Path, install: Command, options: list[str], cause_text: str
+    tmp_path: Path, install: Command, options: list[str], problem: str
 ) -> None:
-    assert cause_text in refused(install("cursor", *options))
+    assert problem in refused(install("cursor", *options))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

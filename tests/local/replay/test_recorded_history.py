@@ -46,7 +46,7 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "outcome", "cause_text"),
+    ("cell", "outcome", "problem"),
     [
         (RecordedCell("x = 1", status="aborted"), "skipped", "never ran"),
         (RecordedCell("x = 1", status="unfinished"), "unfinished", "had not ended"),
@@ -56,13 +56,13 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
     ],
 )
 def test_a_cell_that_did_not_end_by_itself_is_not_repeated(
-    tmp_path: Path, cell: RecordedCell, outcome: str, cause_text: str
+    tmp_path: Path, cell: RecordedCell, outcome: str, problem: str
 ) -> None:
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
             actual, names = await played(executor, "c", History((cell,)))
             assert (actual.cells[0].outcome, names) == (outcome, "[]")
-            assert cause_text in (actual.cells[0].reason or "")
+            assert problem in (actual.cells[0].reason or "")
 
     anyio.run(run)
 

@@ -133,8 +133,8 @@ def test_whatever_is_raised_ends_nothing_but_the_cell(part: str, ending: BaseExc
     options = {"approver": raising} if part == "approver" else {"validators": [raising]}
     with opened(tmp_path, config={"rules": {"ask": "always"}}, **options) as executor:
         for name in ("a", "a", "b"):
-            cause_text = refused(executor.session(name).execute("1", approver=None))
-            assert f"{type(ending).__name__}: gone" in cause_text
+            problem = refused(executor.session(name).execute("1", approver=None))
+            assert f"{type(ending).__name__}: gone" in problem
         with pytest.raises(SecurityError, match=type(ending).__name__):
             executor.session("a").start_background("sleep 60")
 
@@ -219,11 +219,11 @@ def test_an_approved_cell_runs_and_says_so(approver: Callable[[], Any], tmp_path
         assert result.notes[0].startswith("It was approved")
 
 
-@pytest.mark.parametrize(("approver", "cause_text"), NO.values(), ids=NO)
-def test_whatever_is_no_yes_is_a_no(approver: Callable[[], Any], cause_text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("approver", "problem"), NO.values(), ids=NO)
+def test_whatever_is_no_yes_is_a_no(approver: Callable[[], Any], problem: str, tmp_path: Path) -> None:
     options = {"rules": {"ask": "always"}, "budgets": {"approval": 0.2}}
     with opened(tmp_path, approver=approver(), config=options) as executor:
-        assert cause_text in refused(executor.session().execute("1 + 1"))
+        assert problem in refused(executor.session().execute("1 + 1"))
 
 
 def test_what_the_rules_refuse_is_asked_about_and_nothing_else(tmp_path: Path) -> None:

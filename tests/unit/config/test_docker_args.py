@@ -296,14 +296,14 @@ def test_a_short_name_is_refused_by_its_long_one(short: str, name: str) -> None:
         parse([short])
 
 
-@pytest.mark.parametrize(("option", "cause_text"), REFUSED_VALUES.items(), ids=map(" ".join, REFUSED_VALUES))
-def test_a_value_that_opens_the_wall_is_refused_by_name(option: tuple[str, str], cause_text: str) -> None:
+@pytest.mark.parametrize(("option", "problem"), REFUSED_VALUES.items(), ids=map(" ".join, REFUSED_VALUES))
+def test_a_value_that_opens_the_wall_is_refused_by_name(option: tuple[str, str], problem: str) -> None:
     name, value = option
     for arguments in ([name, value], [f"{name}={value}"]):
         with pytest.raises(InvalidConfig) as caught:
             parse(arguments)
         assert str(caught.value).startswith(f"docker_run_args: {name} {value} is refused: ")
-        assert cause_text in str(caught.value)
+        assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(("arguments", "message"), UNFIT.items(), ids=map(" ".join, UNFIT))
@@ -342,8 +342,8 @@ def test_links_to_what_is_refused_and_directories_that_hold_an_engine_are_refuse
     (short_path / "plain").mkdir()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(short_path / "any"))
-        cause_text = {name: mount_refusal(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
-    assert cause_text == {
+        problem = {name: mount_refusal(short_path / name) for name in ("link", "engine", "any", "plain", "missing")}
+    assert problem == {
         "link": "/etc is a system directory",
         "engine": f"{short_path}/engine contains docker.sock, through which code could control the engine",
         "any": f"{short_path}/any is a socket, through which code could control a daemon of this machine",

@@ -83,7 +83,7 @@ def test_without_sudo_again_the_wall_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "input_value",
+    "setting_values",
     [
         {"config": {"container": {"sudo": True, "no_new_privileges": True}}},
         {
@@ -92,9 +92,9 @@ def test_without_sudo_again_the_wall_is_as_it_was() -> None:
         },
     ],
 )
-def test_what_contradicts_it_is_refused(input_value: dict[str, Any]) -> None:
+def test_what_contradicts_it_is_refused(setting_values: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match="container: sudo=True and no_new_privileges=True contradict each other"):
-        load_dialect("container", **input_value)
+        load_dialect("container", **setting_values)
 
 
 def test_only_true_and_false_say_whether() -> None:

@@ -164,9 +164,9 @@ def test_nothing_speaks_against_repeating(source: str) -> None:
     assert reason_against(RecordedCell(source)) is None
 
 
-@pytest.mark.parametrize(("source", "cause_text"), UNSAFE)
-def test_a_cell_that_is_not_safe_to_repeat_has_its_reason(source: str, cause_text: str) -> None:
-    assert cause_text in (reason_against(RecordedCell(source)) or "")
+@pytest.mark.parametrize(("source", "problem"), UNSAFE)
+def test_a_cell_that_is_not_safe_to_repeat_has_its_reason(source: str, problem: str) -> None:
+    assert problem in (reason_against(RecordedCell(source)) or "")
 
 
 def test_a_command_is_judged_like_a_script() -> None:

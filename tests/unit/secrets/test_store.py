@@ -88,14 +88,14 @@ FUNCTIONS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("function", "cause_text"), FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize(("function", "problem"), FUNCTIONS.values(), ids=FUNCTIONS)
 def test_what_a_function_gives_must_be_a_secret(
-    function: Callable[[], Any], cause_text: str, caplog: pytest.LogCaptureFixture
+    function: Callable[[], Any], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     answer = refused(A=function)
     assert answer.startswith("secrets.A: its function ")
-    assert cause_text in answer
+    assert problem in answer
     assert VALUE not in caplog.text
 
 
