@@ -7,6 +7,7 @@ owner knows of every forked process once the socket has no sender left.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import importlib
@@ -25,6 +26,7 @@ from time import monotonic
 from typing import Any
 
 from ..ipython.patches.debugger import leave_out_debugger
+from ..ipython.shell import LauncherShell
 from ..protocol import KERNEL_MARK_VARIABLE, ForkServerReport
 from . import kernel_app
 
@@ -129,10 +131,13 @@ class _Server:
     def _import(self, name: str) -> None:
         """Import a module, and report a failure. A module that leaves threads ends this process: they do not survive a fork."""
         report: ForkServerReport = {"imported": name}
+        shell = LauncherShell.__new__(LauncherShell)  # pandas asks for a kernel's shell and chooses its options by it
+        vars(builtins)["get_ipython"] = lambda: shell
         try:
             importlib.import_module(name)
         except BaseException as exc:
             report["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
+        del vars(builtins)["get_ipython"]
         threads = _prepare_fork()
         _send(self._channel, {**report, "threads": threads})
         if threads != 1:

@@ -48,20 +48,55 @@ def test_kernels_are_children_of_one_server_and_lead_sessions_of_their_own(execu
         assert session.execute("os.getpid() == os.getsid(0) == os.getpgid(0)").text == "True\n"
 
 
-def test_what_is_preloaded_is_there_and_is_no_variable(executor: Executor) -> None:
-    first = executor.session("first")
-    server = server_of(first)
+def preloaded_session(executor: Executor, *modules: str) -> Session:
+    """A session whose kernel had these modules from its start."""
     end = time.monotonic() + BOUND
     while True:  # the server imports between requests, or after a while: kernels that are forked later have all
         session = executor.session("next")
-        loaded = session.execute("import sys; {'numpy', 'pandas', 'matplotlib.pyplot'} <= sys.modules.keys()").text
+        loaded = session.execute(f"import sys; {set(modules)} <= sys.modules.keys()").text
         if loaded == "True\n" or time.monotonic() > end:
             break
         session.close()
     assert loaded == "True\n"
+    return session
+
+
+def test_what_is_preloaded_is_there_and_is_no_variable(executor: Executor) -> None:
+    server = server_of(executor.session("first"))
+    session = preloaded_session(executor, "numpy", "pandas", "matplotlib.pyplot")
     assert server_of(session) == server
     assert [variable.name for variable in session.variables()] == ["os", "sys"]
     assert session.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]);").images
+
+
+OPTIONS = """
+import matplotlib.pyplot, numpy, pandas, warnings
+warnings.simplefilter("ignore")
+options = {name: str(pandas.get_option(name)).lower() for name in pandas._config.config._registered_options}
+[options, numpy.get_printoptions(), numpy.geterr(), sorted(matplotlib.rcParams.items()), matplotlib.is_interactive()]
+"""
+
+
+def test_libraries_have_the_options_that_they_have_when_a_cell_imports_them(executor: Executor, tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path / "other", config={"preload": []}) as other:
+        expected = other.session().execute(OPTIONS)
+    actual = preloaded_session(executor, "numpy", "pandas", "matplotlib.pyplot").execute(OPTIONS)
+    assert expected.ok
+    assert actual.text == expected.text
+
+
+def test_a_module_that_looks_for_the_shell_while_it_is_imported_finds_a_kernels(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "looking.py").write_text(
+        "from ipykernel.zmqshell import ZMQInteractiveShell\n"
+        "shell = get_ipython()\n"
+        "found = isinstance(shell, ZMQInteractiveShell), hasattr(shell, 'kernel')"
+    )
+    config = {"preload": ["looking"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    with Executor("local", workspace=tmp_path / "workspaces", config=config) as executor:
+        session = preloaded_session(executor, "looking")
+        assert session.execute("import looking; looking.found").text == "(True, True)\n"
+        assert session.execute("get_ipython().kernel is not None").text == "True\n"
 
 
 DIFFERENT = {
