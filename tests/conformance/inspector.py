@@ -31,5 +31,5 @@ def _inspect(words: list[str], env: dict[str, str], what: str) -> list[str]:
     count = len(json.loads(done.stdout)["tools"])
     if count != TOOLS:
         return [f"{what}: {count} tools are listed, there are {TOOLS}"]
-    answer = [line for line in done.stderr.splitlines() if "schema" in line.lower()]
-    return [f"{what}: {answer}"] if answer else []
+    schema_lines = [line for line in done.stderr.splitlines() if "schema" in line.lower()]
+    return [f"{what}: {schema_lines}"] if schema_lines else []

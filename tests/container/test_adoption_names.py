@@ -66,10 +66,10 @@ class Server:
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[Server]]:
     with ExitStack() as ending:
-        actual = [Server(tmp_path, number) for number in (1, 2)]
-        for server in actual:
+        servers = [Server(tmp_path, number) for number in (1, 2)]
+        for server in servers:
             ending.callback(server.end)
-        yield actual
+        yield servers
 
 
 @pytest.mark.parametrize("newest", [False, True])

@@ -16,11 +16,11 @@ UNSEEN = commands("unseen.txt")
 
 @pytest.fixture(scope="module")
 def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory beside the workspaces."""
-    actual = tmp_path_factory.mktemp("place")
-    (actual / "victim").mkdir()
-    (actual / "victim" / "file").write_text("as it was")
-    return actual
+    """A directory outside the workspaces."""
+    directory = tmp_path_factory.mktemp("place")
+    (directory / "victim").mkdir()
+    (directory / "victim" / "file").write_text("as it was")
+    return directory
 
 
 @pytest.fixture(scope="module")

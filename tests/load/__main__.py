@@ -189,9 +189,9 @@ async def load(agents: int, minutes: float, directory: str, image: str | None) -
         until = time.monotonic() + minutes * 60
         watching = asyncio.ensure_future(watch(server, sizes))
         working = (Agent(url, n, counts, contained=image is not None).work(until) for n in range(agents))
-        actual = await asyncio.gather(*working, return_exceptions=True)
+        outcomes = await asyncio.gather(*working, return_exceptions=True)
         watching.cancel()
-        wrong += [repr(item)[:500] for item in actual if item is not None]
+        wrong += [repr(item)[:500] for item in outcomes if item is not None]
         family = server.children(recursive=True)
     tenth = max(1, len(sizes) // 10)
     first, last = (sum(part) / len(part) for part in (sizes[-5 * tenth :][:tenth], sizes[-tenth:]))

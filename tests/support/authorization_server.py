@@ -103,10 +103,10 @@ class Issuer:
 
 def bound() -> socket.socket:
     """A socket that keeps a free port of 127.0.0.1 for the later listener, though it is bound already."""
-    actual = socket.socket()
-    actual.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    actual.bind(("127.0.0.1", 0))
-    return actual
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", 0))
+    return listener
 
 
 def port_of(listener: socket.socket) -> int:

@@ -48,6 +48,7 @@ class RunningCommand:
         self._env = {**(os.environ if env is None else env), **tree.MARK_ENVIRONMENT, COMMAND_MARK_VARIABLE: self._mark}
         self._selector = selectors.DefaultSelector()
         self._decoders: dict[Any, Any] = {}
+        self._has_pidfd = False
 
     def run(self) -> int:
         """Run the command and return its exit code as a shell does: 128 + n after a death by signal n.
@@ -100,6 +101,7 @@ class RunningCommand:
         if platform.PLATFORM.has_pidfd:
             with suppress(OSError):
                 self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, process)
+                self._has_pidfd = True
 
     def _pump(self, process: subprocess.Popen[bytes], seconds: float | None) -> bool:
         """Move data until the process has ended (return True) or the time is over (False)."""
@@ -108,7 +110,7 @@ class RunningCommand:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            if not platform.PLATFORM.has_pidfd:
+            if not self._has_pidfd:
                 left = _LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS)
             self._move(left)
         self._finish()

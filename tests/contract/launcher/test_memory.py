@@ -42,8 +42,8 @@ def test_a_kernel_that_runs_out_of_memory_after_a_child_did_says_so(tight_sessio
 
 
 def test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_called_once(tight: Tight) -> None:
-    report: list[Event] = []
-    session = tight.session(256 * MIB, [report.append])
+    events: list[Event] = []
+    session = tight.session(256 * MIB, [events.append])
     quiet = session.execute("small = bytearray(2 * 2**20)\nbig = bytearray(b'x') * 100_000_000")
     assert quiet.notes == ()
     result = session.execute("bigger = bytearray(b'x') * 104_857_600")
@@ -51,23 +51,23 @@ def test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_called
     assert "of 256 MiB in use; biggest: bigger 100 MiB, big 95 MiB, small 2.0 MiB" in note
     again = session.execute("1")
     assert again.notes == (note,) or "of 256 MiB in use" in again.notes[0]
-    (high,) = [event for event in report if isinstance(event, MemoryHigh)]
+    (high,) = [event for event in events if isinstance(event, MemoryHigh)]
     assert high.limit_bytes == 256 * MIB
     assert high.limit_bytes >= high.used_bytes >= 0.8 * high.limit_bytes
     assert [holder.name for holder in high.biggest] == ["bigger", "big", "small"]
     session.execute("del bigger")
     session.execute("bigger = bytearray(b'x') * 104_857_600")
-    assert sum(isinstance(event, MemoryHigh) for event in report) == 2
+    assert sum(isinstance(event, MemoryHigh) for event in events) == 2
 
 
 def test_a_cell_that_fills_the_memory_step_by_step_is_warned_of_before_it_dies(tight: Tight) -> None:
-    report: list[Event] = []
-    session = tight.session(256 * MIB, [report.append])
+    events: list[Event] = []
+    session = tight.session(256 * MIB, [events.append])
     session.execute("import time\nkept = bytearray(b'x') * 60_000_000")
     result = session.execute(FILLS, timeout=60)
     assert verdict(result) == ("error", 137, "lost", "oom")
     assert any("kept 57 MiB" in note for note in result.notes)
-    assert any(isinstance(event, MemoryHigh) for event in report)
+    assert any(isinstance(event, MemoryHigh) for event in events)
 
 
 def test_a_peak_within_a_cell_is_reported_as_one(tight: Tight) -> None:

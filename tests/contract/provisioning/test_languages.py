@@ -1,4 +1,4 @@
-"""Other languages beside Python: kernels of installed kernelspecs that keep their state, and commands where there is none."""
+"""Languages other than Python: kernels of installed kernelspecs that keep their state, and commands where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that run beside the cells: started, read and ended while a cell runs, by the same rules, in the same place."""
+"""Commands that run at the same time as cells: started, read and ended while a cell runs, by the same rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a session, beside its cells: what an operation did can be seen by the kernel, by hooks and in the journal."""
+"""The files of a session, without a cell: what an operation did can be seen by the kernel, by hooks and in the journal."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def test_hooks_and_the_journal_know_what_was_done_and_what_was_refused(reported:
     assert actual[4].refused == (f"b.txt: {reason}",)
     assert session.journal is not None
     lines = [json.loads(line) for line in session.journal.read_text().splitlines()]
-    answer = [(line["event"], line["kind"], line["files"]) for line in lines if "files" in line and "kind" in line]
-    assert answer == [
+    logged = [(line["event"], line["kind"], line["files"]) for line in lines if "files" in line and "kind" in line]
+    assert logged == [
         ("done", "write", ["a.txt"]),
         ("done", "read", ["a.txt"]),
         ("done", "delete", ["a.txt"]),

@@ -133,13 +133,13 @@ def test_cells_end_whatever_is_asked_just_before_they_begin(tmp_path: Path) -> N
 
     async def run() -> set[tuple[str, str, tuple[str, ...]]]:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
-            session, actual = await executor.session("s"), []
+            session, results = await executor.session("s"), []
             for _ in range(200):
                 look = asyncio.create_task(session.variables(wait=BOUND))
                 await asyncio.sleep(chosen.uniform(0, 0.002))
-                actual.append(await session.execute("print(6 * 7)"))
+                results.append(await session.execute("print(6 * 7)"))
                 await look
-        return {(result.status, result.text, result.notes) for result in actual}
+        return {(result.status, result.text, result.notes) for result in results}
 
     assert asyncio.run(run()) == {("ok", "42\n", ())}
 

@@ -1,4 +1,4 @@
-"""Packages that are installed beside the kernel: cells find them at once, the state is kept, and a lock names them."""
+"""Packages that are installed while the kernel runs: cells find them at once, the state is kept, and a lock names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restarts, and what must not get lost beside them: a loss is reported once, waiting cells run in the new kernel and stay."""
+"""Restarts, and what must not get lost in them: a loss is reported once, waiting cells run in the new kernel and stay."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_a_file_called_as_a_secret_is_reported_by_the_secret_s_name(tmp_path: Pa
         assert session.files.write(f"{NAME}.py", "").path == f"{NAME}.py"
         assert {f"{NAME}.txt", f"{NAME}.py", f"d{NAME}"} < set(session.files.list().paths)
         assert session.files.read(f"{NAME}.txt").text == NAME
-        answer = []
+        refusals = []
         for refused in (
             lambda: session.files.read(f"{NAME}/none"),
             lambda: session.files.write(f"../{NAME}", ""),
@@ -173,14 +173,14 @@ def test_a_file_called_as_a_secret_is_reported_by_the_secret_s_name(tmp_path: Pa
         ):
             with pytest.raises(ValueError, match=re.escape(NAME_MARK)) as caught:
                 refused()
-            answer.append(str(caught.value))
+            refusals.append(str(caught.value))
         assert session.files.delete_many(["*.txt"], [NAME]).deleted == (f"{NAME}.txt",)
         journal = session.journal
     assert journal is not None
     touched = [event for event in events if isinstance(event, FilesTouched)]
     assert (touched[0].paths, touched[-1].paths) == ((f"{NAME_MARK}.py",), (f"{NAME_MARK}.txt",))
     assert NAME_MARK in touched[2].refused[0]
-    assert shown(*answer, *map(repr, events)) == []
+    assert shown(*refusals, *map(repr, events)) == []
     assert written(journal, tmp_path / "logs") == {}
 
 

@@ -29,8 +29,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) ->
     """One whose private directory is in a place of its own, so that there is no other server."""
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
-    with serving(tmp_path) as actual:
-        yield actual
+    with serving(tmp_path) as server:
+        yield server
 
 
 def shown(cwd: Path) -> list[dict[str, Any]]:

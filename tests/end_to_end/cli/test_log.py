@@ -53,9 +53,9 @@ def test_each_cell_is_a_line_with_its_outcome(workspace: Path) -> None:
 
 def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
     done = kernelexec(workspace, "log", "analysis", "--json", "--last", "3")
-    answer = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [item["event"] for item in answer][-2:] == ["closing", "closed"]
-    assert len(answer) == 3
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [item["event"] for item in records][-2:] == ["closing", "closed"]
+    assert len(records) == 3
     path = workspace / "workspaces" / ".journals" / "analysis.jsonl"
     assert kernelexec(workspace, "log", str(path), "--json", "-n", "3").stdout == done.stdout
 

@@ -79,13 +79,13 @@ def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(options: dict[
             is_termination_msg=lambda message: "TERMINATE" in (message.get("content") or ""),
         )
         chat = user.initiate_chat(assistant, message="What is the median?", max_turns=5, silent=True)
-    answer = [str(message["content"]) for message in chat.chat_history]
-    assert answer[2].startswith("exitcode: 1 (execution failed)\nCode output: ")
-    assert "TypeError: list indices must be integers" in answer[2]
-    assert "return ordered[len(ordered) / 2]" in answer[2]
-    assert answer[4].startswith("exitcode: 0 (execution succeeded)\nCode output: median 5\n")
-    assert "plot.png" in answer[4]
-    assert asked[1:] == [answer[2], answer[4]]
+    messages = [str(message["content"]) for message in chat.chat_history]
+    assert messages[2].startswith("exitcode: 1 (execution failed)\nCode output: ")
+    assert "TypeError: list indices must be integers" in messages[2]
+    assert "return ordered[len(ordered) / 2]" in messages[2]
+    assert messages[4].startswith("exitcode: 0 (execution succeeded)\nCode output: median 5\n")
+    assert "plot.png" in messages[4]
+    assert asked[1:] == [messages[2], messages[4]]
     assert (tmp_path / str(options["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 

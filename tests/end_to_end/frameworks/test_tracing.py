@@ -40,9 +40,9 @@ class Traces:
 
 @pytest.fixture
 def traces() -> Iterator[Traces]:
-    actual = Traces()
-    yield actual
-    actual.provider.shutdown()
+    traces = Traces()
+    yield traces
+    traces.provider.shutdown()
 
 
 def test_a_cell_is_a_span_under_that_of_its_caller(traces: Traces, tmp_path: Path) -> None:

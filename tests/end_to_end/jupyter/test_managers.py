@@ -38,8 +38,8 @@ CELLS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def location(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as actual:
-        yield actual
+    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as location:
+        yield location
 
 
 @pytest.fixture(params=SPECS.values(), ids=list(SPECS))

@@ -91,8 +91,8 @@ class Server:
 
 @pytest.fixture(scope="module", autouse=True)
 def directory(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as actual:
-        yield actual
+    with jupyter_place(tmp_path_factory.mktemp("jupyter")) as directory:
+        yield directory
 
 
 @pytest.fixture

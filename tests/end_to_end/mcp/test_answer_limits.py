@@ -38,8 +38,8 @@ def test_five_megabytes_of_text(agent: Agent) -> None:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    with connected(transport(tmp_path_factory.mktemp("budgets")), "auto") as actual:
-        yield actual
+    with connected(transport(tmp_path_factory.mktemp("budgets")), "auto") as agent:
+        yield agent
 
 
 def test_a_gigabyte_in_one_print(agent: Agent) -> None:

@@ -14,8 +14,8 @@ from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, te
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    with connected(transport(tmp_path_factory.mktemp("served")), ERAS[0]) as actual:
-        yield actual
+    with connected(transport(tmp_path_factory.mktemp("served")), ERAS[0]) as agent:
+        yield agent
 
 
 def test_a_picture_that_could_not_be_kept_is_reported(agent: Agent) -> None:

@@ -24,8 +24,8 @@ from tests.support.mcp_server import TOOLS, Server, create_token, serving
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("http")) as actual:
-        yield actual
+    with serving(tmp_path_factory.mktemp("http")) as server:
+        yield server
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -87,10 +87,10 @@ def published(signer: Signer) -> Iterator[Signer]:
 
 @pytest.fixture(scope="module")
 def signer() -> Iterator[Signer]:
-    actual = Signer()
-    actual.add("first")
-    with published(actual):
-        yield actual
+    signer = Signer()
+    signer.add("first")
+    with published(signer):
+        yield signer
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,8 @@ def server(signer: Signer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "--tokens",
         str(directory / "tokens"),
     )
-    with serving(directory, *options, "--public-url", "https://mcp.example") as actual:
-        yield actual, known
+    with serving(directory, *options, "--public-url", "https://mcp.example") as server:
+        yield server, known
 
 
 def status(server: Server, token: str) -> int:

@@ -36,8 +36,8 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("leaving")) as actual:
-        yield actual
+    with serving(tmp_path_factory.mktemp("leaving")) as server:
+        yield server
 
 
 def left(server: Server, agent: Agent, era: str, name: str, *, how: str) -> float:

@@ -31,8 +31,8 @@ def provider():
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
-    with issuing() as actual:
-        yield actual
+    with issuing() as issuer:
+        yield issuer
 
 
 @contextmanager
@@ -42,8 +42,8 @@ def provided(cwd: Path, source: str, *options: str, **env: str) -> Iterator[Serv
     with bound() as listener:
         port = str(port_of(listener))
         here = {"HERE": f"http://127.0.0.1:{port}", "FASTMCP_HOME": str(cwd / "fastmcp")}
-        with serving(cwd, "--port", port, "--auth", "auth.py:provider", *options, **here, **env) as actual:
-            yield actual
+        with serving(cwd, "--port", port, "--auth", "auth.py:provider", *options, **here, **env) as server:
+            yield server
 
 
 @contextmanager
@@ -57,8 +57,8 @@ def server(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     directory = tmp_path_factory.mktemp("oauth")
     known = create_token(directory / "tokens", "bob")
     options = ("--auth-scopes", "execute", "--tokens", str(directory / "tokens"), "--max-sessions", "2")
-    with provided(directory, PROXY, *options, ISSUER=issuer.url) as actual:
-        yield actual, known
+    with provided(directory, PROXY, *options, ISSUER=issuer.url) as server:
+        yield server, known
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -26,8 +26,8 @@ def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> 
         server.client(era, x_kernelexec_agent=f"other-{era}") as other,
     ):
         asked = [item.start("execute_code", code="1", session=f"s{number}") for number in range(6)]
-        answer = [text_of(call.result(BOUND)) for call in asked]
-        assert sum("You have 2 open sessions and your limit is 2: end one with close_session." in text for text in answer) == 4
+        answers = [text_of(call.result(BOUND)) for call in asked]
+        assert sum("You have 2 open sessions and your limit is 2: end one with close_session." in text for text in answers) == 4
         assert "your limit is 2" in item.text("create_session")
         assert "[ok:" in other.text("execute_code", code="1")
         opened = [row["name"] for row in item.rows("list_sessions", "sessions")]
@@ -52,14 +52,14 @@ def test_names_of_agents_are_no_way_around_the_quota_of_an_authenticated_user(tm
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("quotas")
-    with serving(directory, "--max-sessions", "2", "--calls-per-minute", "30") as actual:
-        yield actual
+    with serving(directory, "--max-sessions", "2", "--calls-per-minute", "30") as server:
+        yield server
 
 
 def test_a_client_that_calls_too_often_learns_when_to_call_again(server: Server) -> None:
     with server.client(x_kernelexec_agent="often") as often, server.client(x_kernelexec_agent="seldom") as seldom:
         for _ in range(40):
             often.do("list_tools")
-        answer = [often.text("list_sessions") for _ in range(40)]
-        assert sum("Too many calls: the limit is 30 a minute." in text for text in answer) >= 5
+        answers = [often.text("list_sessions") for _ in range(40)]
+        assert sum("Too many calls: the limit is 30 a minute." in text for text in answers) >= 5
         assert not seldom.call("list_sessions").is_error

@@ -16,8 +16,8 @@ from tests.support.mcp_server import Server, create_token, serving
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("bodies")) as actual:
-        yield actual
+    with serving(tmp_path_factory.mktemp("bodies")) as server:
+        yield server
 
 
 def test_foreign_hosts_and_pages_and_large_bodies_are_refused(server: Server) -> None:

@@ -22,8 +22,8 @@ PLOT = "import pathlib\npathlib.Path('a b.png').write_bytes(b'\\x89PNG\\r\\n\\x1
 @pytest.fixture(scope="module", params=ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     directory = tmp_path_factory.mktemp("resources")
-    with connected(transport(directory, "--secret", "TOKEN=env:KX_TOKEN", KX_TOKEN="s3cr3t-value"), request.param) as actual:  # noqa: S106
-        yield actual
+    with connected(transport(directory, "--secret", "TOKEN=env:KX_TOKEN", KX_TOKEN="s3cr3t-value"), request.param) as agent:  # noqa: S106
+        yield agent
 
 
 def read(agent: Agent, address: str) -> tuple[str, str | bytes]:
@@ -139,9 +139,9 @@ def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:
         for token in (bob, reader):
             with server.client(authorization=f"Bearer {token}") as agent:
                 for rest in ("notebook", "files/f", f"output/{execution}"):
-                    answer = [refused(agent, f"{session}/{rest}").replace(handle, invented) for session in (handle, invented)]
-                    assert answer[0] == answer[1]
-                    assert f"No session '{invented}' is open" in answer[0]
+                    answers = [refused(agent, f"{session}/{rest}").replace(handle, invented) for session in (handle, invented)]
+                    assert answers[0] == answers[1]
+                    assert f"No session '{invented}' is open" in answers[0]
                 assert "No session 'named' is open" in refused(agent, "named/notebook")
 
 

@@ -139,9 +139,9 @@ def started(engine: Engine, image: str, tokens: Path) -> Iterator[Served]:
     try:
         container = engine.create(None, settings, host)
         engine.start(container)
-        actual = Served(engine, container, token)
-        actual.healthy()
-        yield actual
+        served = Served(engine, container, token)
+        served.healthy()
+        yield served
     finally:
         if container:
             engine.remove(container)
@@ -151,14 +151,14 @@ def started(engine: Engine, image: str, tokens: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def served(engine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(engine, image, tmp_path_factory.mktemp("secret") / "tokens") as actual:
-        yield actual
+    with started(engine, image, tmp_path_factory.mktemp("secret") / "tokens") as served:
+        yield served
 
 
 @pytest.fixture
 def agent(served: Served) -> Iterator[Agent]:
-    with connected(served.transport(served.token), "auto") as actual:
-        yield actual
+    with connected(served.transport(served.token), "auto") as agent:
+        yield agent
 
 
 @needs_engine

@@ -15,8 +15,8 @@ LONG = "n" * 200
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
-    with raw(tmp_path_factory.mktemp("structured"), "auto") as actual:
-        yield actual
+    with raw(tmp_path_factory.mktemp("structured"), "auto") as client:
+        yield client
 
 
 def structured_of(client: Raw, tool: str, /, **arguments: Any) -> Any:

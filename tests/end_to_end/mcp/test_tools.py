@@ -19,8 +19,8 @@ FRAME = "import pandas as pd\nframe = pd.DataFrame({'a': [1, 2, 3]})"
 
 @pytest.fixture(scope="module", params=ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    with connected(transport(tmp_path_factory.mktemp("served")), request.param) as actual:
-        yield actual
+    with connected(transport(tmp_path_factory.mktemp("served")), request.param) as agent:
+        yield agent
 
 
 @pytest.fixture

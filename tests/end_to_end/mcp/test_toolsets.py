@@ -70,8 +70,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def agent(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Agent]:
     location = tmp_path_factory.mktemp("packages")
     options = ("--packages-from", str(wheels), "--network", "none", "--blocked-commands", "pip install lower.*")
-    with connected(transport(location, *options), "auto") as actual:
-        yield actual
+    with connected(transport(location, *options), "auto") as agent:
+        yield agent
 
 
 def install(agent: Agent, *packages: str, **more: Any) -> dict[str, Any]:

@@ -116,9 +116,9 @@ def test_the_bound_of_sessions_is_a_typed_refusal(tmp_path: Path) -> None:
 def test_calls_at_once_for_one_name_make_one_session(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
-            actual = await asyncio.gather(*(executor.session("one") for _ in range(10)))
-            assert len({id(session) for session in actual}) == 1
-            assert actual[0].kernel_epoch == 1
+            sessions = await asyncio.gather(*(executor.session("one") for _ in range(10)))
+            assert len({id(session) for session in sessions}) == 1
+            assert sessions[0].kernel_epoch == 1
 
     asyncio.run(run())
 

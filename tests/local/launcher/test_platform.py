@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -63,6 +64,15 @@ def test_a_command_runs_with_and_without_descriptors_of_processes(name: str, mon
     err: list[str] = []
     code = RunningCommand(["sh", "-c", "cat; printf err >&2; exit 7"], out=out.append, err=err.append, stdin="in").run()
     assert (code, "".join(out), "".join(err)) == (7, "in", "err")
+
+
+def test_a_command_for_which_there_is_no_descriptor_left_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    out: list[str] = []
+    assert RunningCommand(["sh", "-c", "exec >&- 2>&-; sleep 0.2; exit 7"], out=out.append, err=None).run() == 7
 
 
 @pytest.mark.parametrize("name", ["linux", "darwin"])

@@ -118,7 +118,7 @@ print(said.stdout, end='')
 
 
 class Place:
-    """A home with secrets, a directory beside the workspaces, another session; and their paths for a cell."""
+    """A home with secrets, a directory outside the workspaces, another session; and their paths for a cell."""
 
     def __init__(self, base: Path, executor: Executor, **more: object) -> None:
         self.outside = base / "outside"

@@ -192,9 +192,9 @@ def test_an_owner_that_is_killed_leaves_neither_kernel_nor_server(tmp_path: Path
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        actual = [psutil.Process(pid) for pid in eval(owner.stdout.readline())]  # noqa: S307 - two numbers
+        processes = [psutil.Process(pid) for pid in eval(owner.stdout.readline())]  # noqa: S307 - two numbers
         owner.send_signal(signal.SIGKILL)
-    gone, alive = psutil.wait_procs(actual, BOUND)
+    gone, alive = psutil.wait_procs(processes, BOUND)
     assert (len(gone), alive) == (2, [])
 
 
@@ -247,13 +247,13 @@ def test_a_stopped_server_has_reported_every_fork(tmp_path: Path) -> None:
             ]
             await asked[0]
             await server.stop()
-            actual = await asyncio.gather(*asked, return_exceptions=True)
-        born = {kernel.pid for kernel in actual if isinstance(kernel, ForkedProcess)}
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        born = {kernel.pid for kernel in outcomes if isinstance(kernel, ForkedProcess)}
         try:
-            assert {type(item) for item in actual} == {ForkedProcess, ForkServerUnavailable}
+            assert {type(item) for item in outcomes} == {ForkedProcess, ForkServerUnavailable}
             assert {pid for pid in mark.marked_pids() if psutil.Process(pid).ppid() not in born} == born
         finally:
-            for kernel in actual:
+            for kernel in outcomes:
                 if isinstance(kernel, ForkedProcess):
                     kernel.kill()
                     kernel.wait()
@@ -282,8 +282,8 @@ def test_what_a_server_had_sent_is_read_though_it_left_requests_unread(tmp_path:
             asked = [asyncio.create_task(server.fork([], {}, "/", stderr)) for _ in range(2)]
             await asyncio.sleep(0)  # both are sent
             server._process.wait()  # everything has been sent, and nothing of it is read
-            actual = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(item) for item in actual] == [ForkedProcess, ForkServerUnavailable]
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(item) for item in outcomes] == [ForkedProcess, ForkServerUnavailable]
         await server.stop()
 
     asyncio.run(run())

@@ -68,9 +68,9 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     assert events[0].execution_id == result.execution_id
     assert not [event for event in events if isinstance(event, SessionOpened | KernelChanged)]
     assert [event.cell.source for event in events if isinstance(event, CellStarted)] == ["x, y"]
-    answer = [item["event"] for item in read(journal_path(tmp_path, "a"))]
+    logged = [item["event"] for item in read(journal_path(tmp_path, "a"))]
     opening = ["opened", "kernel", "started", "finished", "started"]
-    assert answer == [*opening, "adopted", "finished", "started", "finished", "closing", "closed"]
+    assert logged == [*opening, "adopted", "finished", "started", "finished", "closing", "closed"]
     assert [cell["source"] for cell in cells_of(tmp_path / "a" / "a.ipynb")] == ["y = 2", LAST, "x, y"]
     assert not (tmp_path / "a" / "a-2.ipynb").exists()
     assert [cell.source for cell in read_history(journal_path(tmp_path, "a")).cells] == ["y = 2", LAST, "x, y"]

@@ -238,12 +238,12 @@ def test_two_mounts_at_one_place_by_two_names_are_refused(tmp_path: Path) -> Non
 
 
 def test_a_workspace_that_its_user_cannot_write_is_refused(tmp_path: Path) -> None:
-    actual = tmp_path.stat()
+    before = tmp_path.stat()
     tmp_path.chmod(0o755)
     with pytest.raises(InvalidWorkDir, match=r"run as 4321:4321; it belongs to .*`chown 4321:4321`"):
         give_workspace(tmp_path, (4321, 4321), is_own_workspace=False)
     tmp_path.chmod(0o775)
-    give_workspace(tmp_path, (4321, actual.st_gid), is_own_workspace=False)
+    give_workspace(tmp_path, (4321, before.st_gid), is_own_workspace=False)
     tmp_path.chmod(0o777)
     give_workspace(tmp_path, (4321, 4321), is_own_workspace=False)
-    assert tmp_path.stat().st_uid == actual.st_uid
+    assert tmp_path.stat().st_uid == before.st_uid
