@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from kernelexec import Executor, Session
 from kernelexec.cli import main
+from kernelexec.config import Config
 from kernelexec.provisioning import platform
 from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine
 from tests.support.low_memory import MIB, Tight
@@ -29,10 +31,9 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 #: This directory.
 TESTS = Path(__file__).resolve().parent
 
-#: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all. Fork servers import no
-#: large libraries here: that takes a second of processor time for each executor.
+#: Every way to have a kernel, with the settings that it needs: what must hold for one must hold for all.
 KINDS: dict[str, dict[str, object]] = {
-    "local": {"preload": []},
+    "local": {},
     "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
 }
 #: Further ones, for the modules that say what holds for a kernel: how it is reached makes no difference to the others.
@@ -40,14 +41,14 @@ OVER_TCP: dict[str, dict[str, object]] = {
     "container over tcp": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30, "transport": "tcp"}},
 }
 #: In namespaces of this machine.
-WRAPPED: dict[str, dict[str, object]] = {"bubblewrap": {"preload": []}}
+WRAPPED: dict[str, dict[str, object]] = {"bubblewrap": {}}
 #: The same, and whether it is forked makes none either.
 NOT_FORKED: dict[str, dict[str, object]] = {
     "local without fork server": {"fork_server": False},
     "container without fork server": {**KINDS["container"], "fork_server": False},
 }
 #: As on a system that pins no unix sockets and forks no kernels: its side is this machine's all the same.
-ELSEWHERE: dict[str, dict[str, object]] = {"local without unix sockets": {"preload": []}}
+ELSEWHERE: dict[str, dict[str, object]] = {"local without unix sockets": {}}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
 _MORE = NOT_FORKED | OVER_TCP | ELSEWHERE
 _MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else needs_engine) for kind in _MORE)
@@ -92,13 +93,17 @@ _UNMEASURED = (
 _COVERAGE = "COVERAGE_PROCESS_CONFIG"
 
 
+@cache
+def _is_listed(path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / unmeasured) for unmeasured in _UNMEASURED)
+
+
 def _is_unmeasured(item: pytest.Item) -> bool:
     """Return whether a test runs without coverage: it is listed, or repeats another for a kind of kernel or of client."""
-    path = item.path.relative_to(TESTS)
-    if any(path.is_relative_to(unmeasured) for unmeasured in _UNMEASURED):
+    if _is_listed(item.path):
         return True
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    if path.parts[0] == "contract" and params.get("kind", "local") != "local":
+    if item.path.is_relative_to(TESTS / "contract") and params.get("kind", "local") != "local":
         return True
     return "legacy" in params.values()
 
@@ -147,6 +152,13 @@ def signals_as_in_a_terminal() -> None:
     for signum in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_preload() -> None:
+    """Have fork servers import no large libraries without a test that configures them: each needs two seconds for them."""
+    Config.model_fields["preload"].default = ()
+    Config.model_rebuild(force=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -197,7 +197,7 @@ def test_an_image_whose_python_has_threads_from_the_start_is_served_too(tmp_path
 
 
 def test_a_kernel_of_the_pool_is_followed_in_its_container_too(tmp_path: Path) -> None:
-    with opened(tmp_path, {"pool": {"size": 1, "policy": "wait"}, "preload": []}, layout="classic") as executor:
+    with opened(tmp_path, {"pool": {"size": 1, "policy": "wait"}}, layout="classic") as executor:
         session = executor.session("a")
         first = session.execute("import socket; socket.gethostname()").text
         session.restart()

@@ -40,7 +40,7 @@ def small_group(settings: Settings, limit_bytes: int, directory: Path) -> Iterat
         python = directory / "python-in-group"
         python.write_text(f'#!/bin/sh\necho $$ > {group}/cgroup.procs\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
-        yield {**settings, "python": str(python), "preload": []}
+        yield {**settings, "python": str(python)}
     finally:
         group.rmdir()
 

@@ -16,7 +16,7 @@ from fastmcp import Client, FastMCP
 from fastmcp.client.client import CallToolResult
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 
-from tests.support.command_line import BOUND, COMMAND, LOCAL, environment
+from tests.support.command_line import BOUND, COMMAND, LOCAL_SERVER, environment
 
 #: How a client begins, as fastmcp names it: the newest protocol, or the handshake of all before it.
 ERAS = ["auto", "legacy"]
@@ -74,7 +74,7 @@ def connected(server: StdioTransport | StreamableHttpTransport | FastMCP, era: s
 def transport(cwd: Path, *args: str, **env: str) -> StdioTransport:
     """The installed command, started by the client."""
     log = cwd / "stderr.txt"
-    words = ["mcp", *LOCAL, *args]
+    words = ["mcp", *LOCAL_SERVER, *args]
     return StdioTransport(COMMAND, words, env=environment(**env), cwd=str(cwd), keep_alive=False, log_file=log)
 
 
@@ -130,7 +130,7 @@ class Raw:
 @contextmanager
 def raw(cwd: Path, era: str, *args: str, **env: str) -> Iterator[Raw]:
     pipe = subprocess.PIPE
-    words = [COMMAND, "mcp", *LOCAL, *args]
+    words = [COMMAND, "mcp", *LOCAL_SERVER, *args]
     with subprocess.Popen(words, cwd=cwd, env=environment(**env), stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
             yield Raw(process, era)

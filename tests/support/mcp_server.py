@@ -14,7 +14,7 @@ from typing import Any
 from fastmcp.client.transports import StreamableHttpTransport
 
 from kernelexec.mcp.http.tokens import add_token
-from tests.support.command_line import BOUND, COMMAND, LOCAL, environment
+from tests.support.command_line import BOUND, COMMAND, LOCAL_SERVER, environment
 from tests.support.mcp_clients import Agent, connected
 
 TOOLS: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ class Server:
 
 @contextmanager
 def serving(cwd: Path, *args: str, **env: str) -> Iterator[Server]:
-    words = [COMMAND, "mcp", "--http", *LOCAL, *(args if "--socket" in args else ("--port", "0", *args))]
+    words = [COMMAND, "mcp", "--http", *LOCAL_SERVER, *(args if "--socket" in args else ("--port", "0", *args))]
     with (
         (cwd / "stderr.txt").open("wb") as stderr,
         subprocess.Popen(words, cwd=cwd, env=environment(**env), stdin=subprocess.DEVNULL, stderr=stderr) as process,

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ PACKAGE, TESTS_ROOT = Path(kernelexec.__file__).parent, Path(__file__).parents[1
 FOREIGN = {("launcher/ipython/shell_channel.py", "closed")}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted(TESTS_ROOT.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 #: A module name may stand in two folders that tell its meanings apart, not in more.
 MODULE_NAME_LIMIT = 2
 VAGUE_NAMES = frozenset({"found", "said", "told", "given", "one", "made", "place", "why"})
@@ -36,6 +36,11 @@ IRREGULAR = frozenset(
 NOUNS = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "speed", "succeed", "shed", "bed"})
 #: Occurrences in 10,000 words of docstrings.
 WORD_LIMITS = {"who": 1, "nobody": 1, "whoever": 1, "told": 1, "said": 1, "amid": 1, "what": 20}
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def relative(path: Path) -> str:
@@ -87,7 +92,7 @@ def test_no_folder_holds_more_than_fifteen_modules() -> None:
 
 def test_no_public_class_name_stands_twice() -> None:
     classes = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in zip(SOURCES, map(parse, SOURCES), strict=True):
         for node in ast.iter_child_nodes(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(relative(path))
@@ -96,24 +101,24 @@ def test_no_public_class_name_stands_twice() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_no_variable_has_a_vague_name(path: Path) -> None:
-    assert [(name, line) for name, line in bound_names(TREES[path]) if name in VAGUE_NAMES] == []
+    assert [(name, line) for name, line in bound_names(parse(path)) if name in VAGUE_NAMES] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_no_public_function_is_named_by_a_bare_participle(path: Path) -> None:
-    names = [(node.name, node.lineno) for node in definitions(TREES[path]) if is_participle(node.name)]
+    names = [(node.name, node.lineno) for node in definitions(parse(path)) if is_participle(node.name)]
     assert [(name, line) for name, line in names if (relative(path), name) not in FOREIGN] == []
 
 
 def test_docstrings_are_plain_english() -> None:
-    text = "\n".join(text for tree in TREES.values() for text in docstrings(tree))
+    text = "\n".join(text for tree in map(parse, SOURCES) for text in docstrings(tree))
     words = Counter(re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower()))
     total = sum(words.values())
     assert {word: words[word] for word, limit in WORD_LIMITS.items() if words[word] * 10_000 > limit * total} == {}
 
 
 def test_tests_have_no_vague_variables_and_plain_english_names() -> None:
-    trees = {path.relative_to(TESTS_ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in TESTS}
+    trees = {path.relative_to(TESTS_ROOT): parse(path) for path in TESTS}
     variables = {(str(path), name, line) for path, tree in trees.items() for name, line in bound_names(tree)}
     assert sorted(variable for variable in variables if variable[1] in VAGUE_NAMES) == []
     banned = {word for word, limit in WORD_LIMITS.items() if limit == 1}

@@ -184,7 +184,7 @@ def test_an_idle_kernel_sees_them_too(tmp_path: Path) -> None:
     for name in ("ro", "rw"):
         (base / name).mkdir()
     value = [{"path": base / "ro"}, {"path": base / "rw", "permission": "write"}]
-    config = {"context_paths": value, "pool": {"size": 1, "policy": "wait"}, "preload": []}
+    config = {"context_paths": value, "pool": {"size": 1, "policy": "wait"}}
     with Executor("local", workspace=base / "workspaces", config=config) as executor:
         session = executor.session("a")
         assert session.execute(f"open('{base}/rw/new', 'w').close()").notes == ()

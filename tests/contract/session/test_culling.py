@@ -38,7 +38,6 @@ def culling(directory: Path, isolation: str = "local", **capacity: Any) -> Itera
     reported: list[Event] = []
     config = {
         "capacity": {"idle_seconds": IDLE, **capacity},
-        "preload": (),
         **({"container": {"image": MINIMAL}} if isolation == "container" else {}),
     }
     with Executor(isolation, workspace=directory / "w", config=config, hooks=[reported.append]) as executor:

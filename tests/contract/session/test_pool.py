@@ -27,7 +27,7 @@ BOUND = 60
 PID = "import os; os.getpid()"
 CLASSIC = {"image": MINIMAL, "layout": "classic"}
 KINDS = [
-    pytest.param("local", {"preload": []}, id="local"),
+    pytest.param("local", {}, id="local"),
     pytest.param("local", {"fork_server": False}, id="local without fork server"),
     pytest.param("container", {"container": CLASSIC}, id="container", marks=needs_engine),
 ]
@@ -49,8 +49,7 @@ async def filled(executor: AsyncExecutor, size: int, *, without: Iterable[WarmSl
 
 def run(tmp_path: Path, main: Callable[[AsyncExecutor], Awaitable[None]], isolation: str = "local", **config: Any) -> None:
     async def bounded() -> None:
-        options = {"preload": [], **config} if isolation == "local" else config
-        async with asyncio.timeout(2 * BOUND), AsyncExecutor(isolation, workspace=tmp_path / "w", config=options) as executor:
+        async with asyncio.timeout(2 * BOUND), AsyncExecutor(isolation, workspace=tmp_path / "w", config=config) as executor:
             await main(executor)
 
     asyncio.run(bounded())
@@ -194,7 +193,7 @@ def test_idle_ones_end_with_a_program_that_is_done_at_once(tmp_path: Path) -> No
 
 
 def test_an_executor_that_is_entered_again_fills_its_pool_again(tmp_path: Path) -> None:
-    executor = AsyncExecutor("local", workspace=tmp_path, config={"pool": {"size": 1, "policy": "wait"}, "preload": []})
+    executor = AsyncExecutor("local", workspace=tmp_path, config={"pool": {"size": 1, "policy": "wait"}})
 
     async def main(turn: int) -> None:
         async with executor:

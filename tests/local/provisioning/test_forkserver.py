@@ -20,11 +20,13 @@ from kernelexec.provisioning.runtime.processes import ProcessMarker
 from tests.support.remains import marked_processes
 
 BOUND = 30
+#: What fork servers import by default.
+LIBRARIES = ("numpy", "pandas", "matplotlib.pyplot")
 
 
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Executor]:
-    with Executor("local", workspace=tmp_path) as opened:
+    with Executor("local", workspace=tmp_path, config={"preload": LIBRARIES}) as opened:
         yield opened
 
 
@@ -61,9 +63,15 @@ def preloaded_session(executor: Executor, *modules: str) -> Session:
     return session
 
 
+def test_three_libraries_are_preloaded_by_default() -> None:
+    code = "from kernelexec.config import Config; print(*Config().preload)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == list(LIBRARIES)
+
+
 def test_what_is_preloaded_is_there_and_is_no_variable(executor: Executor) -> None:
     server = server_of(executor.session("first"))
-    session = preloaded_session(executor, "numpy", "pandas", "matplotlib.pyplot")
+    session = preloaded_session(executor, *LIBRARIES)
     assert server_of(session) == server
     assert [variable.name for variable in session.variables()] == ["os", "sys"]
     assert session.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]);").images
@@ -78,9 +86,9 @@ options = {name: str(pandas.get_option(name)).lower() for name in pandas._config
 
 
 def test_libraries_have_the_options_that_they_have_when_a_cell_imports_them(executor: Executor, tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path / "other", config={"preload": []}) as other:
+    with Executor("local", workspace=tmp_path / "other") as other:
         expected = other.session().execute(OPTIONS)
-    actual = preloaded_session(executor, "numpy", "pandas", "matplotlib.pyplot").execute(OPTIONS)
+    actual = preloaded_session(executor, *LIBRARIES).execute(OPTIONS)
     assert expected.ok
     assert actual.text == expected.text
 
