@@ -40,13 +40,17 @@ class RecordedCell:
 class History:
     """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if any.
 
-    ``replaced`` lists the cells, counted from 1, after which a new Python kernel replaced the one before.
+    ``replaced`` lists the cells, counted from 1, after which a new Python kernel replaced the one before. ``kernelspec`` is
+    the name of the kernelspec that all cells need, if it is none of Python's; ``notes`` says what had to be repaired in the
+    file.
     """
 
     cells: tuple[RecordedCell, ...]
     snapshot: Snapshot | None = None
     covered: int = 0
     replaced: tuple[int, ...] = ()
+    kernelspec: str | None = None
+    notes: tuple[str, ...] = ()
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the snapshot and its cells as JSON types, for later replays."""

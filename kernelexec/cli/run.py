@@ -84,8 +84,14 @@ def run(
     target = Path(output) if output else (path and path.with_name(f"{path.stem}.executed.ipynb"))
     if target is not None:
         _check_target(target, path)
+    for note in document.history.notes:
+        eprint(f"{file}: {note}")
     directory = Path(work_dir) if work_dir else (path.parent if path else current)
     job = _FileRun(document, target, timeout, allow_errors, ConsoleOutput(as_json=as_json))
+    if not document.sources:
+        job.write("")
+        eprint(f"{file} has no code cell to run: wrote {target}")
+        return 0
     options = {"config": config, "hooks": [document.on_event], "approver": confirm_at_terminal}
     try:
         status, end = _use_session("run", job.run, work_dir=directory, **options)
@@ -191,11 +197,21 @@ class _FileRun:
     has_written: bool = False
 
     async def run(self, session: AsyncSession) -> int:
-        """Run the cells; return the exit status."""
+        """Run the cells; return the exit status.
+
+        Raises:
+            InvalidRequest: the notebook's kernelspec is not installed; nothing ran.
+        """
+        if (kernelspec := self.document.history.kernelspec) is not None:
+            await session.find_kernelspec(kernelspec)
         with self.console.progress(len(self.document.sources)) as advance:
             for number, source in enumerate(self.document.sources):
-                result = await session.execute(source, timeout=self.timeout, on_output=self.console.show_output)
-                self._record(number, result)
+                language = self.document.get_language(number)
+                result = await session.execute(
+                    source, language=language, timeout=self.timeout, on_output=self.console.show_output
+                )
+                self.document.record(number, result)
+                self.write(f" after cell {number + 1}")
                 advance()
                 self.console.show_result(result)
                 if status := self._exit_status(number, result):
@@ -212,14 +228,14 @@ class _FileRun:
             return 0
         return TIMED_OUT if result.interrupted == "timeout" else CELL_FAILED
 
-    def _record(self, number: int, result: ExecutionResult) -> None:
-        self.document.record(number, result)
+    def write(self, moment: str) -> None:
+        """Write the executed notebook; ``moment`` completes the message of a failure."""
         if self.target is None:
             return
         try:
             self.document.write(self.target)
         except OSError as exc:
-            message = f"{self.target} cannot be written after cell {number + 1}: {exc.strerror}."
+            message = f"{self.target} cannot be written{moment}: {exc.strerror}."
             raise CommandFailed(message) from exc
         self.has_written = True
 
@@ -233,7 +249,7 @@ def _read_script() -> CellFile:
 
 
 def _check_document(document: CellFile, file: str, config: Config) -> None:
-    if not document.sources:
+    if not document.sources and not file.endswith(".ipynb"):
         message = f"{file} must contain a code cell: there is nothing to run."
         raise InvalidRequest(message)
     for number, source in enumerate(document.sources, 1):

@@ -38,7 +38,7 @@ def read_history(path: str | os.PathLike[str], config: Config) -> History:
         message = f"notebook {str(path)!r} {problem}."
         raise InvalidRequest(message)
     is_journal = file.suffix.lower() == journal.SUFFIX
-    history = journal.read_history(file) if is_journal else History(CellFile.read(file).past)
+    history = journal.read_history(file) if is_journal else CellFile.read(file).history
     if len(history.cells) > CELLS_MAX:
         message = f"notebook {str(path)!r} has {len(history.cells)} cells, the limit is {CELLS_MAX}: open a shorter one."
         raise InvalidRequest(message)

@@ -45,8 +45,11 @@ async def replay(
         repeat_unsafe: whether to run cells that are not safe to repeat.
 
     Raises:
+        InvalidRequest: the kernelspec of the recorded cells is not installed; nothing ran.
         Closed, KernelStartFailed: the session ended meanwhile, or its kernel could not be started again.
     """
+    if history.kernelspec is not None:
+        await session.find_kernelspec(history.kernelspec)
     plans = await anyio.to_thread.run_sync(_make_plans, history.cells)
     player = _Player(session, history, timeout=timeout, repeat_unsafe=repeat_unsafe)
     for number, (cell, plan) in enumerate(zip(session.mask_history(history).cells, plans, strict=True), 1):
@@ -96,7 +99,7 @@ class _Player:
         self._makers: dict[str, int] = {}
         self._missing: dict[str, int] = {}
         self._loaded_names: set[str] = set()
-        self._notes = [_REPLACED.format(number) for number in history.replaced]
+        self._notes = [*history.notes, *(_REPLACED.format(number) for number in history.replaced)]
         self._ended_at: int | None = None
 
     async def play(self, number: int, cell: RecordedCell, plan: _Plan) -> None:

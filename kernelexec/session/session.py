@@ -252,6 +252,14 @@ class AsyncSession:
         """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
         return self._context.masking.mask_history(history)
 
+    async def find_kernelspec(self, name: str) -> str:
+        """Return the language that cells of an installed kernelspec have in ``execute``.
+
+        Raises:
+            InvalidRequest: no kernelspec of that name is installed.
+        """
+        return await self._kernels.find_kernelspec(name)
+
     async def save_notebook(self) -> None:
         """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result."""
         self.scope.check_caller()

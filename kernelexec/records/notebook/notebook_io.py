@@ -1,8 +1,4 @@
-"""Files of cells: notebooks (``.ipynb``, any format version, read and written through nbformat) and scripts (``# %%``).
-
-Scripts need no nbformat, which can take more than a second to import (jsonschema, with
-all formats installed).
-"""
+"""Files of cells: notebooks (``.ipynb``, any format version) and scripts (``# %%``)."""
 
 from __future__ import annotations
 
@@ -10,40 +6,47 @@ import json
 import os
 import re
 import stat
-import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import DisplayUpdated, Event
-from kernelexec.recorded_history import RecordedCell, RecordedStatus, restore_call
+from kernelexec.recorded_history import History, RecordedCell, RecordedStatus, restore_call
 from kernelexec.records.notebook.cell_format import notebook_output
+from kernelexec.records.notebook.notebook_repair import NotANotebook, read_notebook
+from kernelexec.records.notebook.script_format import read_script
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
 from kernelexec.workspace.safe_files import replace_file
 
-_CELL_MARK = re.compile(r"^# ?%%(?!%).*$", re.MULTILINE)
-_PROSE = re.compile(r"\[(?:markdown|md)\]")
-_COMMENT = re.compile(r"^# ?", re.MULTILINE)
-_QUOTED = re.compile(r"(?P<quotes>\"{3}|'{3})(?P<text>.*)(?P=quotes)", re.DOTALL)
 #: Longer recorded durations are not believed, in seconds.
 _LONGEST = 365 * 24 * 3600.0
 _LONG_TEXTS = frozenset({"source", "text", "application/javascript", "image/svg+xml"})
-#: Errors of nbformat for invalid notebooks, besides errors of value and type.
-_BROKEN = (AttributeError, AssertionError, RecursionError)
+#: The kernelspecs and languages whose cells run in the Python kernel, by the beginning of their names.
+_PYTHON = re.compile(r"i?python[\d.]*$", re.IGNORECASE)
+#: The tag of cells that nbclient does not run.
+_SKIPPED = "skip-execution"
 
 
 class CellFile:
-    """A notebook in memory whose code cells are run one after the other; the rest of it stays unchanged."""
+    """A notebook in memory whose code cells are run one after the other; the rest of it stays unchanged.
 
-    def __init__(self, notebook: dict[str, Any], *, ours: bool = False) -> None:
+    Empty cells and cells with the tag ``skip-execution`` are not run, as in nbclient. Cells that did not run keep their
+    outputs.
+    """
+
+    def __init__(self, notebook: dict[str, Any], faults: Iterable[str] = ()) -> None:
         self._notebook = notebook
-        self._ours = ours
         self._shown: dict[str, list[dict[str, Any]]] = {}
-        self._cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
-        self.past = tuple(_past(cell) for cell in self._cells)
-        for cell in notebook["cells"]:
-            if cell["cell_type"] == "code":
-                cell |= {"outputs": [], "execution_count": None}
+        code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
+        self._cells = [cell for cell in code_cells if _SKIPPED not in cell["metadata"].get("tags", [])]
+        kernelspec, language = _read_kernelspec(notebook["metadata"])
+        described = ", ".join(faults)
+        self.history = History(
+            tuple(_past(cell, language) for cell in self._cells),
+            kernelspec=kernelspec,
+            notes=(f"The notebook was repaired in memory: {described}.",) if described else (),
+        )
 
     @classmethod
     def read(cls, path: Path, *, piped: bool = False) -> Self:
@@ -71,37 +74,28 @@ class CellFile:
         """Read a notebook from its JSON text.
 
         Raises:
-            InvalidRequest: the notebook is not valid; the message says where.
+            InvalidRequest: Jupyter would not run it either; the message says why.
         """
-        import nbformat  # noqa: PLC0415 - see above
-
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of cells without ids, which get ids here
-                _, valid = nbformat.validator.normalize(nbformat.reads(text, as_version=4))
-                nbformat.validate(valid)
-        except (nbformat.ValidationError, ValueError, LookupError, TypeError, *_BROKEN) as exc:
-            message = f"{name} is no valid notebook: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}."
+            return cls(*read_notebook(text))
+        except NotANotebook as exc:
+            message = f"{name} is no notebook: {exc}."
             raise InvalidRequest(message) from exc
-        return cls(valid)
 
     @classmethod
     def script(cls, text: str) -> Self:
-        """Read a script: lines that begin with ``# %%`` divide it into cells, ``# %% [markdown]`` begins a cell of prose."""
-        marks, pieces = ["", *_CELL_MARK.findall(text)], _CELL_MARK.split(text)
-        parts = [(mark, piece.strip("\n")) for mark, piece in zip(marks, pieces, strict=True) if piece.strip()]
-        cells = [
-            {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}, "source": _prose(piece)}
-            if _PROSE.search(mark)
-            else {"cell_type": "code", "id": f"cell-{number}", "metadata": {}, "source": piece, "outputs": []}
-            for number, (mark, piece) in enumerate(parts, 1)
-        ]
-        return cls({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, ours=True)
+        """Read a script: see `script_format`."""
+        return cls(read_script(text))
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Return the code of the cells that are not empty."""
         return tuple(cell["source"] for cell in self._cells)
+
+    def get_language(self, number: int) -> str:
+        """Return the language of a cell's source, as ``AsyncSession.execute`` takes it."""
+        cell = self.history.cells[number]
+        return cell.language if cell.source == self._cells[number]["source"] else "python"  # "%%bash" and "%%script node"
 
     def allows_error(self, number: int) -> bool:
         """Return whether the cell is tagged ``raises-exception``."""
@@ -124,13 +118,8 @@ class CellFile:
 
     def write(self, path: Path) -> None:
         """Replace the file of the notebook as a whole."""
-        if self._ours:
-            cells = [_in_lines(cell) for cell in self._notebook["cells"]]
-            text = json.dumps({**self._notebook, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-        else:
-            import nbformat  # noqa: PLC0415 - see above
-
-            text = nbformat.writes(nbformat.from_dict(self._notebook)) + "\n"
+        cells = [_in_lines(cell) for cell in self._notebook["cells"]]
+        text = json.dumps({**self._notebook, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         replace_file(path, text.encode("utf-8", "backslashreplace"))  # in JSON a lone surrogate's escape is its own
 
 
@@ -140,14 +129,32 @@ def _in_lines(node: dict[str, Any]) -> dict[str, Any]:
     for key, value in node.items():
         if isinstance(value, str) and (key in _LONG_TEXTS or key.startswith("text/")):
             part[key] = value.splitlines(keepends=True)
-        elif key == "outputs":
+        elif key == "outputs" and node["cell_type"] == "code":
             part[key] = [_in_lines(output) for output in value]
-        elif key == "data":
+        elif key == "data" and "output_type" in node:
             part[key] = _in_lines(value)
     return part
 
 
-def _past(cell: dict[str, Any]) -> RecordedCell:
+def _read_kernelspec(metadata: dict[str, Any]) -> tuple[str | None, str]:
+    """Return the name of the notebook's kernelspec, None for any of Python's, and the language of its cells."""
+    name, language = _read_text(metadata, "kernelspec", "name"), _read_text(metadata, "kernelspec", "language")
+    if not language and not _PYTHON.match(name):
+        language = _read_text(metadata, "language_info", "name")
+    wanted = name or language
+    is_python = _PYTHON.match(language or name or "python") is not None
+    return (None, "python") if is_python else (wanted, wanted)
+
+
+def _read_text(metadata: dict[str, Any], *keys: str) -> str:
+    """Return the text under these keys, or an empty one."""
+    value: Any = metadata
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _past(cell: dict[str, Any], default_language: str) -> RecordedCell:
     """Return a code cell with its end, from its outputs and from the metadata of our own notebooks."""
     noted = cell["metadata"].get("kernelexec")
     metadata = noted if isinstance(noted, dict) else {}
@@ -158,7 +165,7 @@ def _past(cell: dict[str, Any]) -> RecordedCell:
         status = metadata["status"]
     outputs = RecordedCell(
         cell["source"],
-        language=language if isinstance(language, str) else "python",
+        language=language if isinstance(language, str) else default_language,
         status=status,
         interrupted="request" if enames and enames[-1] == "KeyboardInterrupt" else None,
         ended_kernel=status == "error" and metadata.get("state") == "lost",
@@ -167,9 +174,3 @@ def _past(cell: dict[str, Any]) -> RecordedCell:
         may_fail="raises-exception" in cell["metadata"].get("tags", []),
     )
     return restore_call(outputs, command) if isinstance(command, dict) else outputs
-
-
-def _prose(text: str) -> str:
-    """Return Markdown from comments, or from one string in triple quotes."""
-    quoted = _QUOTED.fullmatch(text.strip())
-    return quoted["text"].strip("\n") if quoted else _COMMENT.sub("", text)

@@ -84,6 +84,18 @@ class LanguageKernels:
             raise InvalidRequest(f"This session has no kernel of language={language!r}{near}: it has {languages}.")
         return (self._supervisors[label],)
 
+    async def find_kernelspec(self, name: str) -> str:
+        """Return the language of the cells of an installed kernelspec; raise ``InvalidRequest`` if it is not installed."""
+        installed = await self.backend.list_kernelspecs()
+        spec = installed.find(name) or installed.find(name.lower())
+        if spec is None:
+            known = ", ".join(installed.describe()) or "none"
+            raise InvalidRequest(
+                f"The kernelspec {name!r:.100} is not installed. The kernelspecs {self.backend.kernelspec_location}: {known}."
+                " Install its kernel, or choose another kernelspec in the notebook's metadata."
+            )
+        return spec.label
+
     async def apply_limits(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
         """Apply the configured limits to all present and future kernels; return notes about limits that do not apply.
 

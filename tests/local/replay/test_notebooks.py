@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from kernelexec import AsyncExecutor, Closed, Executor, Replay, Session
+from kernelexec import AsyncExecutor, Closed, Executor, InvalidRequest, Replay, Session
 from kernelexec.records.notebook.notebook_io import CellFile
 
 
@@ -222,3 +222,22 @@ def test_closing_a_session_while_it_is_replayed_is_reported_to_its_opener(tmp_pa
                     await executor.session("again", notebook=path)
 
     anyio.run(closed)
+
+
+def test_a_notebook_of_a_kernel_that_is_not_installed_is_refused_and_the_session_may_be_opened_again(
+    own: Executor, tmp_path: Path
+) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x <- 5")])
+    notebook.metadata["kernelspec"] = {"name": "ir", "display_name": "R", "language": "R"}
+    (tmp_path / "r.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
+    with pytest.raises(InvalidRequest, match="kernelspec 'ir' is not installed"):
+        own.session("again", notebook=tmp_path / "r.ipynb")
+    assert own.session("again").execute("6 * 7").text == "42\n"
+
+
+def test_a_notebook_that_was_repaired_says_so_in_the_report(own: Executor, tmp_path: Path) -> None:
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": "x = 1"}]}), encoding="utf-8")
+    session = own.session("again", notebook=path)
+    assert "The notebook was repaired in memory: a notebook without metadata, cells without metadata" in str(report(session))
+    assert session.execute("x").text == "1\n"

@@ -24,7 +24,11 @@ CODE: dict[str, Any] = {
     "source": "1 + 1",
 }
 TEXT: dict[str, Any] = {"cell_type": "markdown", "id": "b", "metadata": {"m": [1]}, "source": "# T\n\n*t*"}
-WHOLE: dict[str, Any] = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": {"name": "k", "display_name": "K"}}}
+WHOLE: dict[str, Any] = {
+    "nbformat": 4,
+    "nbformat_minor": 5,
+    "metadata": {"kernelspec": {"name": "k", "display_name": "K", "language": "python"}},
+}
 FORMAT_1 = {"nbformat": 1, "cells": [{"cell_type": "code", "code": "1 + 1", "prompt_number": 1}]}
 FORMAT_3_CELLS: list[dict[str, Any]] = [
     {"cell_type": "heading", "level": 2, "metadata": {}, "source": "H"},
@@ -122,20 +126,133 @@ NO_NOTEBOOKS = {
     "format 5": notebook(CODE, nbformat=5),
     "format as text": notebook(CODE, nbformat="4"),
     "format null": notebook(CODE, nbformat=None),
-    "minor format as text": notebook(CODE, nbformat_minor="5"),
-    "minor format null": notebook(CODE, nbformat_minor=None),
-    "metadata null": notebook(CODE, metadata=None),
     "cells null": notebook(CODE, cells=None),
     "cells an object": notebook(CODE, cells={}),
     "a cell that is a number": notebook(CODE, cells=[1]),
     "an empty cell": notebook({}),
-    "an unknown cell": notebook({**CODE, "cell_type": "poem"}),
     "a source that is a number": notebook({**CODE, "source": 5}),
-    "tags that are a number": notebook({**CODE, "metadata": {"tags": 5}}),
-    "a cell without metadata": notebook(without("metadata")),
     "format 3 without worksheets": json.dumps({key: value for key, value in FORMAT_3.items() if key != "worksheets"}),
     "nested deep": "[" * 100_000,
+    "a number of 5,000 digits": "1" * 5_000,
 }
+
+
+#: Faults that nbclient does not look at: the notebook, the words of the note, and whether the schema holds afterwards.
+FAULTY: dict[str, tuple[str, str, bool]] = {
+    "minor format as text": (notebook(CODE, nbformat_minor="5"), "", True),
+    "minor format null": (notebook(CODE, nbformat_minor=None), "", True),
+    "a newer minor format": (notebook(CODE, nbformat_minor=9), "", True),
+    "no format": (json.dumps({"cells": [CODE], "metadata": {}}), "", True),
+    "metadata null": (notebook(CODE, metadata=None), "a notebook without metadata", True),
+    "an id in 4.4": (notebook(CODE, nbformat_minor=4), "", True),
+    "no id in 4.5": (notebook(without("id"), without("id")), "cells without a valid id of their own (2)", True),
+    "an id with blanks": (notebook({**CODE, "id": "my cell"}), "cells without a valid id of their own", True),
+    "an id that is a number": (notebook({**CODE, "id": 1}), "cells without a valid id of their own", True),
+    "an id of 65 characters": (notebook({**CODE, "id": "a" * 65}), "cells without a valid id of their own", True),
+    "the same id twice": (notebook(CODE, CODE), "cells without a valid id of their own", True),
+    "no outputs": (notebook(without("outputs")), "cells without outputs", True),
+    "outputs null": (notebook({**CODE, "outputs": None}), "cells without outputs", True),
+    "no execution count": (notebook(without("execution_count")), "cells without execution_count", True),
+    "an execution count as text": (notebook({**CODE, "execution_count": "1"}), "cells without execution_count", True),
+    "no metadata": (notebook(without("metadata")), "cells without metadata", True),
+    "tags null": (notebook({**CODE, "metadata": {"tags": None}}), "tags that are no list of texts", True),
+    "tags as text": (notebook({**CODE, "metadata": {"tags": "a"}}), "tags that are no list of texts", True),
+    "an unknown cell": (notebook(CODE, {**TEXT, "cell_type": "poem"}), "", False),
+    "an unknown key": (notebook({**CODE, "extra": [1]}), "", False),
+    "a heading": (
+        notebook(CODE, {"cell_type": "heading", "level": 2, "metadata": {}, "source": "T"}, nbformat_minor=0),
+        "headings of the format 3",
+        True,
+    ),
+    "text without source": (notebook(CODE, {"cell_type": "markdown", "id": "b", "metadata": {}}), "cells without source", True),
+    "outputs of format 3": (
+        notebook(
+            {
+                **CODE,
+                "outputs": [
+                    {"output_type": "pyout", "prompt_number": 1, "text": "1", "png": "aa=="},
+                    {"output_type": "pyerr", "ename": "E", "evalue": "v", "traceback": ["t"]},
+                    {"output_type": "stream", "stream": "stderr", "text": "x"},
+                    {"output_type": "display_data", "html": "<b>"},
+                ],
+            }
+        ),
+        "outputs of the format 3 (4)",
+        True,
+    ),
+    "outputs that are none": (notebook({**CODE, "outputs": [1, {}, {"output_type": "poem"}]}), "cannot be shown", True),
+    "a kernelspec without a name": (notebook(CODE, metadata={"kernelspec": {"language": "python"}}), "", False),
+    "a kernelspec null": (notebook(CODE, metadata={"kernelspec": None}), "", False),
+}
+
+
+@pytest.mark.parametrize(("text", "note", "is_valid"), FAULTY.values(), ids=FAULTY)
+def test_a_notebook_that_nbclient_runs_is_repaired_with_a_note(
+    text: str, note: str, *, is_valid: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    document = CellFile.notebook(text, "n")
+    assert document.sources[0] == "1 + 1"
+    assert document.get_language(0) == "python"
+    assert note in " ".join(document.history.notes)
+    assert bool(document.history.notes) is bool(note)
+    document.record(0, result_of(Stream("stdout", "new")))
+    document.write(tmp_path / "written.ipynb")
+    written = json.loads((tmp_path / "written.ipynb").read_text(encoding="utf-8"))
+    assert nbformat.validator.isvalid(written) is is_valid
+    assert CellFile.read(tmp_path / "written.ipynb").history.notes == ()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_outputs_of_an_older_format_are_upgraded_where_the_cell_is_not_run(tmp_path: Path) -> None:
+    text = FAULTY["outputs of format 3"][0]
+    value, error, stream, display = read_back(CellFile.notebook(text, "n"), tmp_path).cells[0].outputs
+    assert (value.output_type, value.execution_count, value.data) == (
+        "execute_result",
+        1,
+        {"text/plain": "1", "image/png": "aa=="},
+    )
+    assert (error.output_type, error.ename) == ("error", "E")
+    assert (stream.name, stream.text) == ("stderr", "x")
+    assert display.data == {"text/html": "<b>"}
+
+
+PYTHON_3 = {"name": "python3", "display_name": "P"}
+KERNELSPECS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "none": ({}, None),
+    "python3": ({"kernelspec": PYTHON_3}, None),
+    "an environment of Python's": ({"kernelspec": {"name": "env", "display_name": "E", "language": "python"}}, None),
+    "by language_info": ({"kernelspec": {"name": "env", "display_name": "E"}, "language_info": {"name": "ipython"}}, None),
+    "R": ({"kernelspec": {"name": "ir", "display_name": "R", "language": "R"}}, "ir"),
+    "R by language_info": ({"kernelspec": {"name": "ir", "display_name": "R"}, "language_info": {"name": "R"}}, "ir"),
+    "R without a name": ({"kernelspec": {"display_name": "R", "language": "R"}}, "R"),
+    "R without a kernelspec": ({"language_info": {"name": "R"}}, "R"),
+    "a name alone": ({"kernelspec": {"name": "julia-1.10", "display_name": "J"}}, "julia-1.10"),
+    "python3 and another language": (
+        {"kernelspec": {"name": "python3", "display_name": "P"}, "language_info": {"name": "R"}},
+        None,
+    ),
+    "a language like Python": (
+        {"kernelspec": {"name": "pythonnet", "display_name": "P", "language": "pythonnet"}},
+        "pythonnet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("metadata", "kernelspec"), KERNELSPECS.values(), ids=KERNELSPECS)
+def test_a_notebook_names_the_kernelspec_that_its_cells_need(metadata: dict[str, Any], kernelspec: str | None) -> None:
+    document = CellFile.notebook(notebook(CODE, metadata=metadata), "n")
+    assert document.history.kernelspec == kernelspec
+    assert document.get_language(0) == (kernelspec or "python")
+
+
+def test_cells_that_are_tagged_to_be_skipped_keep_their_outputs_and_are_not_run(tmp_path: Path) -> None:
+    skipped = {**CODE, "id": "s", "metadata": {"tags": ["skip-execution"]}, "source": "skipped"}
+    document = CellFile.notebook(notebook(skipped, CODE), "n")
+    assert document.sources == ("1 + 1",)
+    document.record(0, result_of(Stream("stdout", "new")))
+    first, second = read_back(document, tmp_path).cells
+    assert (first.outputs[0].text, first.execution_count) == ("old", 9)
+    assert (second.outputs[0].text, second.execution_count) == ("new", 1)
 
 
 @pytest.mark.parametrize("text", NO_NOTEBOOKS.values(), ids=NO_NOTEBOOKS)
@@ -143,7 +260,7 @@ NO_NOTEBOOKS = {
 def test_what_is_no_notebook_is_refused_in_one_line_with_its_name(text: str, tmp_path: Path) -> None:
     path = tmp_path / "given.ipynb"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InvalidRequest, match=r"given\.ipynb is no valid notebook: .") as caught:
+    with pytest.raises(InvalidRequest, match=r"given\.ipynb is no notebook: .") as caught:
         CellFile.read(path)
     assert "\n" not in str(caught.value)
 
@@ -197,6 +314,74 @@ def test_a_script_is_parted_at_its_marks_and_prose_is_no_code(text: str, sources
     assert CellFile.read(path).sources == sources
 
 
+HEADER = """# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# title: My notebook
+# ---
+
+"""
+#: Cells behind a header of jupytext, and what jupytext 1.17 makes of them: type, metadata and source.
+JUPYTEXT: dict[str, tuple[str, tuple[str, dict[str, Any], str]]] = {
+    "line magic": ("# %%\n# %matplotlib inline\n# a comment\nx = 1", ("code", {}, "%matplotlib inline\n# a comment\nx = 1")),
+    "cell magic": ("# %%\n# %%time\nf()", ("code", {}, "%%time\nf()")),
+    "command": ("# %%\n# !ls\n# ?print\n# x = !ls", ("code", {}, "!ls\n?print\nx = !ls")),
+    "a comment twice": ("# %%\n# # %timeit f\n1", ("code", {}, "# %timeit f\n1")),
+    "title and options": (
+        '# %% A title tags=["parameters", "b"] slideshow={"slide_type": "slide"}\n1',
+        ("code", {"title": "A title", "tags": ["parameters", "b"], "slideshow": {"slide_type": "slide"}}, "1"),
+    ),
+    "raw": ("# %% [raw]\n# raw text", ("raw", {}, "raw text")),
+    "tagged text": ('# %% [markdown] tags=["m"]\n# text', ("markdown", {"tags": ["m"]}, "text")),
+    "another language": ('# %% language="bash"\n# ls\n# echo %x', ("code", {}, "%%bash\nls\necho %x")),
+    "arguments": ('# %% magic_args="--out x" language="bash"\n# ls', ("code", {}, "%%bash --out x\nls")),
+}
+
+
+@pytest.mark.parametrize(("text", "cell"), JUPYTEXT.values(), ids=JUPYTEXT)
+def test_a_script_of_jupytext_is_read_as_by_jupytext(text: str, cell: tuple[str, dict[str, Any], str], tmp_path: Path) -> None:
+    written = read_back(CellFile.script(f"{HEADER}{text}\n"), tmp_path)
+    assert written.metadata["kernelspec"]["name"] == "python3"
+    header, actual = written.cells
+    assert (header.cell_type, header.source) == ("raw", "---\ntitle: My notebook\n---")
+    assert (actual.cell_type, actual.metadata, actual.source) == cell
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("# %%\n# !rm -rf x\n# %time f\n1", "# !rm -rf x\n# %time f\n1"),
+        ("# ---\n# title: t\n# ---\n# %%\n# !rm -rf x\n1", "# !rm -rf x\n1"),
+        ("# ---\n# [unclosed\n# ---\n# !ls\n1", "# !ls\n1"),
+        ("# ---\n# just a line\n1", "# ---\n# just a line\n1"),
+    ],
+    ids=["no header", "another header", "no yaml", "no end"],
+)
+def test_commented_commands_of_other_scripts_stay_comments(text: str, source: str) -> None:
+    assert CellFile.script(text).sources == (source,)
+
+
+@pytest.mark.parametrize(
+    ("title", "metadata"),
+    [
+        ('t tags=["skip-execution"]', {"title": "t", "tags": ["skip-execution"]}),
+        ("t tags=5 a=1.5 b=word c=[1", {"title": "t", "a": 1.5, "b": "word", "c": "[1"}),
+        ("a = b", {"title": "a = b"}),
+        ("x=" + "[" * 100_000, {}),
+    ],
+    ids=["tags", "words", "no option", "nested deep"],
+)
+def test_the_options_of_a_mark_are_metadata(title: str, metadata: dict[str, Any], tmp_path: Path) -> None:
+    assert read_back(CellFile.script(f"# %% {title}\n1"), tmp_path).cells[0].metadata == metadata
+
+
+def test_a_script_of_another_language_names_its_kernelspec() -> None:
+    document = CellFile.script(HEADER.replace("language: python, name: python3", "language: R, name: ir") + "# %%\n1")
+    assert (document.history.kernelspec, document.get_language(0)) == ("ir", "ir")
+
+
 def test_a_script_becomes_a_valid_notebook(tmp_path: Path) -> None:
     document = CellFile.script("x = 1\n# %% title\n%%bash\nls\n# %%\nx\n")
     document.record(2, result_of(ExecuteResult({"text/plain": "1"}, {}, 3), execution_count=3))
@@ -233,8 +418,8 @@ def test_outputs_go_into_the_cells_that_made_them(tmp_path: Path) -> None:
     document = CellFile.notebook(notebook({**CODE, "source": ""}, CODE | {"id": "c"}, CODE | {"id": "d"}), "n")
     document.record(0, result_of(*outputs, execution_count=4))
     empty, first, second = read_back(document, tmp_path).cells
-    assert empty.outputs == second.outputs == []
-    assert empty.execution_count is second.execution_count is None
+    assert empty.outputs == second.outputs == CODE["outputs"]  # they did not run
+    assert empty.execution_count == second.execution_count == CODE["execution_count"]
     assert first.execution_count == 4
     stream, display, value, error = first.outputs
     assert (stream.name, stream.text) == ("stderr", "\u65e5\x00\n")
@@ -265,7 +450,7 @@ def test_all_but_the_outputs_stays_as_it_was(tmp_path: Path) -> None:
     written = read_back(document, tmp_path)
     assert written.metadata == {"own": 1, **WHOLE["metadata"]}
     assert (written.nbformat, written.nbformat_minor) == (4, 5)
-    assert written.cells == [TEXT, {**code, "outputs": [], "execution_count": None}, raw, TEXT | {"id": "z"}]
+    assert written.cells == [TEXT, code, raw, TEXT | {"id": "z"}]
 
 
 def test_the_tag_that_allows_an_error_belongs_to_its_cell() -> None:
