@@ -11,6 +11,7 @@ from kernelexec.diagnosis.explanations import (
     COMMANDS,
     EXCEPTIONS,
     KERNEL_ENDS,
+    MESSAGES,
     MISSING_MODULE,
     MISSING_PROGRAM,
     NO_NETWORK,
@@ -25,8 +26,12 @@ from kernelexec.diagnosis.traceback_lines import SYNTAX, TREE_ERROR, call_lines,
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, Stream
 
 _MESSAGE_CHARS, _STDERR_CHARS = 2000, 20_000
+#: The end of a failed command's output, which names the cause.
+_ENDING_CHARS = 1000
 #: The limit of call lines; of an endless recursion the first and the last ones are kept.
 _CALLS_MAX = 50
+#: Frames of a debugger, and the message of ``%debug``.
+_DEBUGGER = re.compile(r"debugger's commands|[/\\](?:pdb|bdb|debugger)\.py")
 #: Names of exceptions that get a general explanation if they have none of their own.
 _KINDS = re.compile(r"(?P<connection>Connection|Connect|URLError|gaierror|ProxyError|SSLError)|(?P<timeout>Timeout)")
 
@@ -91,9 +96,20 @@ def _explain_exception(error: Error, cell: CellSource, *, networked: bool) -> Di
     if kind in SYNTAX and is_outside_cell(error, cell):
         hint = "Fix the code that was compiled there: the cell ran up to the marked line."
         return _make_diagnosis(kind, message, Explanation("The code that was compiled there is not Python.", (hint,)))
+    return _make_diagnosis(kind, message, _explain_message(f"{kind}: {message}") or _explain_kind(kind, error))
+
+
+def _explain_kind(kind: str, error: Error) -> Explanation:
+    """Return the explanation of an exception by its name."""
+    if kind == "StdinNotImplementedError" and any(_DEBUGGER.search(entry) for entry in (error.evalue, *error.traceback)):
+        return EXCEPTIONS["BdbQuit"]
     similar = _KINDS.search(kind)
     general = None if similar is None else "ConnectionError" if similar["connection"] else "TimeoutError"
-    return _make_diagnosis(kind, message, EXCEPTIONS.get(kind) or EXCEPTIONS.get(general or "") or Explanation())
+    return EXCEPTIONS.get(kind) or EXCEPTIONS.get(general or "") or Explanation()
+
+
+def _explain_message(message: str) -> Explanation | None:
+    return next((explanation for pattern, explanation in MESSAGES if pattern.search(message)), None)
 
 
 def _explain_missing_module(kind: str, message: str, missing: re.Match[str], *, networked: bool) -> Diagnosis:
@@ -135,8 +151,8 @@ def _explain_command(exit_code: int | None, outputs: tuple[Output, ...], *, netw
         return _make_diagnosis("command", message, NO_NETWORK)
     if missing := MISSING_MODULE.search(text):
         return _explain_missing_module("command", message, missing, networked=networked)
-    explanation = COMMANDS.get(exit_code or 0, Explanation())
-    if exit_code == 127 and (program := MISSING_PROGRAM.search(text)):  # noqa: PLR2004 - the shell's own
+    explanation = _explain_message(text[-_ENDING_CHARS:]) or COMMANDS.get(exit_code or 0, Explanation())
+    if explanation is COMMANDS[127] and (program := MISSING_PROGRAM.search(text)):
         explanation = replace(explanation, cause=f"There is no program {program[1]}.")
     return _make_diagnosis("command", message, replace(explanation, hints=explanation.hints or (READ_STDERR,)))
 

@@ -51,6 +51,10 @@ _CAUSES_AND_HINTS = {
     "RecursionError": ("Functions call each other too deep.", "Check that the recursion ends, or use a loop."),
     "UnicodeDecodeError": ("The bytes are not text in that encoding.", "Name the encoding, as in `encoding='latin-1'`."),
     "MemoryError": ("There is not that much memory.", "Work on smaller pieces, or delete objects that are no longer needed."),
+    "BdbQuit": (
+        "A breakpoint asked for a debugger's command, and no user is at the terminal.",
+        "Remove `breakpoint()` and `%debug`, and print the values instead.",
+    ),
     "StdinNotImplementedError": ("No input is available.", "input() cannot be answered here: set the value in code."),
 }
 #: Explanations of exceptions by name.
@@ -60,6 +64,51 @@ EXCEPTIONS: dict[str, Explanation] = {
     "TimeoutError": Explanation("Something did not answer in time.", ("Try again, or wait longer.",), retryable=True),
     "ConnectionError": Explanation("A connection could not be made, or broke.", ("Try again.",), retryable=True),
 }
+#: Explanations of exceptions and of programs by their messages, as Python, anyio and the C library word them.
+MESSAGES: tuple[tuple[re.Pattern[str], Explanation], ...] = (
+    (
+        re.compile(r"cannot be called from a running event loop|event loop is already running|while another loop is running"),
+        Explanation(
+            "Cells run in an event loop that is already running.",
+            ("Use `await main()` instead of `asyncio.run(main())`: cells can await, as in Jupyter.",),
+        ),
+    ),
+    (
+        re.compile(r"Already running asyncio in this thread"),
+        Explanation(
+            "Cells run in an event loop that is already running.",
+            ("Use `await main()` instead of `anyio.run(main)`: cells can await, as in Jupyter.",),
+        ),
+    ),
+    (
+        re.compile(r"[Tt]oo many open files"),
+        Explanation(
+            "The kernel's process has no file descriptors left.",
+            ("Close files, sockets and pipes that are no longer needed, or restart the session.",),
+        ),
+    ),
+    (
+        re.compile(r"No space left on device|Disk quota exceeded"),
+        Explanation("The disk is full.", ("Delete files that are no longer needed, or write less.",)),
+    ),
+    (
+        re.compile(r"Cannot allocate memory"),
+        Explanation(
+            "There is not that much memory.", ("Work on smaller pieces, or delete objects that are no longer needed.",)
+        ),
+    ),
+    (
+        re.compile(r"can't start new thread|(?:fork|clone|Cannot start|BlockingIOError).*Resource temporarily unavailable"),
+        Explanation(
+            "The limit of processes and threads is reached.",
+            ("End processes and threads that are no longer needed, or use fewer workers.",),
+        ),
+    ),
+    (
+        re.compile(r"Read-only file system"),
+        Explanation("That file system cannot be written.", ("Write in the session's workspace or in $TMPDIR.",)),
+    ),
+)
 TIMEOUT_HINT = "Give it more time, or do less at once."
 #: The message and explanation for each cause of a kernel's end.
 KERNEL_ENDS: dict[Cause, tuple[str, Explanation]] = {

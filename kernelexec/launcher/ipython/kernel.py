@@ -148,9 +148,12 @@ class LauncherKernel(IPythonKernel):
         sys.stdout, sys.stderr, sys.displayhook = self._own_streams
 
     def _build_failure_reply(self, exc: BaseException) -> dict[str, Any]:
-        error = {"status": "error", "ename": type(exc).__name__, "evalue": truncate(exc), "traceback": []}
+        """Return the reply for a cell that ipykernel could not report: its exception was shown, or else ``exc`` is reported."""
+        error = {"ename": type(exc).__name__, "evalue": truncate(exc), "traceback": []}
+        if self.shell.shown_error is not None and not isinstance(exc, KeyboardInterrupt):
+            error = self.shell.shown_error
         count = max(0, (self.shell.execution_count or 1) - 1)
-        return {**error, "execution_count": count, "user_expressions": {}, "payload": []}
+        return {**error, "status": "error", "execution_count": count, "user_expressions": {}, "payload": []}
 
     def finish_metadata(self, parent: Any, metadata: dict[str, Any], reply_content: dict[str, Any]) -> dict[str, Any]:
         """Add ``ReplyMetadata``: proof that this very process answers, and its state."""

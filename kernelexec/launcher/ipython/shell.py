@@ -12,7 +12,7 @@ from typing import Any
 
 from ipykernel.jsonutil import json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
-from IPython.core.error import UsageError
+from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.display import publish_display_data
 from IPython.utils._process_common import arg_split
@@ -25,12 +25,15 @@ from ..platform import default_shell
 from ..processes import exec_audit
 from ..processes.command import RunningCommand
 from ..processes.shell_session import ShellSession, kernel_directory
+from . import misbehaving
 from .patches import exception_groups
 from .patches.compiler import Compiler
 from .patches.tracebacks import Tracebacks
 
 _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
+#: Line magics that run one program, and of which IPython hides a failure.
+_PROGRAM_MAGICS = frozenset({"pip", "uv", "conda", "mamba", "micromamba"})
 
 
 class LauncherShell(ZMQInteractiveShell):
@@ -68,6 +71,10 @@ class LauncherShell(ZMQInteractiveShell):
         super().init_history()
         self.history_manager.outputs = _EmptyOutputs()
 
+    def _format_exception_for_storage(self, *_args: Any, **_options: Any) -> dict[str, Any]:
+        """Keep no traceback; see ``init_history``."""
+        return {}
+
     def _tee(self, channel: str) -> Any:  # noqa: ARG002 - IPython's signature
         """Keep no output; see ``init_history``."""
         return nullcontext()
@@ -79,10 +86,49 @@ class LauncherShell(ZMQInteractiveShell):
             magic: Any = _ScriptMagic(self, name)
             self.register_magic_function(magic, "cell", name)
 
+    def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
+        """Run a line magic; raise an exception if the program that ``%pip`` or the like runs fails."""
+        __tracebackhide__ = True  # the failed program is the user's
+        if magic_name == "debug":
+            self._check_debugger()
+        if magic_name not in _PROGRAM_MAGICS:
+            return super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
+        self.last_exit_code = None
+        value = super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
+        if code := self.last_exit_code:
+            raise CalledProcessError(code, f"%{magic_name} {line}".strip())
+        return value
+
+    def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
+        """Run a cell magic."""
+        __tracebackhide__ = True
+        if magic_name == "debug":
+            self._check_debugger()
+        return super().run_cell_magic(magic_name, line, cell)
+
+    def _check_debugger(self) -> None:
+        """Raise ``StdinNotImplementedError`` if no user can type the debugger's commands."""
+        __tracebackhide__ = True
+        if not self._can_ask:
+            raise StdinNotImplementedError("no user can type the debugger's commands here")
+
+    @property
+    def _can_ask(self) -> bool:
+        """Whether the running cell can ask a user for input."""
+        kernel: Any = self.kernel
+        return bool(kernel._allow_stdin)  # noqa: SLF001 - ipykernel has no other
+
+    def debugger(self, force: bool = False) -> None:  # noqa: FBT001, FBT002 - IPython's signature
+        """Start the debugger if a user can type its commands; ``%pdb on`` has no effect otherwise."""
+        if self._can_ask:
+            super().debugger(force=force)
+
     def prepare_cell(self) -> None:
         """Forget the cell before; an interrupt may have left IPython's traps nested."""
-        self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = None
-        self.in_task = False
+        self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = self.shown_error = None
+        self.in_task = self._last_traceback_during_displayhook = False
+        hook: Any = self.displayhook
+        hook.msg = None  # an interrupted display leaves its message there
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
 
     @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
@@ -195,37 +241,57 @@ class LauncherShell(ZMQInteractiveShell):
         return code
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
-        """Show an exception; a group, which IPython would only print, is published as an error too."""
-        exc: Any = (exc_tuple or sys.exc_info())[1]
-        lines: list[str] = []
-        if (
-            not options.get("exception_only")
-            and not isinstance(exc, SyntaxError | UsageError)
-            and exception_groups.contains_group(exc)
-        ):
-            lines = [f"{type(exc).__name__}: {truncate(exc)}"]
-            with suppress(Exception):  # a user's subclass of a group may do anything
-                lines = exception_groups.format_group(exc, truncate, self.compile.format_code_name)
-        if not lines:
+        """Show an exception, whatever its methods do; a group, which IPython would only print, is published as an error too."""
+        raised: Any = exc_tuple or sys.exc_info()
+        etype, exc, trace = raised
+        if etype is None or issubclass(etype, SyntaxError | UsageError) or options.get("exception_only"):
             super().showtraceback(exc_tuple, *args, **options)
             return
-        self._get_exc_info(exc_tuple)  # remembered, for %debug
-        self._showtraceback(type(exc), exc, lines)
+        misbehaving.drop_own_frames(trace)
+        lines: list[str] = []
+        if not misbehaving.is_readable(exc):
+            lines = misbehaving.format_unreadable(etype, exc, trace)
+        elif exception_groups.contains_group(exc):
+            lines = [f"{etype.__name__}: {truncate(exc)}"]
+            with suppress(Exception):  # a user's subclass of a group may do anything
+                lines = exception_groups.format_group(exc, truncate, self.compile.format_code_name)
+        if lines:
+            sys.last_type, sys.last_value, sys.last_traceback = etype, exc, trace  # for %debug
+            self._showtraceback(etype, exc, lines)
+            return
+        try:
+            with misbehaving.shortened_chain(exc):
+                super().showtraceback(exc_tuple, *args, **options)
+        except BaseException as failure:
+            if failure is exc or isinstance(failure, KeyboardInterrupt):
+                raise
+            self._showtraceback(etype, exc, misbehaving.format_unreadable(etype, exc, trace))
 
-    def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
+    def _format_exception(self, etype: type[BaseException], evalue: BaseException) -> list[str]:
+        """Return IPython's traceback of an exception, or its last line if it cannot be formatted."""
+        with suppress(Exception):  # a user's exception may do anything
+            return list(self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__))
+        return misbehaving.format_unreadable(etype, evalue, evalue.__traceback__)
+
+    def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: Any) -> None:
         """Publish an exception within bounds, by ipykernel 7's own hook."""
         for stream in (sys.stdout, sys.stderr):  # the cell may have replaced them
             with suppress(Exception):
                 stream.flush()
-        self._last_traceback = truncate_traceback(stb)
+        lines = [stb] if isinstance(stb, str) else stb
+        if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+            lines = self._format_exception(etype, evalue)  # its own ``_render_traceback_`` may return anything
+        self._last_traceback = truncate_traceback(list(lines))
         content = {"ename": etype.__name__, "evalue": truncate(evalue), "traceback": self._last_traceback}
         self.shown_error = content
-        if isinstance(evalue, SystemExit):  # shown in two lines, as by IPython; the reply has the traceback
+        if issubclass(etype, SystemExit):  # shown in two lines, as by IPython; the reply has the traceback
             with suppress(Exception):
                 lines = self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__)
                 self._last_traceback = truncate_traceback(lines)
             self.shown_error = {**content, "traceback": self._last_traceback}
         hook: Any = self.displayhook
+        if hook.msg is not None:  # the value of the cell cannot be shown: ipykernel then replies with an error
+            self._last_traceback_during_displayhook = True
         topic = hook.topic.replace(b"execute_result", b"error") if hook.topic else None
         hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)
 

@@ -122,6 +122,8 @@ def _decide_status(
     code = report.get("exit_code")
     if isinstance(cell, ShellCell) and isinstance(code, int) and (code or not failed):
         return ("error" if code else "ok"), code
+    if failed and reply.get("ename") == "CalledProcessError" and isinstance(code, int) and code:  # of `%pip` and the like
+        return "error", code
     return ("error", 1) if failed else ("ok", 0)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from IPython.core.ultratb import AutoFormattedTB
+from stack_data.core import RepeatedFrames
+from stack_data.utils import collapse_repeated
 
 
 class Tracebacks(AutoFormattedTB):
@@ -32,4 +34,15 @@ class Tracebacks(AutoFormattedTB):
                 break
             record.lineno = entry.tb_lineno or record.lineno
             entry = entry.tb_next  # a frame that raised a caught exception again occurs twice, with two lines
-        return records
+        return list(collapse_repeated(records, collapser=_collapse, key=_find_line))
+
+
+def _find_line(record: Any) -> Any:
+    """Return the code and line of a frame; a value of its own for frames that are collapsed already."""
+    return (record.code, record.lineno) if getattr(record, "code", None) is not None else object()
+
+
+def _collapse(records: list[Any], lines: list[Any]) -> Any:
+    """Return one record for frames of an endless recursion, which stack_data does not see among raw frames."""
+    repeated = RepeatedFrames([record.frame for record in records], lines)
+    return type(records[0])._from_stack_data_FrameInfo(repeated)  # noqa: SLF001 - IPython has no other
