@@ -27,6 +27,7 @@ from .. import owner
 from ..protocol import REPLAY_BEGIN, REPLAY_GAP
 from .captured_output import CapturedFd, ForkedOutput, PipeReader
 from .kept_output import CrashBuffer, Gap, PublishedMessages
+from .stream_buffer import StreamBuffer
 
 SENDING_MAX = 64  # messages that libzmq holds: a longer queue delays an interrupt
 _QUEUE_BYTES = 8 * 1024 * 1024
@@ -315,6 +316,7 @@ class OutputStream(OutStream):
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
         pub_thread.streams[name] = self
+        self.buffer = StreamBuffer(self)
 
     def write(self, string: str) -> int | None:  # type: ignore[override]  # ipykernel's own signature
         """Queue text for publishing; wait while too much is pending.
@@ -418,6 +420,14 @@ class OutputStream(OutStream):
         """Assign later output of running programs to the cell that ends."""
         if self._captured_fd is not None:
             self._captured_fd.rotate(self._parent_header_global)
+
+    def fileno(self) -> int:
+        """Return the captured descriptor, so that what programs and C code write there is output of the cell."""
+        fd: int = super().fileno() if self._captured_fd is None else self._original_stdstream_fd
+        return fd
+
+    def reconfigure(self, **_options: Any) -> None:
+        """Do nothing: text is published as text, whatever encoding a script asks for."""
 
     def close(self) -> None:
         """Flush only: the next cell needs the stream."""
