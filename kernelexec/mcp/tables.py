@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 from kernelexec.results import DisplayData, ExecuteResult, Output
+from kernelexec.results.readable import Tag, read_tags
 
 #: The largest table that is parsed, in characters of HTML.
 _HTML_CHARS = 2_000_000
@@ -36,53 +36,51 @@ def compact_table(output: Output) -> Output:
 def render_table(html: str) -> str | None:
     """Return an HTML table as one line per row, with the paragraphs below it; None if cells span several."""
     reader = _TableReader()
-    reader.feed(html)
-    reader.close()
+    for token in read_tags(html):
+        if isinstance(token, str):
+            reader.read_text(token)
+        else:
+            reader.read_tag(token)
     if reader.is_irregular or not reader.rows:
         return None
     return "\n".join([*(" | ".join(row).rstrip() for row in reader.rows), *reader.below])
 
 
-class _TableReader(HTMLParser):
-    """Parser of one table: the texts of its cells, and paragraphs below it."""
+class _TableReader:
+    """Reader of one table: the texts of its cells, and paragraphs below it."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.rows: list[list[str]] = []
         self.below: list[str] = []
         self.is_irregular = False
         self._tables = 0
         self._cell: list[str] | None = None
-        self._skipped = 0
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See ``HTMLParser``."""
-        if tag == "table":
-            self._tables += 1
-            self.is_irregular |= self._tables > 1
-        elif tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.is_irregular |= any(name in ("rowspan", "colspan") and value != "1" for name, value in attrs) or not self.rows
-            self._cell = []
-        elif tag == "p":
-            self._cell = []
-        elif tag in ("style", "script"):
-            self._skipped += 1
+    def read_tag(self, tag: Tag) -> None:
+        """Begin or end a table, a row, a cell or a paragraph."""
+        match tag.name:
+            case "table":
+                self._tables += 1
+                self.is_irregular |= self._tables > 1
+            case "tr":
+                self.rows.append([])
+            case "td" | "th":
+                spans = (tag.attributes.get(name, "1") for name in ("rowspan", "colspan"))
+                self.is_irregular |= any(span != "1" for span in spans) or not self.rows
+                self._cell = []
+            case "p":
+                self._cell = []
+            case "/td" | "/th" | "/p" if self._cell is not None:
+                self._end_cell(is_paragraph=tag.name == "/p")
 
-    def handle_endtag(self, tag: str) -> None:
-        """See ``HTMLParser``."""
-        if tag in ("style", "script"):
-            self._skipped -= 1
-        if tag not in ("td", "th", "p") or self._cell is None:
-            return
-        text, self._cell = " ".join("".join(self._cell).split()), None
-        if tag == "p":
+    def read_text(self, text: str) -> None:
+        """Add text to the cell or paragraph."""
+        if self._cell is not None:
+            self._cell.append(text)
+
+    def _end_cell(self, *, is_paragraph: bool) -> None:
+        text, self._cell = " ".join("".join(self._cell or ()).split()), None
+        if is_paragraph:
             self.below.append(text)
         elif self.rows:
             self.rows[-1].append(text)
-
-    def handle_data(self, data: str) -> None:
-        """See ``HTMLParser``."""
-        if self._cell is not None and not self._skipped:
-            self._cell.append(data)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from kernelexec.results.readable import read_bundle_text
 
 #: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
 MimeBundle = dict[str, Any]
@@ -94,14 +96,7 @@ def _plain_text(output: Output) -> tuple[str, bool]:
         case Error():
             return "\n".join(output.traceback) or f"{output.ename}: {output.evalue}", True
         case _:
-            return _bundle_text(output.data), True
-
-
-def _bundle_text(data: Mapping[str, Any]) -> str:
-    for mime in ("text/plain", "text/markdown", "text/latex"):
-        if isinstance(data.get(mime), str):
-            return str(data[mime])
-    return f"<{', '.join(sorted(data))}>" if data else ""
+            return read_bundle_text(output.data), True
 
 
 def best_image(output: Output) -> Image | None:

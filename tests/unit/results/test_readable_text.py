@@ -1,0 +1,85 @@
+"""Displays as text: what a reader without a browser gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelexec.mcp.tables import render_table
+from kernelexec.results import DisplayData, output_text
+
+OBJECT = "<IPython.core.display.Object object>"
+HTML = """<!DOCTYPE html><style>x<y</style><!-- <p>z</p> --><h1>T</h1><p class='>'>a <b>b</b>
+ c < d &amp; e</p><script>if (a < b) "</p>"</script>"""
+PLOTLY = {
+    "data": [
+        {"type": "bar", "name": "sales", "x": ["a", "b"], "y": [1, 2.5]},
+        {"type": "scatter", "x": list(range(10)), "y": {"dtype": "f8", "bdata": "AAAA"}},
+    ],
+    "layout": {"title": {"text": "Sales<br>by town"}, "xaxis": {"title": {"text": "town"}}, "yaxis": {"title": "euros"}},
+}
+PLOTLY_TEXT = """[plotly chart "Sales<br>by town", 2 series]
+x: town
+y: euros
+- bar "sales": x [a, b], y [1, 2.5]
+- scatter: x [0, 1, 2, 3, 4, … 10 values], y (f8 array)"""
+VEGA = {
+    "title": "Weights",
+    "mark": {"type": "point"},
+    "encoding": {"x": {"field": "mass", "title": "Mass (kg)"}, "y": {"aggregate": "count"}},
+    "data": {"name": "d"},
+    "datasets": {"d": [{"mass": 1}, {"mass": 2}]},
+}
+DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "plain": ({"text/plain": "42", "text/html": "<b>no</b>"}, "42"),
+    "plain that says nothing": ({"text/plain": OBJECT}, OBJECT),
+    "plain with an address": ({"text/plain": "<pkg.Report at 0x7f00aa>", "text/html": "<p>mean 42</p>"}, "mean 42"),
+    "a class within a function": ({"text/plain": "<__main__.f.<locals>.T object at 0x7f>", "text/html": "<i>42</i>"}, "42"),
+    "a figure": ({"text/plain": "<Figure size 640x480 with 1 Axes>", "image/png": "aa=="}, "<Figure size 640x480 with 1 Axes>"),
+    "markdown": ({"text/plain": OBJECT, "text/markdown": "The mean is **42**"}, "The mean is **42**"),
+    "latex": ({"text/plain": OBJECT, "text/latex": "$\\mu = 42$"}, "$\\mu = 42$"),
+    "json": ({"text/plain": OBJECT, "application/json": {"mean": [42, None], "ü": 1}}, '{"mean": [42, null], "ü": 1}'),
+    "html": (
+        {"text/plain": OBJECT, "text/html": "<style>x</style><h1>T</h1><p>a <b>b</b>\n c</p><script>y</script>"},
+        "T\na b c",
+    ),
+    "a table": (
+        {"text/plain": OBJECT, "text/html": "<table><tr><th>a</th><th>b</th></tr>\n<tr><td>1</td><td></td></tr></table>"},
+        "a | b\n1",
+    ),
+    "html without text": ({"text/plain": OBJECT, "text/html": "<audio controls></audio>"}, OBJECT),
+    "html with a picture": ({"text/html": '<img src="x" alt="a cat">'}, "[a cat]"),
+    "svg": ({"text/plain": OBJECT, "image/svg+xml": "<svg><title>T</title><text>42</text><path d='M0'/></svg>"}, "T\n42"),
+    "nothing that can be read": ({"image/png": "aa==", "x/y": "z"}, "<image/png, x/y>"),
+    "nothing": ({}, ""),
+    "plotly": (
+        {"text/plain": "Figure({})", "application/vnd.plotly.v1+json": PLOTLY},
+        PLOTLY_TEXT,
+    ),
+    "vega": (
+        {"text/plain": "alt.Chart(...)", "application/vnd.vegalite.v5+json": VEGA},
+        '[Vega chart "Weights", point]\nx: Mass (kg)\ny: count\n- 2 rows, the first: {"mass": 1}',
+    ),
+    "a chart of anything": ({"application/vnd.plotly.v1+json": {"data": 5, "layout": []}}, "[plotly chart, 0 series]"),
+}
+
+
+@pytest.mark.parametrize(("data", "text"), DISPLAYS.values(), ids=DISPLAYS)
+def test_a_display_is_readable(data: dict[str, Any], text: str) -> None:
+    assert output_text([DisplayData(data)]) == (f"{text}\n" if text else "")
+
+
+HOSTILE = ["<", "<!--", "<a ", "<![CDATA[", "&", "<p>", "<a b='", "<a b=c ", "<script>", "</", "<td>", "<!-- -->"]
+
+
+@pytest.mark.parametrize("markup", [piece * (10**6 // len(piece)) for piece in HOSTILE], ids=HOSTILE)
+def test_any_markup_is_read_to_its_end(markup: str) -> None:
+    """A quadratic reader, such as Python's, needs longer than a test may take."""
+    assert len(output_text([DisplayData({"text/plain": OBJECT, "text/html": markup})])) <= len(markup) + 1
+    render_table(f'<table class="dataframe">{markup}')
+
+
+def test_a_number_of_too_many_digits_is_text() -> None:
+    number = f"&#{'1' * 5000};"
+    assert output_text([DisplayData({"text/html": f"<p>{number}</p>"})]) == f"{number}\n"
