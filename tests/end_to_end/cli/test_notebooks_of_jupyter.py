@@ -24,7 +24,7 @@ def code(*sources: str, **more: Any) -> list[dict[str, Any]]:
     return [{**CODE, "source": source, **more} for source in sources]
 
 
-def test_a_notebook_with_faults_is_run_and_the_faults_are_said_in_one_line(tmp_path: Path) -> None:
+def test_a_notebook_with_faults_is_run_and_the_faults_are_reported_in_one_line(tmp_path: Path) -> None:
     cell = {"cell_type": "code", "source": "print(6 * 7)"}
     done = kernelexec(tmp_path, "run", given(tmp_path, cell), *LOCAL)
     assert (done.returncode, done.stdout) == (0, "42\n")
