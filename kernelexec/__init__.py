@@ -50,6 +50,7 @@ from kernelexec.events import DisplayUpdated as DisplayUpdated
 from kernelexec.events import FilesTouched as FilesTouched
 from kernelexec.events import Hook as Hook
 from kernelexec.events import KernelChanged as KernelChanged
+from kernelexec.events import LateOutputReported as LateOutputReported
 from kernelexec.events import MemoryHigh as MemoryHigh
 from kernelexec.events import OutputReceived as OutputReceived
 from kernelexec.events import SessionAdopted as SessionAdopted

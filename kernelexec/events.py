@@ -141,13 +141,26 @@ class OutputReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedOutputs:
+    """What a notebook has of a cell, and its result has not: displays without cuts, and the state of the kernel's widgets.
+
+    ``widgets`` is a notebook's metadata of that name; ``captured`` has the outputs of output widgets by their models.
+    """
+
+    outputs: tuple[Output, ...]
+    widgets: Mapping[str, Any]
+    captured: Mapping[str, tuple[Output, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class CellExecuted:
-    """A cell has its result."""
+    """A cell has its result. ``recorded`` is None if a notebook has the same outputs."""
 
     session: str
     cell: Cell
     result: ExecutionResult
     request_id: str | None = None
+    recorded: RecordedOutputs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,15 @@ class DisplayUpdated:
     display_id: str
     data: Mapping[str, Any]
     metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LateOutputReported:
+    """New output of a cell that had ended: since its end, or since the last such event. Notebooks have it below that cell."""
+
+    session: str
+    execution_id: str
+    outputs: tuple[Output, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +218,7 @@ class SessionClosed:
 
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
-OutputEvent = OutputReceived | DisplayUpdated
+OutputEvent = OutputReceived | DisplayUpdated | LateOutputReported
 SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | TestsRun | SessionClosing | SessionClosed
 Event = SessionEvent | FilesTouched | KernelChanged | MemoryHigh | CellEvent | OutputEvent
 

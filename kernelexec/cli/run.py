@@ -97,6 +97,8 @@ def run(
         status, end = _use_session("run", job.run, work_dir=directory, **options)
         return status or (INTERRUPTED if end is None else end)
     finally:
+        if job.has_written and document.is_changed:  # output came after the last cell
+            job.write(" after the last cell")
         if job.has_written:
             eprint(f"wrote {target}")
 
@@ -211,6 +213,8 @@ class _FileRun:
                     source, language=language, timeout=self.timeout, on_output=self.console.show_output
                 )
                 self.document.record(number, result)
+                if number == 0 and result.state == "kept":
+                    self.document.set_language_info(await session.read_language_info(language))
                 self.write(f" after cell {number + 1}")
                 advance()
                 self.console.show_result(result)

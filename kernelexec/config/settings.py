@@ -254,7 +254,10 @@ class OutputLimits(FrozenModel):
     """The size of all displays of one cell in its result."""
     text_bytes: Count = Field(default=1 * MIB, ge=2)
     """The size of one text representation of a display: head and tail."""
-    message_bytes: Count = Field(default=16 * MIB, ge=1024)
+    record_bytes: Count = Field(default=64 * MIB, ge=0)
+    """The size of one cell's displays in notebooks and in their files, besides those in its result. There no representation of
+    a display is cut: one that does not fit is left out, and a line names it."""
+    message_bytes: Count = Field(default=64 * MIB, ge=1024)
     """The largest message that is read. Larger ones are counted and dropped on arrival."""
     spill_bytes: Count = Field(default=256 * MIB, ge=0)
     """The size of the spill file, which holds one cell's streams if they exceed ``stream_bytes``."""
@@ -266,7 +269,7 @@ class OutputLimits(FrozenModel):
     @property
     def late(self) -> OutputLimits:
         """Return the limits of output after the end of its cell."""
-        return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes})
+        return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes, "record_bytes": 0})
 
 
 class Limits(FrozenModel):

@@ -18,7 +18,7 @@ from kernelexec.kernel.launcher_reports import ConfinementReport
 from kernelexec.kernel.process import KernelProcess, ReusableKernelHost
 from kernelexec.kernel.startup import KernelStarter
 from kernelexec.launcher import protocol
-from kernelexec.outputs import Collector, Displays
+from kernelexec.outputs import Collector, Displays, WidgetStates
 from kernelexec.policy import CommandRules, Refusal
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, LocalBackend, RuntimeDirectory
 from kernelexec.results.environments import venv_note
@@ -47,6 +47,7 @@ class Kernel(KernelProcess):
     ) -> None:
         super().__init__(config, runtime, backend or LocalBackend(config, cwd), installed, host)
         self.displays = Displays()
+        self.widgets = WidgetStates()
         self.remark: str | None = None
         """A note for the kernel's next result."""
         self.interrupter = Interrupter(self)

@@ -45,6 +45,31 @@ def read_bundle(content: Mapping[str, Any], text_bytes: int) -> Bundle:
     return Bundle(data, metadata, size, cost + _measure(metadata)[1], dropped)
 
 
+def read_whole_bundle(content: Mapping[str, Any], room_bytes: int) -> Bundle:
+    """Return the bundle of a message's content without the largest representations, if all do not fit into ``room_bytes``.
+
+    Nothing is cut inside, since half of a picture or of a page cannot be shown. The plain text names what is left out.
+    """
+    data = content.get("data")
+    representations, left_out = dict(data) if isinstance(data, dict) else {}, list[str]()
+    while True:
+        plain = representations.get("text/plain")
+        lines = [plain, *left_out] if isinstance(plain, str) else left_out
+        named = {"text/plain": "\n".join(lines)} if left_out else {}
+        bundle = read_bundle({**content, "data": {**representations, **named}}, max(2, room_bytes))
+        if not representations or (bundle.cost <= room_bytes and not bundle.dropped_bytes):
+            return bundle
+        sizes = {mime: _measure(value)[0] for mime, value in representations.items()}
+        largest = max(sizes, key=lambda mime: sizes[mime])
+        del representations[largest]
+        left_out.append(f"[{clean_text(str(largest))} is left out: {sizes[largest]} bytes]")
+
+
+def estimate_size(content: object) -> int:
+    """Return about the bytes of text in a JSON value."""
+    return _measure(content)[0]
+
+
 def _measure(value: object) -> tuple[int, int]:
     """Return the bytes of text in a JSON value, and its approximate memory."""
     match value:

@@ -6,18 +6,25 @@ update changes every display of its id and adds none, ``clear_output(wait)`` wai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Any, Protocol
 
 from kernelexec.config import OutputLimits
-from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, read_bundle
-from kernelexec.outputs.displays import Budget, DisplayEntry, Displays
+from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, read_bundle, read_whole_bundle
+from kernelexec.outputs.displays import Budget, DisplayBudgets, DisplayEntry, Displays
 from kernelexec.outputs.output_window import OutputWindow
+from kernelexec.outputs.widgets import WidgetStates
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 from kernelexec.text import TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
 
 #: The size of the window of newest output for readers of a running cell, in multiples of ``stream_bytes``.
 _WINDOW_BUDGETS = 4
+#: Messages that an output widget captures, and the widgets of one cell that are kept apart.
+_CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
+_CAPTURES_MAX = 64
+#: A longer display id is replaced by its hash, since ids are kept for the life of a kernel; a widget's is a UUID.
+_ID_CHARS = 256
 _TRACEBACK_BYTES, _EVALUE_BYTES, _ENAME_BYTES = 256 * 1024, 64 * 1024, 1024
 
 
@@ -29,13 +36,17 @@ class Spill(Protocol):
 
 
 class Collector:
-    """Collector of the outputs of one request. ``displays`` are the kernel's, so that updates reach earlier cells."""
+    """Collector of the outputs of one request.
+
+    ``displays`` and ``widgets`` are the kernel's, so that updates reach those of earlier cells.
+    """
 
     def __init__(
         self,
         limits: OutputLimits,
         *,
         displays: Displays | None = None,
+        widgets: WidgetStates | None = None,
         spill: Spill | None = None,
         on_output: Callable[[Output], None] | None = None,
         on_update: Callable[[str, Mapping[str, Any], Mapping[str, Any]], None] | None = None,
@@ -47,13 +58,19 @@ class Collector:
         self.stream_bytes = 0
         self.spilled = False
         self._limits = limits
+        self.uses_widgets = False
+        """Whether the cell changed a widget."""
+        self.widgets = WidgetStates() if widgets is None else widgets
         self._displays = Displays() if displays is None else displays
         self._spill = spill
         self._on_output = on_output
         self._on_update = on_update
-        self._entries: list[TextRun | DisplayEntry | Error] = []
+        self._entries: list[_Entry] = []
+        self._captures: dict[str, Collector] = {}
+        self._capturing: list[str] = []
+        """The output widgets that capture output, the innermost one last."""
         self._texts: dict[str, TextBudget] = {}
-        self._display_budget = Budget(limits.display_bytes)
+        self._display_budgets = _make_budgets(limits)
         self._error_budget = Budget(limits.stream_bytes)
         self._raw: list[str] = []
         self._clear_pending = False
@@ -62,18 +79,21 @@ class Collector:
     @property
     def has_cuts(self) -> bool:
         """Whether some output of the cell is not kept."""
-        return bool(self.dropped_bytes or self.dropped_displays or any(b.cut_bytes for b in self._texts.values()))
+        cuts = bool(self.dropped_bytes or self.dropped_displays or any(b.cut_bytes for b in self._texts.values()))
+        return cuts or any(capture.has_cuts for capture in self._captures.values())
 
     @property
-    def lost_outputs(self) -> int:
-        """The number of outputs of which nothing is kept."""
-        return self.dropped_displays + self._unread
+    def unread_outputs(self) -> int:
+        """The number of outputs of which nothing is kept, not even for records."""
+        return self._unread
 
     @property
     def memory_bytes(self) -> int:
         """The approximate memory of the outputs."""
         kept = sum(min(budget.seen_bytes, budget.limit) for budget in self._texts.values())
-        return 2 * kept + 2 * self._display_budget.spent + self._error_budget.spent + self._window.held_bytes
+        displays = self._display_budgets.result.spent + self._display_budgets.record.spent
+        captured = sum(capture.memory_bytes for capture in self._captures.values())
+        return 2 * kept + 2 * displays + self._error_budget.spent + self._window.held_bytes + captured
 
     @property
     def raw_text(self) -> str:
@@ -82,7 +102,14 @@ class Collector:
 
     def feed(self, msg_type: str, content: Mapping[str, Any]) -> None:
         """Handle one iopub message of the request; messages without output are ignored."""
+        if self._capturing and msg_type in _CAPTURED:
+            self._capture(self._capturing[-1], msg_type, content)
+            return
         match msg_type:
+            case "comm_open" | "comm_msg":
+                self.uses_widgets = True
+                self.widgets.follow(content)
+                self._follow_capture(content)
             case "stream":
                 self._stream("stderr" if content.get("name") == "stderr" else "stdout", _text(content.get("text", "")))
             case "display_data" | "execute_result":
@@ -111,16 +138,34 @@ class Collector:
     def close(self) -> None:
         """Drop the callback: it may refer to this collector, and the cycle would keep both in memory."""
         self._on_output = None
+        for capture in self._captures.values():
+            capture.close()
 
     def outputs(self) -> tuple[Output, ...]:
         """Return the outputs so far, in order; consecutive streams of one name are joined."""
+        return self._make_outputs(lambda entry: entry.output, _read_capture)
+
+    def recorded_outputs(self) -> tuple[Output, ...]:
+        """Return the outputs so far for records: displays that the result cuts are whole, captured output is the widget's."""
+        return self._make_outputs(lambda entry: entry.recorded or entry.output, lambda _: ())
+
+    def captured_outputs(self) -> dict[str, tuple[Output, ...]]:
+        """Return the outputs that output widgets captured, by the ids of their comms."""
+        return {comm_id: capture.outputs() for comm_id, capture in self._captures.items()}
+
+    def _make_outputs(
+        self, read: Callable[[DisplayEntry], Output | None], read_capture: Callable[[Collector], Iterable[Output]]
+    ) -> tuple[Output, ...]:
         outputs: list[Output] = []
         for entry in self._entries:
             match entry:
                 case DisplayEntry():
-                    outputs.append(entry.output)
+                    if (display := read(entry)) is not None:
+                        outputs.append(display)
                 case Error():
                     outputs.append(entry)
+                case Collector():
+                    outputs.extend(read_capture(entry))
                 case TextRun() if text := entry.text():
                     outputs.append(Stream(entry.name, text))
         return tuple(outputs)
@@ -161,7 +206,33 @@ class Collector:
                 self._spill.write(piece)
             self._raw.clear()
 
-    def _append(self, entry: TextRun | DisplayEntry | Error) -> None:
+    def _follow_capture(self, content: Mapping[str, Any]) -> None:
+        """Begin or end to capture output for an output widget: the state of its model names the request, or no one."""
+        data, comm_id = content.get("data"), content.get("comm_id")
+        state = data.get("state") if isinstance(data, dict) else None
+        if not isinstance(state, dict) or "msg_id" not in state or not isinstance(comm_id, str) or len(comm_id) > _ID_CHARS:
+            return
+        if comm_id in self._capturing:
+            self._capturing.remove(comm_id)
+        is_known = comm_id in self._captures or len(self._captures) < _CAPTURES_MAX
+        if state["msg_id"] and is_known and len(self._capturing) < _CAPTURES_MAX:
+            self._capturing.append(comm_id)
+
+    def _capture(self, comm_id: str, msg_type: str, content: Mapping[str, Any]) -> None:
+        """Collect output for an output widget, which alone a ``clear_output`` within it clears."""
+        capture = self._captures.get(comm_id)
+        if capture is None:
+            capture = Collector(self._limits.late, displays=self._displays, on_output=self._publish_captured)
+            self._captures[comm_id] = capture
+            self._append(capture)
+        before = capture.total_bytes
+        capture.feed(msg_type, content)
+        self.total_bytes += capture.total_bytes - before
+
+    def _publish_captured(self, output: Output) -> None:
+        self._publish(output, utf8_size(output.text) if isinstance(output, Stream) else OVERHEAD_BYTES)
+
+    def _append(self, entry: _Entry) -> None:
         if self._entries and isinstance(last := self._entries[-1], TextRun):
             last.end()
         self._entries.append(entry)
@@ -176,7 +247,7 @@ class Collector:
         bundle = read_bundle(content, self._limits.text_bytes)
         display_id = _display_id(content)
         if display_id is not None:
-            self._update_displays(display_id, bundle)
+            self._update_displays(display_id, bundle, content)
         output: DisplayData | ExecuteResult
         if msg_type == "execute_result":
             count = read_execution_count(content)
@@ -185,10 +256,9 @@ class Collector:
             output = DisplayData(bundle.data, bundle.metadata, display_id)
         self.total_bytes += bundle.size
         self.dropped_bytes += bundle.dropped_bytes
-        shown = DisplayEntry(output, self._display_budget, bundle.cost) if self._display_budget.spend(bundle.cost) else None
-        if shown is None:
-            self.dropped_displays += 1
-        else:
+        shown = DisplayEntry(output, self._display_budgets, bundle, content)
+        self.dropped_displays += shown.output is None
+        if shown.is_kept:
             self._append(shown)
         if display_id is not None:
             self._displays.add(display_id, shown)
@@ -199,14 +269,15 @@ class Collector:
         if display_id is not None and display_id in self._displays:
             bundle = read_bundle(content, self._limits.text_bytes)
             self.dropped_bytes += bundle.dropped_bytes
-            self._update_displays(display_id, bundle)
+            self._update_displays(display_id, bundle, content)
 
-    def _update_displays(self, display_id: str, bundle: Bundle) -> None:
+    def _update_displays(self, display_id: str, bundle: Bundle, content: Mapping[str, Any]) -> None:
         if display_id not in self._displays:
             return
-        self.dropped_displays += self._displays.update(display_id, bundle)
+        self.dropped_displays += self._displays.update(display_id, bundle, content)
         if self._on_update is not None:
-            self._on_update(display_id, bundle.data, bundle.metadata)
+            recorded = read_whole_bundle(content, self._limits.record_bytes) if bundle.dropped_bytes else bundle
+            self._on_update(display_id, recorded.data, recorded.metadata)
 
     def _error(self, content: Mapping[str, Any]) -> None:
         self._apply_pending_clear()
@@ -228,8 +299,9 @@ class Collector:
         self._clear_pending = wait
         if not wait:
             self._entries.clear()
+            self._captures.clear()
             self._texts.clear()
-            self._display_budget = Budget(self._limits.display_bytes)
+            self._display_budgets = _make_budgets(self._limits)
             self._error_budget = Budget(self._limits.stream_bytes)
 
     def _apply_pending_clear(self) -> None:
@@ -240,6 +312,19 @@ class Collector:
         self._window.add(output, size)
         if self._on_output is not None:
             self._on_output(output)
+
+
+_Entry = TextRun | DisplayEntry | Error | Collector
+
+
+def _read_capture(capture: Collector) -> Iterable[Output]:
+    """Yield captured output; an exception is text, since it did not end the cell."""
+    for output in capture.outputs():
+        yield Stream("stderr", "\n".join((*output.traceback, ""))) if isinstance(output, Error) else output
+
+
+def _make_budgets(limits: OutputLimits) -> DisplayBudgets:
+    return DisplayBudgets(Budget(limits.display_bytes), Budget(limits.record_bytes))
 
 
 def read_execution_count(content: Mapping[str, Any]) -> int | None:
@@ -256,7 +341,9 @@ def _text(value: object) -> str:
 def _display_id(content: Mapping[str, Any]) -> str | None:
     transient = content.get("transient")
     display_id = transient.get("display_id") if isinstance(transient, dict) else None
-    return _text(display_id) if isinstance(display_id, str) else None
+    if not isinstance(display_id, str) or len(display_id) <= _ID_CHARS:
+        return _text(display_id) if isinstance(display_id, str) else None
+    return f"sha256:{sha256(display_id.encode('utf-8', 'backslashreplace')).hexdigest()}"
 
 
 def feed_result(collector: Collector, result: ExecutionResult) -> None:

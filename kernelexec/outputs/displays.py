@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakSet
 
-from kernelexec.outputs.bundles import Bundle
+from kernelexec.outputs.bundles import Bundle, read_whole_bundle
 from kernelexec.results import DisplayData, ExecuteResult
 
+Display = DisplayData | ExecuteResult
 #: The limit of known ids; the oldest are removed first.
 IDS_MAX = 1000
 
@@ -19,6 +22,11 @@ class Budget:
         self.limit = limit
         self.spent = 0
 
+    @property
+    def remaining(self) -> int:
+        """The bytes that are left."""
+        return max(0, self.limit - self.spent)
+
     def spend(self, cost: int, *, always: bool = False) -> bool:
         """Spend a cost, or return a negative one; return False and spend nothing if it exceeds the limit."""
         if cost > 0 and not always and self.spent + cost > self.limit:
@@ -27,23 +35,52 @@ class Budget:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class DisplayBudgets:
+    """The budgets of a cell's displays: in its result, and in records, where displays that a result cuts are whole."""
+
+    result: Budget
+    record: Budget
+
+
 class DisplayEntry:
-    """One display among its cell's outputs; its content may still change."""
+    """One display among its cell's outputs; its content may still change.
 
-    __slots__ = ("__weakref__", "_budget", "_cost", "output")
+    ``output`` is that of the result, None if it has no room there; ``recorded`` is that of records, None if it is the same.
+    """
 
-    def __init__(self, output: DisplayData | ExecuteResult, budget: Budget, cost: int) -> None:
-        self.output = output
-        self._budget = budget
-        self._cost = cost
+    __slots__ = ("__weakref__", "_budgets", "_cost", "_record_cost", "output", "recorded")
 
-    def update(self, bundle: Bundle) -> bool:
-        """Replace the content if the budget of the display's own cell allows it; return whether it did."""
-        if not self._budget.spend(bundle.cost - self._cost):
-            return False
-        self._cost = bundle.cost
-        self.output = replace(self.output, data=bundle.data, metadata=bundle.metadata)
-        return True
+    def __init__(self, output: Display, budgets: DisplayBudgets, bundle: Bundle, content: Mapping[str, Any]) -> None:
+        self.output: Display | None = output
+        self.recorded: Display | None = None
+        self._budgets = budgets
+        self._cost = self._record_cost = 0
+        if not self.update(bundle, content):
+            self.output = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the display has room in the result or in records."""
+        return self.output is not None or self.recorded is not None
+
+    def update(self, bundle: Bundle, content: Mapping[str, Any]) -> bool:
+        """Replace the content if the budget of the display's own cell allows it; return whether it did, in the result."""
+        before = self.output or self.recorded
+        fits = self.output is not None and self._budgets.result.spend(bundle.cost - self._cost)
+        if fits and self.output is not None:
+            self._cost = bundle.cost
+            self.output = replace(self.output, data=bundle.data, metadata=bundle.metadata)
+        self._budgets.record.spend(-self._record_cost)
+        self._record_cost, room = 0, self._budgets.record.remaining
+        if fits and (not bundle.dropped_bytes or not room):
+            self.recorded = None
+        elif room and before is not None:
+            whole = read_whole_bundle(content, room)
+            self._record_cost = whole.cost
+            self._budgets.record.spend(whole.cost, always=True)
+            self.recorded = replace(before, data=whole.data, metadata=whole.metadata)
+        return fits
 
 
 class Displays:
@@ -66,6 +103,6 @@ class Displays:
         while len(self._entries) > IDS_MAX:
             del self._entries[next(iter(self._entries))]
 
-    def update(self, display_id: str, bundle: Bundle) -> int:
+    def update(self, display_id: str, bundle: Bundle, content: Mapping[str, Any]) -> int:
         """Replace the content of every display of the id; return how many had no room and stay unchanged."""
-        return sum(not shown.update(bundle) for shown in self._entries.get(display_id, ()))
+        return sum(not shown.update(bundle, content) for shown in self._entries.get(display_id, ()))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import anyio
 
-from kernelexec.events import CellExecuted, DisplayUpdated, Event
+from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 
@@ -39,7 +39,7 @@ class NotebookWriter:
 
     def __call__(self, event: Event, /) -> None:
         """Schedule a write if the event changes the notebook."""
-        if isinstance(event, CellExecuted | DisplayUpdated) and self._write is not None:
+        if isinstance(event, CellExecuted | DisplayUpdated | LateOutputReported) and self._write is not None:
             delay = _CELL_DELAY if isinstance(event, CellExecuted) else DISPLAY_DELAY
             self._delay = delay if self._delay is None else min(delay, self._delay)
             self._schedule()

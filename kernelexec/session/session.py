@@ -260,6 +260,10 @@ class AsyncSession:
         """
         return await self._kernels.find_kernelspec(name)
 
+    async def read_language_info(self, language: str = "python") -> dict[str, Any]:
+        """Return the ``language_info`` of a kernel, as notebooks have it in their metadata; empty if it does not answer."""
+        return await self._kernels.read_language_info(language)
+
     async def save_notebook(self) -> None:
         """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result."""
         self.scope.check_caller()
@@ -421,6 +425,7 @@ class AsyncSession:
         self._notebook_writer.stop()
         self._culling.stop()
         self._queue.abort_waiting()
+        self._queue.report_late_outputs()
         await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.stop)
 
     async def _remove(self) -> None:

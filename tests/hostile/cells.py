@@ -82,7 +82,9 @@ VALUES = {
         exit_code=124,
         timeout=0.5,
     ),
-    "a repr that raises": Hostile("class R:\n    def __repr__(self): raise RuntimeError('r')\nR()", KEPT, "ok", says="r"),
+    "a repr that raises": Hostile(
+        "class R:\n    def __repr__(self): raise RuntimeError('r')\nR()", KEPT, says="RuntimeError: r"
+    ),
     "an error that cannot say what it is": Hostile(
         "class E(Exception):\n    def __str__(self): raise RuntimeError('no')\nraise E", KEPT
     ),

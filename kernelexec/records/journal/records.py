@@ -33,7 +33,7 @@ def record(event: events.Event) -> dict[str, Any] | None:
         case events.KernelChanged():
             fields = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
             fields |= {"language": event.language}
-        case events.DisplayUpdated() | events.OutputReceived():
+        case events.DisplayUpdated() | events.OutputReceived() | events.LateOutputReported():
             return None
         case events.FilesTouched():
             fields = _files(event)

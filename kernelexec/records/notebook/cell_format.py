@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
@@ -13,7 +13,7 @@ from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResul
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 
 
-def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
+def code_cell(cell: Cell, result: ExecutionResult, outputs: Iterable[Output]) -> dict[str, Any]:
     """Return a cell with its outputs in the notebook format 4.5, and metadata for a replay."""
     noted = {"execution_id": result.execution_id, "status": result.status, "state": result.state, "seconds": result.timing.run}
     if isinstance(cell, ShellCell) and cell.persistent:
@@ -26,7 +26,7 @@ def code_cell(cell: Cell, result: ExecutionResult) -> dict[str, Any]:
         "metadata": {"kernelexec": noted},
         "execution_count": result.execution_count,
         "source": cell.source,
-        "outputs": [notebook_output(output) for output in result.outputs],
+        "outputs": [notebook_output(output) for output in outputs],
     }
 
 

@@ -7,16 +7,17 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.events import DisplayUpdated, Event
+from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported, RecordedOutputs
 from kernelexec.recorded_history import History, RecordedCell, RecordedStatus, restore_call
 from kernelexec.records.notebook.cell_format import notebook_output
 from kernelexec.records.notebook.notebook_repair import NotANotebook, read_notebook
 from kernelexec.records.notebook.script_format import read_script
-from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.workspace.safe_files import replace_file
 
 #: Longer recorded durations are not believed, in seconds.
@@ -38,6 +39,11 @@ class CellFile:
     def __init__(self, notebook: dict[str, Any], faults: Iterable[str] = ()) -> None:
         self._notebook = notebook
         self._shown: dict[str, list[dict[str, Any]]] = {}
+        self._recorded: dict[str, tuple[Output, ...]] = {}
+        self._captured: dict[str, list[dict[str, Any]]] = {}
+        self._executed: dict[str, dict[str, Any]] = {}
+        self.is_changed = False
+        """Whether something came after the last write."""
         code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
         self._cells = [cell for cell in code_cells if _SKIPPED not in cell["metadata"].get("tags", [])]
         kernelspec, language = _read_kernelspec(notebook["metadata"])
@@ -102,25 +108,72 @@ class CellFile:
         return "raises-exception" in self._cells[number]["metadata"].get("tags", [])
 
     def record(self, number: int, result: ExecutionResult) -> None:
-        """Store the outputs of a result in the cell."""
-        cell = self._cells[number]
-        outputs = [notebook_output(output) for output in result.outputs]
-        cell |= {"outputs": outputs, "execution_count": result.execution_count}
-        for output, recorded in zip(result.outputs, outputs, strict=True):
+        """Store the outputs of a result in the cell, and what its limits cut off, which ``on_event`` got.
+
+        The moments are those at which the cell was sent and its end was seen, under the names of nbclient.
+        """
+        cell, outputs = self._cells[number], self._recorded.pop(result.execution_id, result.outputs)
+        ended = datetime.now(UTC)
+        began = ended - timedelta(seconds=result.timing.run)
+        moments = {
+            "iopub.status.busy": began,
+            "iopub.execute_input": began,
+            "iopub.status.idle": ended,
+            "shell.execute_reply": ended,
+        }
+        cell["metadata"]["execution"] = {name: moment.isoformat().replace("+00:00", "Z") for name, moment in moments.items()}
+        cell |= {"outputs": [notebook_output(output) for output in outputs], "execution_count": result.execution_count}
+        self._executed[result.execution_id] = cell
+        for output, recorded in zip(outputs, cell["outputs"], strict=True):
             if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
                 self._shown.setdefault(output.display_id, []).append(recorded)
 
+    def set_language_info(self, info: dict[str, Any]) -> None:
+        """Set what a kernel says of its language, as nbclient does."""
+        if info:
+            self._notebook["metadata"]["language_info"] = info
+
     def on_event(self, event: Event, /) -> None:
-        """Update displays of recorded cells: a hook."""
+        """Keep the whole outputs of a cell for ``record``; add late output to recorded cells, and update displays: a hook."""
+        if isinstance(event, CellExecuted) and event.recorded is not None:
+            self._recorded[event.result.execution_id] = event.recorded.outputs
+            self._set_widgets(event.recorded)
+        if isinstance(event, LateOutputReported) and (cell := self._executed.get(event.execution_id)) is not None:
+            _add_outputs(cell["outputs"], event.outputs)
+            self.is_changed = True
         if isinstance(event, DisplayUpdated):
             for recorded in self._shown.get(event.display_id, ()):
                 recorded |= {"data": dict(event.data), "metadata": dict(event.metadata)}
+                self.is_changed = True
+
+    def _set_widgets(self, recorded: RecordedOutputs) -> None:
+        """Store the state of the kernel's widgets, with the outputs that output widgets captured."""
+        for content in recorded.widgets.values():
+            for comm_id, outputs in recorded.captured.items():
+                self._captured.setdefault(comm_id, [])
+                _add_outputs(self._captured[comm_id], outputs)
+            for comm_id, captured in self._captured.items():
+                if comm_id in content["state"]:
+                    content["state"][comm_id]["state"]["outputs"] = captured
+        if recorded.widgets:
+            self._notebook["metadata"]["widgets"] = dict(recorded.widgets)
 
     def write(self, path: Path) -> None:
         """Replace the file of the notebook as a whole."""
+        self.is_changed = False
         cells = [_in_lines(cell) for cell in self._notebook["cells"]]
         text = json.dumps({**self._notebook, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         replace_file(path, text.encode("utf-8", "backslashreplace"))  # in JSON a lone surrogate's escape is its own
+
+
+def _add_outputs(recorded: list[dict[str, Any]], outputs: Iterable[Output]) -> None:
+    """Add outputs to those of a cell; text goes on in the last output if it is of the same stream."""
+    for output in map(notebook_output, outputs):
+        last = recorded[-1] if recorded else {}
+        if output["output_type"] == "stream" == last.get("output_type") and output["name"] == last["name"]:
+            last["text"] += output["text"]
+        else:
+            recorded.append(output)
 
 
 def _in_lines(node: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.cells import Cell
-from kernelexec.events import CellExecuted, DisplayUpdated, Event
-from kernelexec.records.notebook.cell_format import bundle, code_cell
-from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult
+from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported
+from kernelexec.records.notebook.cell_format import bundle, code_cell, notebook_output
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.text import make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
 from kernelexec.workspace.spool import Spool, SpooledBytes
@@ -30,6 +30,8 @@ NOTEBOOK_BYTES = 64 * 1024 * 1024
 #: How long a write waits for the one before it, in seconds.
 _PATIENCE = 10.0
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
+#: The weight of late output among noted events, in bytes, and the pieces of a cell without outputs: its head and its end.
+_WEIGHT, _PIECES_MIN = 64 * 1024, 2
 #: The size of pieces of text that are encoded at a time, in characters; other threads run in between.
 _PIECE_CHARS = 128 * 1024
 #: The separators before the first of several values and before the others, and the end of a cell's outputs.
@@ -57,7 +59,7 @@ class Recorder:
         self.path = path
         self._limit = limit_bytes
         self._noting = threading.Lock()
-        self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated, int]] = {}
+        self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated | LateOutputReported, int]] = {}
         self._noted_bytes = 0
         self._writing = threading.Lock()
         self._changed = False
@@ -67,6 +69,7 @@ class Recorder:
         self._thinned = 0
         self._shown: dict[str, deque[tuple[int, int, dict[str, Any]]]] = {}
         self._shown_by: dict[int, list[str]] = {}
+        self._numbers: dict[str, int] = {}
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
@@ -95,6 +98,8 @@ class Recorder:
                 self._note(("cell", event.result.execution_id), event, 0)
             case DisplayUpdated():
                 self._note(("display", event.display_id), event, _weight(event.data))
+            case LateOutputReported():
+                self._note(("late", f"{event.execution_id} {time.monotonic_ns()}"), event, _WEIGHT)
 
     def write(self) -> None:
         """Replace the file if anything changed. For any thread.
@@ -109,9 +114,13 @@ class Recorder:
             while self._noted:
                 match self._next_event():
                     case CellExecuted() as event:
-                        self._add(event.cell, event.result)
+                        self._add(
+                            event.cell, event.result, event.result.outputs if event.recorded is None else event.recorded.outputs
+                        )
                     case DisplayUpdated() as event:
                         self._update(event.display_id, event.data, event.metadata)
+                    case LateOutputReported() as event:
+                        self._add_late(event.execution_id, event.outputs)
             if self._changed:
                 self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, SpooledBytes))
                 replace_file(self.path, _file(map(self._spool.read, self._pieces())))
@@ -126,7 +135,7 @@ class Recorder:
             self.path.unlink()
         self._spool.close()
 
-    def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated, weight: int) -> None:
+    def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated | LateOutputReported, weight: int) -> None:
         with self._noting:
             _, before = self._noted.get(key, (None, 0))
             if weight and self._noted_bytes - before + weight > self._limit:
@@ -135,19 +144,39 @@ class Recorder:
             self._noted[key] = event, weight
             self._noted_bytes += weight - before
 
-    def _next_event(self) -> CellExecuted | DisplayUpdated:
+    def _next_event(self) -> CellExecuted | DisplayUpdated | LateOutputReported:
         with self._noting:
             event, weight = self._noted.pop(next(iter(self._noted)))
             self._noted_bytes -= weight
         return event
 
-    def _add(self, executed: Cell, result: ExecutionResult) -> None:
-        number, cell = len(self._cells), code_cell(executed, result)
-        for index, output in enumerate(result.outputs):
+    def _add(self, executed: Cell, result: ExecutionResult, outputs: tuple[Output, ...]) -> None:
+        number, cell = len(self._cells), code_cell(executed, result, outputs)
+        for index, output in enumerate(outputs):
             if isinstance(output, DisplayData | ExecuteResult) and output.display_id is not None:
                 self._shown.setdefault(output.display_id, deque()).append((number, index, _frame(cell["outputs"][index])))
                 self._shown_by.setdefault(number, []).append(output.display_id)
+        self._numbers[result.execution_id] = number
         self._append(cell)
+
+    def _add_late(self, execution_id: str, outputs: Iterable[Output]) -> None:
+        """Add output to the cell of an execution, if its outputs were not left out."""
+        number = self._numbers.get(execution_id)
+        if number is None or number < self._thinned:
+            return
+        cell, content = self._cells[number], bytearray()
+        last = self._spool.read(cell.pieces[-1])
+        has_outputs = len(cell.pieces) > _PIECES_MIN or len(last) > len(_END)
+        for index, output in enumerate(map(notebook_output, outputs)):
+            content += _SEPARATORS[has_outputs or bool(index)] + _dump(output)
+        if number == len(self._cells) - 1 and cell.size + len(content) > self._limit:
+            return
+        self._spool.drop(cell.pieces[-1])
+        cell.pieces[-1] = self._spool.keep(last[: -len(_END)] + bytes(content) + _END)
+        cell.size += len(content)
+        self._bytes += len(content)
+        self._changed = True
+        self._make_room()
 
     def _append(self, cell: dict[str, Any]) -> None:
         number, outputs = len(self._cells), cell.pop("outputs")

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 
 from kernelexec.cells import Cell
+from kernelexec.events import RecordedOutputs
 from kernelexec.kernel import Execution
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
@@ -72,6 +73,8 @@ class CellRun:
     on_input: OnInput | None = None
     execution_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     in_flight: bool = False
+    late_cursor: int = 0
+    """The end of the late output that a later result or the session's end has reported."""
     timestamps: Timestamps = field(default_factory=Timestamps)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     caller_wakeup: asyncio.Event = field(default_factory=asyncio.Event)
@@ -132,6 +135,15 @@ class CellRun:
             self.callback_error = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
             self.on_output = None
             self.caller_wakeup.set()
+
+    def get_recorded_outputs(self, result: ExecutionResult) -> RecordedOutputs | None:
+        """Return what records have of the run; None if it is what the result has."""
+        collector = self.collector
+        if collector is None or not (collector.has_cuts or collector.uses_widgets):
+            return None
+        added = result.outputs[len(collector.outputs()) :]
+        widgets = collector.widgets.to_metadata() if collector.uses_widgets else {}
+        return RecordedOutputs((*collector.recorded_outputs(), *added), widgets, collector.captured_outputs())
 
     def finish(self, result: ExecutionResult) -> None:
         """Set the result, and release the resources of a running cell."""

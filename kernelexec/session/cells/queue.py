@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from kernelexec.errors import QueueFull, UnknownExecution, did_you_mean
-from kernelexec.events import CellAborted, CellExecuted, Event
-from kernelexec.results import ExecutionResult
+from kernelexec.events import CellAborted, CellExecuted, Event, LateOutputReported
+from kernelexec.results import ExecutionResult, output_text
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun
@@ -19,10 +19,11 @@ from kernelexec.session.cells.result_builder import build_aborted_result, build_
 from kernelexec.session.cells.runner import CellRunner
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope
+from kernelexec.text import apply_returns, cut_middle
 
 #: The limits for the output of all remembered executions of a session, in bytes: in memory, and in spill files.
 MEMORY_BYTES_MAX, SPILLED_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024
-_LATE_NOTES_MAX = 3
+_LATE_NOTES_MAX, _LATE_NOTE_BYTES = 3, 2000
 
 
 class FinishedExecutions:
@@ -137,7 +138,8 @@ class CellQueue:
                 return
             result = outcome
             if not run.internal:
-                self.dispatch(CellExecuted(self.session, run.masked_cell, result, run.request_id))
+                recorded = run.get_recorded_outputs(result)
+                self.dispatch(CellExecuted(self.session, run.masked_cell, result, run.request_id, recorded))
                 result = self.requests.add_journal_note(result)
         except Exception as exc:  # noqa: BLE001 - raised to the caller
             run.failure, reason = exc, str(exc)
@@ -167,13 +169,22 @@ class CellQueue:
         return self.requests.add_journal_note(result)
 
     def _add_late_notes(self, result: ExecutionResult) -> ExecutionResult:
-        """Add notes about late output of earlier cells, which is not part of this result."""
-        late_executions = self.kernels.take_late_executions()
-        if not late_executions:
-            return result
-        ids = [run_id for run_id, run in self.history.runs.items() if run.execution in late_executions]
-        notes = (f"Output of an earlier cell came late: wait_for({run_id!r}) gives it." for run_id in ids[-_LATE_NOTES_MAX:])
-        return replace(result, notes=(*result.notes, *notes))
+        """Add notes with late output of earlier cells, which is not part of this result."""
+        notes = self.report_late_outputs()
+        return replace(result, notes=(*result.notes, *notes[-_LATE_NOTES_MAX:])) if notes else result
+
+    def report_late_outputs(self) -> list[str]:
+        """Report output of earlier cells since the last call to the hooks; return a note with each cell's."""
+        late_executions, notes = self.kernels.take_late_executions(), []
+        for run_id, run in self.history.runs.items() if late_executions else ():
+            if run.execution is not None and run.execution in late_executions:
+                outputs, run.late_cursor, _ = run.execution.late.since(run.late_cursor)
+                self.dispatch(LateOutputReported(self.session, run_id, outputs))
+                text = apply_returns(output_text(outputs)).rstrip()
+                short = cut_middle(text, _LATE_NOTE_BYTES)
+                rest = f" wait_for({run_id!r}) gives all of it." if short != text else ""
+                notes.append(f"Output of an earlier cell ({run_id}) came late.{rest}\n{short}")
+        return notes
 
     def _finish(self, run: CellRun, result: ExecutionResult) -> None:
         run.finish(result)

@@ -15,7 +15,8 @@ from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
 
 CollectFiles = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
-_TOO_LARGE = "{} output(s) were too large to keep and are in no file: make them smaller, or save them in the code."
+_TOO_LARGE = "{} output(s) were too large for this result: look in the notebook or in its files, or make them smaller."
+_UNREAD = "{} output(s) were too large to keep and are in no file: make them smaller, or save them in the code."
 _UNKNOWN = "The cell was sent to a kernel before, and no result is recorded: its effects are unknown. It did not run again."
 
 
@@ -74,10 +75,12 @@ def build_result(
     cause = _find_cause(run.execution, verdict)
     if status == "error" and cause is None and not any(isinstance(o, Error) for o in outputs):
         outputs = (*outputs, *_read_error(run.cell, reply))
-    if collector.lost_outputs:
-        verdict.notes.append(_TOO_LARGE.format(collector.lost_outputs))
+    if collector.dropped_displays:
+        verdict.notes.append(_TOO_LARGE.format(collector.dropped_displays))
+    if collector.unread_outputs:
+        verdict.notes.append(_UNREAD.format(collector.unread_outputs))
     work_dir, count = report.get("work_dir"), read_execution_count(reply)
-    changed = files(count or 0, outputs)
+    changed = files(count or 0, collector.recorded_outputs())
     diagnosis = diagnose(
         status,
         exit_code,

@@ -95,6 +95,7 @@ class CellRunner:
         make_collector = partial(
             self._make_collector_factory(),
             displays=kernel.displays,
+            widgets=kernel.widgets,
             on_update=lambda *update: self.dispatch(DisplayUpdated(self.session, *update)),
         )
         run.collector = self._make_collector(run, make_collector)

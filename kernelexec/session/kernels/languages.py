@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -21,6 +22,8 @@ from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
 from kernelexec.session.lifecycle import TaskScope
 
+#: How long a kernel between two cells may take to describe itself.
+_INFO_SECONDS = 5.0
 _ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
 
 
@@ -95,6 +98,15 @@ class LanguageKernels:
                 " Install its kernel, or choose another kernelspec in the notebook's metadata."
             )
         return spec.label
+
+    async def read_language_info(self, language: str) -> dict[str, Any]:
+        """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
+        supervisor = self._supervisors.get(self._labels.get(_normalize_language(language), ""))
+        if supervisor is None or supervisor.kernel is None:
+            return {}
+        reply = await supervisor.kernel.client.request("shell", "kernel_info_request", {}, patience=_INFO_SECONDS)
+        info = reply.get("language_info") if reply is not None else None
+        return info if isinstance(info, dict) else {}
 
     async def apply_limits(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
         """Apply the configured limits to all present and future kernels; return notes about limits that do not apply.

@@ -88,7 +88,7 @@ def test_a_cell_says_which_earlier_one_output_came_for(session: Session) -> None
     second = session.execute("pool.map(print, ['worked'])")
     assert (second.stdout, second.notes) == (
         "",
-        (f"Output of an earlier cell came late: wait_for({first.execution_id!r}) gives it.",),
+        (f"Output of an earlier cell ({first.execution_id}) came late.\nworked",),
     )
     actual = session.wait_for(first.execution_id).result
     assert actual is not None

@@ -105,10 +105,20 @@ def verdict_of(session: Session, case: str, code: str = FIBONACCI, timeout: floa
     return actual.verdict, actual.message
 
 
+COUNT = """
+import contextlib, os
+def count(word):
+    total = 0
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        with contextlib.suppress(OSError), open(f'/proc/{pid}/cmdline', 'rb') as file:  # it may end meanwhile
+            total += word in file.read()
+    return total
+"""
+
+
 def count_with(session: Session, word: str) -> int:
     """How many processes that a session sees were started with a word."""
-    listed = "sum(WORD in open(f'/proc/{pid}/cmdline', 'rb').read() for pid in filter(str.isdigit, os.listdir('/proc')))"
-    return int(session.execute(listed.replace("WORD", repr(word.encode()))).text)
+    return int(session.execute(f"{COUNT}\ncount({word.encode()!r})").text)
 
 
 def test_the_tutorials_example(session: Session) -> None:

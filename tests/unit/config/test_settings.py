@@ -180,9 +180,9 @@ def test_the_variables_that_are_set_do_not_change() -> None:
         config.environment.set["A"] = "2"
 
 
-def test_late_limits_differ_in_streams_and_displays_only() -> None:
+def test_late_limits_differ_in_streams_displays_and_records_only() -> None:
     limits = OutputLimits(late_bytes=7, text_bytes=9)
-    assert limits.late == OutputLimits(late_bytes=7, text_bytes=9, stream_bytes=7, display_bytes=7)
+    assert limits.late == OutputLimits(late_bytes=7, text_bytes=9, stream_bytes=7, display_bytes=7, record_bytes=0)
 
 
 @pytest.mark.parametrize(("value", "taken"), [(0.001, 0.001), (1, 1.0), (2.5, 2.5), (10**6, 1e6)])

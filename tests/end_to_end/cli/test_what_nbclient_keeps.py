@@ -1,0 +1,84 @@
+"""The executed notebook has what nbclient's has: whole displays, widgets and their captured output, the language, the times."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.support.command_line import LOCAL, kernelexec, notebook
+
+CAPTURED = """
+import ipywidgets
+from IPython.display import clear_output
+box = ipywidgets.Output()
+print('important')
+with box:
+    print('temporary'); clear_output()
+    print('captured')
+"""
+
+
+def executed(tmp_path: Path, *sources: str) -> Any:
+    """The notebook by us."""
+    done = kernelexec(tmp_path, "run", notebook(tmp_path, *sources), *LOCAL)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "given.executed.ipynb").read_text(encoding="utf-8")
+    nbformat.validate(json.loads(text))
+    return nbformat.reads(text, as_version=4)
+
+
+def through_nbclient(tmp_path: Path, *sources: str) -> Any:
+    document = nbformat.read(tmp_path / notebook(tmp_path, *sources), as_version=4)
+    asyncio.run(nbclient.NotebookClient(document, kernel_name="python3", timeout=60).async_execute(cwd=str(tmp_path)))
+    return document
+
+
+def code_cells(document: Any) -> list[Any]:
+    return [cell for cell in document.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from IPython.display import HTML; HTML('<p>' + 'x' * 3_000_000 + '</p>')",
+        "display({'image/png': 'A' * 24_000_000, 'text/plain': 'a picture'}, raw=True)",
+        "display({'application/vnd.x+json': {'rows': ['y' * 1000] * 2000}, 'text/html': '<b>' * 500_000}, raw=True)",
+    ],
+    ids=["a page of 3 MB", "a picture of 24 MB", "a chart of 3.5 MB"],
+)
+def test_displays_are_whole(source: str, tmp_path: Path) -> None:
+    ours, theirs = executed(tmp_path, source), through_nbclient(tmp_path, source)
+    assert [dict(output.data) for output in code_cells(ours)[0].outputs] == [
+        dict(output.data) for output in code_cells(theirs)[0].outputs
+    ]
+
+
+def test_the_language_and_the_times_are_there(tmp_path: Path) -> None:
+    ours, theirs = executed(tmp_path, "1", "import time; time.sleep(0.2)"), through_nbclient(tmp_path, "1")
+    assert ours.metadata.language_info == theirs.metadata.language_info
+    times = code_cells(ours)[1].metadata.execution
+    assert set(times) == set(code_cells(theirs)[0].metadata.execution)
+    began, ended = (datetime.fromisoformat(times[name]) for name in ("iopub.execute_input", "shell.execute_reply"))
+    assert 0.2 <= (ended - began).total_seconds() < 60
+
+
+def test_widgets_are_kept_and_capture_their_output(tmp_path: Path) -> None:
+    sources = CAPTURED, "ipywidgets.IntSlider(3)", "with box:\n    raise ValueError('in the box')"
+    ours, theirs = executed(tmp_path, *sources), through_nbclient(tmp_path, *sources)
+    mime = "application/vnd.jupyter.widget-state+json"
+    states = [document.metadata.widgets[mime]["state"] for document in (ours, theirs)]
+    models = [sorted(state["model_name"] for state in content.values()) for content in states]
+    assert models[0] == models[1]
+    (box,) = [state["state"] for state in states[0].values() if state["model_name"] == "OutputModel"]
+    assert box["outputs"][0] == {"output_type": "stream", "name": "stdout", "text": "captured\n"}
+    assert box["outputs"][1]["ename"] == "ValueError"
+    assert [[output.get("text") for output in cell.outputs] for cell in code_cells(ours)[::2]] == [["important\n"], []]
+    (slider,) = [state["state"] for state in states[0].values() if state["model_name"] == "IntSliderModel"]
+    assert slider["value"] == 3
