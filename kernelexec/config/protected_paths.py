@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 #: The path of the session's workspace in a container with the classic layout.
@@ -29,6 +32,33 @@ _TREES = (
     *("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin"),
     *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet"),
 )
+#: Top-level directories of the system, by the Filesystem Hierarchy Standard 3.0 and those of macOS.
+_SYSTEM = frozenset(
+    {
+        *(
+            "bin",
+            "boot",
+            "dev",
+            "etc",
+            "lib",
+            "lib32",
+            "lib64",
+            "libx32",
+            "lost+found",
+            "proc",
+            "run",
+            "sbin",
+            "sys",
+            "usr",
+            "var",
+        ),
+        *("Applications", "Library", "System"),
+    }
+)
+#: Directories of the system whose subdirectories are users', not the system's.
+_USERS = ("/var/tmp", "/var/opt")  # noqa: S108
+#: The entries and levels below a mount that are searched for an engine's socket.
+_SEARCHED_MAX, _LEVELS = 10_000, 4
 _ENGINES = frozenset({"docker.sock", "podman.sock", "containerd.sock", "crio.sock", "buildkitd.sock"})
 #: Directories that a container needs itself: a mount at exactly these paths is refused.
 _CONTAINER_PATHS = ("/", "/tmp")  # noqa: S108 - the container's
@@ -39,17 +69,20 @@ _CONTAINER_TREES = ("/dev", "/opt/kernelexec", "/proc", "/sys")
 def mount_refusal(source: Path) -> str | None:
     """Return the reason against mounting a path: a system directory or access to a daemon. Links are followed.
 
+    Of the system's directories only those that belong to this user, who is not root, can be mounted.
+
     Raises:
         OSError: the path is relative to a directory that no longer exists.
     """
     if reason := system_refusal(source):
         return reason
     for path in _path_and_target(source):
+        if not _is_users(path):
+            return f"{path} is in a system directory"
         if _ENGINES & set(PurePosixPath(path).parts) or _is_socket(path):
             return f"{path} is a socket, through which code could control a daemon of this machine"
-        for name in _ENGINES:
-            if os.path.lexists(os.path.join(path, name)):  # noqa: PTH118 - lexists never raises
-                return f"{path} contains {name}, through which code could control the engine"
+        if (name := _find_engine(path)) is not None:
+            return f"{path} contains {name}, through which code could control the engine"
     return None
 
 
@@ -96,6 +129,33 @@ def _path_and_target(path: Path) -> Iterator[str]:
     named = os.path.abspath(path.expanduser())  # noqa: PTH100 - a Path keeps `..`
     yield named
     yield os.path.realpath(named)
+
+
+def _is_users(path: str) -> bool:
+    """Return whether a path is not in a directory of the system, or there in a directory of this user."""
+    parents = [str(parent) for parent in (PurePosixPath(path), *PurePosixPath(path).parents)]
+    if PurePosixPath(path).parts[1:2] and PurePosixPath(path).parts[1] not in _SYSTEM:
+        return True
+    if any(parent in _USERS for parent in parents[1:]):
+        return True
+    with suppress(OSError, AttributeError):
+        return os.getuid() != 0 and any(os.stat(parent).st_uid == os.getuid() for parent in parents)  # noqa: PTH116 - as below
+    return False
+
+
+def _find_engine(path: str) -> str | None:
+    """Return the path of an engine's socket in a directory or some levels below it; None if a bounded search finds none."""
+    pending, searched = deque([(path, 0)]), 0
+    while pending and searched < _SEARCHED_MAX:
+        directory, level = pending.popleft()
+        with suppress(OSError), os.scandir(directory) as entries:
+            for entry in islice(entries, _SEARCHED_MAX):
+                searched += 1
+                if entry.name in _ENGINES:
+                    return os.path.relpath(entry.path, path)
+                if level < _LEVELS and entry.is_dir(follow_symlinks=False):
+                    pending.append((entry.path, level + 1))
+    return None
 
 
 def _is_within(path: str, tree: str) -> bool:
