@@ -6,25 +6,24 @@ import importlib.metadata
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import fastmcp
 from fastmcp import FastMCP
-from fastmcp.exceptions import ToolError, ValidationError
 from fastmcp.prompts import Prompt
 from fastmcp.resources import ResourceTemplate
 from fastmcp.server.auth import AuthProvider
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.tools import FunctionTool, ToolResult
-from mcp.types import CallToolRequestParams, ToolAnnotations
+from fastmcp.tools import FunctionTool
+from mcp.types import ToolAnnotations
 
 from kernelexec.config import Config
-from kernelexec.errors import did_you_mean
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CallerMiddleware
+from kernelexec.mcp.calls.arguments import ArgumentReader
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.calls.tasks_extension import TasksExtension
 from kernelexec.mcp.logs import log_call
@@ -39,7 +38,6 @@ from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.package_tools import PackageTools
 from kernelexec.mcp.tools.testing_tools import TestingTools
 from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
-from kernelexec.text import clean_text
 
 T = TypeVar("T")
 _SECTION = re.compile(r"^## (\w+)\n\n(.*?)\n*(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -47,8 +45,6 @@ _WRAP = re.compile(r"(?<=\S)\n(?=[^\s-])")
 _FILE = Path(__file__).parent / "tools" / "descriptions.md"
 #: Texts for models by the names of their tools; ``instructions``, ``files`` and ``idle`` belong to the server.
 TEXTS = {name: f"{_WRAP.sub(' ', text)}\n" for name, text in _SECTION.findall(_FILE.read_text(encoding="utf-8"))}
-_VALUE_CHARS = 100
-_ERRORS_MAX = 10
 _MINUTE = 60.0
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
@@ -82,7 +78,7 @@ def make_server(
         "kernelexec",
         instructions=_write_instructions(executor.config, options),
         version=importlib.metadata.version("kernelexec"),
-        middleware=[ArgumentErrors(), callers, CallLogger()],
+        middleware=[ArgumentReader(), callers, CallLogger()],
         auth=auth,
         strict_input_validation=True,
         mask_error_details=False,
@@ -152,35 +148,3 @@ class CallLogger(Middleware):
         if target is None:
             return await call_next(context)
         return await measure(call_next(context), partial(log_call, context.method or "", str(target)))
-
-
-class ArgumentErrors(Middleware):
-    """Middleware that explains invalid arguments, one line each."""
-
-    async def on_call_tool(
-        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
-    ) -> ToolResult:
-        """See fastmcp's ``Middleware``."""
-        try:
-            return await call_next(context)
-        except ValidationError as exc:
-            cause: Any = exc.__cause__
-            if not hasattr(cause, "errors"):
-                raise
-            tool = await context.fastmcp_context.fastmcp.get_tool(context.message.name) if context.fastmcp_context else None
-            argument_names = list(tool.parameters.get("properties", {})) if tool else []
-            raise ToolError(_explain_errors(cause.errors(), argument_names)) from exc
-
-
-def _explain_errors(errors: Sequence[dict[str, Any]], argument_names: list[str]) -> str:
-    lines = []
-    for error in errors[:_ERRORS_MAX]:
-        path = ".".join(map(str, error["loc"]))
-        if error["type"] == "unexpected_keyword_argument":
-            hint, listed = did_you_mean(path, argument_names), ", ".join(argument_names) or "none"
-            lines.append(f"{path[:_VALUE_CHARS]!r} is no argument{hint}. The arguments are: {listed}.")
-        elif error["type"] == "missing_argument":
-            lines.append(f"{path} is required.")
-        else:
-            lines.append(f"{path}: {error['msg']} (given: {error['input']!r:.{_VALUE_CHARS}}).")
-    return clean_text("\n".join(lines))

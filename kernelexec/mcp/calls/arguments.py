@@ -1,0 +1,101 @@
+"""Arguments of tools as clients send them: null for an omitted one, numbers, booleans and lists as text; and their errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from fastmcp.exceptions import ToolError, ValidationError
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+from mcp.types import CallToolRequestParams
+
+from kernelexec.errors import did_you_mean
+from kernelexec.text import clean_text
+
+_VALUE_CHARS = 100
+_ERRORS_MAX = 10
+#: Arguments whose text is passed on as it is, whatever it looks like.
+_VERBATIM = frozenset({"code", "command", "content", "stdin", "text", "tests", "grep"})
+_ABSENT = frozenset({"", "null", "None", "undefined"})
+_NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?")
+_BOOLEANS = {"true": True, "false": False}
+_LIST_CHARS = 1_000_000
+
+
+class ArgumentReader(Middleware):
+    """Middleware that takes arguments where their meaning is plain, and explains invalid ones, one line each."""
+
+    async def on_call_tool(
+        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
+    ) -> ToolResult:
+        """See fastmcp's ``Middleware``."""
+        message = context.message
+        tool = await context.fastmcp_context.fastmcp.get_tool(message.name) if context.fastmcp_context else None
+        if tool is not None and message.arguments:
+            arguments = read_arguments(message.arguments, tool.parameters)
+            context = context.copy(message=message.model_copy(update={"arguments": arguments}))
+        try:
+            return await call_next(context)
+        except ValidationError as exc:
+            cause: Any = exc.__cause__
+            if not hasattr(cause, "errors"):
+                raise
+            argument_names = list(tool.parameters.get("properties", {})) if tool else []
+            raise ToolError(_explain_errors(cause.errors(), argument_names)) from exc
+
+
+def read_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by the JSON Schema of its tool.
+
+    Null, an empty text and ``"null"`` mean that an optional argument is omitted. Numbers, booleans and lists may come as
+    text. Code and other texts of a user are never read in another way.
+    """
+    properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
+    values: dict[str, Any] = {}
+    for name, value in arguments.items():
+        is_text = isinstance(value, str) and name not in _VERBATIM
+        if name in properties and name not in required and (value is None or (is_text and value.strip() in _ABSENT)):
+            continue
+        values[name] = _read_text(value, _types(properties.get(name, {}))) if is_text else value
+    return values
+
+
+def _types(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the JSON types that a schema allows."""
+    choices = [schema, *schema.get("anyOf", ())]
+    return frozenset(str(choice["type"]) for choice in choices if isinstance(choice.get("type"), str))
+
+
+def _read_text(text: str, types: frozenset[str]) -> Any:  # noqa: ANN401 - any JSON
+    """Return the number, boolean or list that a text is, where its argument has such a type and is no text."""
+    word = text.strip()
+    if "string" in types:
+        return text
+    if "boolean" in types:
+        return _BOOLEANS.get(word.lower(), text)
+    if types & {"number", "integer"} and _NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
+        return int(number) if number.is_integer() and "number" not in types else number
+    if types & {"array", "object"} and len(text) <= _LIST_CHARS:
+        with suppress(ValueError, RecursionError):
+            value = json.loads(text)
+            return value if isinstance(value, list | dict) else text
+    return text
+
+
+def _explain_errors(errors: Sequence[dict[str, Any]], argument_names: list[str]) -> str:
+    lines = []
+    for error in errors[:_ERRORS_MAX]:
+        path = ".".join(map(str, error["loc"]))
+        if error["type"] == "unexpected_keyword_argument":
+            hint, listed = did_you_mean(path, argument_names), ", ".join(argument_names) or "none"
+            lines.append(f"{path[:_VALUE_CHARS]!r} is no argument{hint}. The arguments are: {listed}.")
+        elif error["type"] == "missing_argument":
+            lines.append(f"{path} is required.")
+        else:
+            lines.append(f"{path}: {error['msg']} (given: {error['input']!r:.{_VALUE_CHARS}}).")
+    return clean_text("\n".join(lines))

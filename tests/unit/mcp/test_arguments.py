@@ -1,0 +1,50 @@
+"""Arguments of tools as clients send them: taken where their meaning is plain, and never reinterpreted where it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelexec.mcp.calls.arguments import read_arguments
+
+NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}
+SCHEMA: dict[str, Any] = {
+    "properties": {
+        "code": {"type": "string"},
+        "path": {"type": "string"},
+        "stdin": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        "language": {"type": "string", "default": "python"},
+        "timeout": NUMBER,
+        "lines": {"type": "integer", "default": 10},
+        "append": {"type": "boolean", "default": False},
+        "paths": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["code", "path", "paths"],
+}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "as they should be": ({"code": "1", "timeout": 5, "append": True}, {"code": "1", "timeout": 5, "append": True}),
+    "null": ({"timeout": None, "language": None, "append": None}, {}),
+    "null as text": ({"timeout": "null", "language": "None", "lines": "undefined", "append": ""}, {}),
+    "a required null": ({"path": None}, {"path": None}),
+    "a required text": ({"path": "null", "code": ""}, {"path": "null", "code": ""}),
+    "numbers": ({"timeout": "5", "lines": " 20 "}, {"timeout": 5.0, "lines": 20}),
+    "a broken number": ({"timeout": "-1.5e2", "lines": "2.5"}, {"timeout": -150.0, "lines": 2.5}),
+    "no numbers": ({"timeout": "5 s", "lines": "1e400", "append": "1"}, {"timeout": "5 s", "lines": "1e400", "append": "1"}),
+    "not a number": ({"timeout": "nan", "lines": "inf"}, {"timeout": "nan", "lines": "inf"}),
+    "booleans": ({"append": "True"}, {"append": True}),
+    "a list": ({"paths": '["a", "b"]'}, {"paths": ["a", "b"]}),
+    "no list": ({"paths": "a.txt"}, {"paths": "a.txt"}),
+    "half a list": ({"paths": '["a"'}, {"paths": '["a"'}),
+    "a nested list": ({"paths": "[" * 100_000}, {"paths": "[" * 100_000}),
+    "code that looks like something else": ({"code": "null", "stdin": "5"}, {"code": "null", "stdin": "5"}),
+    "an empty text of a user": ({"code": "", "stdin": ""}, {"code": "", "stdin": ""}),
+    "a text that is a number": ({"path": "5", "language": "true"}, {"path": "5", "language": "true"}),
+    "an unknown name": ({"cod": None, "x": "null"}, {"cod": None, "x": "null"}),
+}
+
+
+@pytest.mark.parametrize(("arguments", "values"), CASES.values(), ids=CASES)
+def test_arguments_are_read_where_their_meaning_is_plain(arguments: dict[str, Any], values: dict[str, Any]) -> None:
+    assert read_arguments(arguments, SCHEMA) == values
+    assert [type(value) for value in read_arguments(arguments, SCHEMA).values()] == [type(value) for value in values.values()]
