@@ -21,7 +21,7 @@ from ..owner import apply_limits
 from ..platform import capset, prctl
 from ..protocol import LaunchOptions
 from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, allow_except, set_no_new_privileges
-from .seccomp import block_foreign_limits, block_network
+from .seccomp import block_foreign_access, block_network
 
 #: Devices that programs write to, graphics cards included.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")
@@ -197,7 +197,7 @@ def _drop_capabilities() -> None:
 def _apply_no_new_privileges() -> str | None:
     set_no_new_privileges()
     try:
-        block_foreign_limits()
+        block_foreign_access()
     except (OSError, LookupError) as exc:
         return f"the resource limits of other processes of this user can be set ({exc})"
     return None

@@ -1,8 +1,9 @@
 """Filters of system calls (``seccomp(2)``) for this process and its later children, where Landlock has no rules.
 
 ``block_network``: Landlock covers TCP only. The filter refuses sockets of other families than unix, datagram sockets and all
-connections, and calls that would pass the filter unseen (io_uring). ``block_foreign_limits``: no process may set the resource
-limits of another one, which could end it.
+connections, and calls that would pass the filter unseen (io_uring). ``block_foreign_access``: no process may set the resource
+limits of another one, which could end it, or use the keyrings of the kernel (``keyrings(7)``), which all sessions of a login
+share without a file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _NUMBERS = {
 }
 #: The numbers of prlimit64 for 64-bit and 32-bit programs.
 _PRLIMIT = {"x86_64": (302, 340), "aarch64": (261, 369)}
+#: The first of three successive numbers, of add_key, request_key and keyctl, for 64-bit and 32-bit programs.
+_KEYS = {"x86_64": (248, 286), "aarch64": (217, 309)}
+_KEY_CALLS = 3
 _IO_URING, _X32 = 425, 0x40000000
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54  # of classic BPF: 32 bits
@@ -44,16 +48,16 @@ def block_network() -> None:
     _apply(_build_network_filter(*_NUMBERS[platform.machine()]))
 
 
-def block_foreign_limits() -> None:
-    """Refuse to set the resource limits of other processes; ``set_no_new_privileges`` must have been called.
+def block_foreign_access() -> None:
+    """Refuse keyrings, and to set the limits of other processes; ``set_no_new_privileges`` must have been called.
 
-    Calls are allowed for this process, named as 0, and without new limits.
+    Limits can be set for this process, named as 0; those of others can be read.
 
     Raises:
         OSError: the system has no filters.
     """
     machine = platform.machine()
-    _apply(_build_limits_filter(_NUMBERS[machine][0], *_PRLIMIT[machine]))
+    _apply(_build_access_filter(_NUMBERS[machine][0], *zip(_PRLIMIT[machine], _KEYS[machine], strict=True)))
 
 
 def _apply(program: bytes) -> None:
@@ -62,16 +66,25 @@ def _apply(program: bytes) -> None:
     prctl(_SET_SECCOMP, _FILTER, result)
 
 
-def _build_limits_filter(mark: int, prlimit: int, narrow: int) -> bytes:
-    """Build the filter of prlimit. For 32-bit programs it refuses the call as a whole."""
+def _build_access_filter(mark: int, wide: tuple[int, int], narrow: tuple[int, int]) -> bytes:
+    """Build the filter of prlimit and of keyrings. For 32-bit programs it refuses prlimit as a whole.
+
+    ``wide`` and ``narrow`` are the numbers of prlimit64 and of add_key.
+    """
+    prlimit, keys = wide
+    narrow_prlimit, narrow_keys = narrow
     lines: list[_Line] = [
         (_LOAD, None, None, _MARK_AT),
         (_EQUAL, "wide", None, mark),
         (_LOAD, None, None, _NUMBER_AT),
-        (_EQUAL, "EPERM", "allow", narrow),
+        (_EQUAL, "EPERM", None, narrow_prlimit),
+        (_AT_LEAST, None, "allow", narrow_keys),
+        (_AT_LEAST, "allow", "ENOSYS", narrow_keys + _KEY_CALLS),
         (_LOAD, None, None, _NUMBER_AT),
         (_AT_LEAST, "ENOSYS", None, _X32),
-        (_EQUAL, None, "allow", prlimit),
+        (_EQUAL, "limits", None, prlimit),
+        (_AT_LEAST, None, "allow", keys),
+        (_AT_LEAST, "allow", "ENOSYS", keys + _KEY_CALLS),
         (_LOAD, None, None, _FIRST_AT),
         (_EQUAL, "allow", None, 0),
         (_LOAD, None, None, _THIRD_AT),  # the new limits: NULL only reads
@@ -79,7 +92,7 @@ def _build_limits_filter(mark: int, prlimit: int, narrow: int) -> bytes:
         (_LOAD, None, None, _THIRD_AT + 4),
         (_EQUAL, "allow", "EPERM", 0),
     ]
-    return _assemble(lines, "ENOSYS", "EPERM", wide=4)
+    return _assemble(lines, "ENOSYS", "EPERM", wide=6, limits=11)
 
 
 def _build_network_filter(mark: int, socket: int, connect: int, sendto: int, socketpair: int) -> bytes:
