@@ -169,7 +169,7 @@ class Execution:
         """Release the output that came in time, which belongs to the cell's result; later output goes to the late collector."""
         if self._collector is self.late:
             return
-        self._own.flush()
+        self._own.flush(is_last=True)
         self._collector = self.late
         if self.end != "disconnected":  # else the last words of a dead kernel may still belong to it
             self._own = self.late

@@ -132,7 +132,7 @@ class Collector:
         """The size of the received stream text in bytes."""
         return self.stream_bytes
 
-    def flush(self) -> None:
+    def flush(self, *, is_last: bool = False) -> None:
         """Release text that is held back when the request ends; this collector holds none."""
 
     def close(self) -> None:

@@ -28,9 +28,10 @@ class StreamMasking:
         self.received_bytes += utf8_size(text)
         return self._flow(name).feed(text)
 
-    def flush(self, *, except_name: str | None = None) -> list[tuple[str, str]]:
-        """Return the held-back text of all streams except one, because another output follows it."""
-        return [(name, flow.flush()) for name, flow in self._flows.items() if name != except_name and flow.holds_text]
+    def flush(self, *, except_name: str | None = None, is_last: bool = False) -> list[tuple[str, str]]:
+        """Return the held-back text of all streams except one, because another output follows it, or none."""
+        flows = [(name, flow) for name, flow in self._flows.items() if name != except_name and flow.holds_text]
+        return [(name, flow.flush(is_last=is_last)) for name, flow in flows]
 
     def mask_content(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return the masked content of any other message."""
@@ -73,16 +74,16 @@ class MaskedCollector(Collector):
     def feed(self, msg_type: str, content: Mapping[str, Any]) -> None:
         """Handle one iopub message; a possible beginning of a secret is held back until it is decided."""
         if msg_type != "stream":
-            self.flush()
+            self.flush(is_last=msg_type == "error")
             super().feed(msg_type, self._masking.mask_content(content))
             return
         name, text = "stderr" if content.get("name") == "stderr" else "stdout", content.get("text", "")
         self.flush(except_name=name)
         self._collect(name, self._masking.mask_stream(name, text if isinstance(text, str) else str(text)))
 
-    def flush(self, *, except_name: str | None = None) -> None:
+    def flush(self, *, except_name: str | None = None, is_last: bool = False) -> None:
         """Release held-back text: the request has ended, or another output follows."""
-        for name, text in self._masking.flush(except_name=except_name):
+        for name, text in self._masking.flush(except_name=except_name, is_last=is_last):
             self._collect(name, text)
 
     def _collect(self, name: str, text: str) -> None:

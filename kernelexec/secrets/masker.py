@@ -16,6 +16,7 @@ from kernelexec.text import NESTING_MAX
 
 #: Marks that replace a secret: the first that shares no text with any secret is taken.
 _MARKS = ("[secret {}]", "<secret {}>", "(secret {})", "\u2588\u2588\u2588\u2588")
+_ELLIPSIS = "\u2026"
 _NESTED = "[... nested deeper ...]"
 
 
@@ -112,13 +113,17 @@ class StreamMasker:
             self._given -= past
         return text
 
-    def flush(self) -> str:
-        """Return all text that is held back, since nothing follows or other output must not wait for it."""
+    def flush(self, *, is_last: bool = False) -> str:
+        """Return all text that is held back, since other output must not wait for it.
+
+        If ``is_last``, the output ends here: a beginning of a secret is masked as before an ellipsis, since the rest may come
+        elsewhere.
+        """
         if not self.holds_text:
             return ""
-        spans, _ = self._finder.find(self._text, self._begin, more=False)
+        spans, _ = self._finder.find(self._text + _ELLIPSIS * is_last, self._begin, more=False)
         text = self._give(spans, len(self._text))
-        if spans:
+        if spans and not is_last:
             self._begin = spans[-1].end
         return text
 

@@ -169,6 +169,16 @@ def test_what_had_to_be_given_out_before_is_not_followed_by_the_rest() -> None:
     assert flow.feed(PLAIN[:6]) + flow.flush() + flow.feed("other") == f"{PLAIN[:6]}other"
 
 
+def test_a_beginning_at_the_end_of_all_output_is_masked_and_late_text_shows_no_rest() -> None:
+    flow = Masker([("KEY", PLAIN)]).stream_masker()
+    shown = flow.feed(f"it is {PLAIN[:6]}") + flow.flush(is_last=True) + flow.feed(f"{PLAIN[6:]} and more\n") + flow.flush()
+    assert shown.startswith("it is [secret KEY]")
+    assert shown.endswith(" and more\n")
+    assert PLAIN[:6] not in shown
+    assert PLAIN[6:] not in shown
+    assert flow.feed("ordinary") + flow.flush(is_last=True) == "ordinary"
+
+
 def test_what_is_held_is_bounded_by_the_longest_form() -> None:
     flow = masker(PLAIN).stream_masker()
     settings = sum(len(flow.feed(PLAIN[0] * 1000)) for _ in range(100))
