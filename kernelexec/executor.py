@@ -115,6 +115,12 @@ class AsyncExecutor:
         if self._scope is not None and not self._scope.stopped.is_set():
             self._scope.check_caller()
             raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError as exc:
+            raise InvalidRequest(
+                "AsyncExecutor needs an event loop of asyncio, such as uvloop: in others use Executor."
+            ) from exc
         if self.config.enabled:
             warn_about_isolation(self.config.isolation)
             warn_about_environment(everything=self.config.environment.pass_all)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,9 @@ _OPEN_LINE_CHARS = 64 * 1024
 _PIECE_CHARS = 4096
 #: The cost of a run in addition to its text, so that streams that alternate all the time stay bounded too.
 _RUN_BYTES = 64
+#: A move of a terminal's cursor to an earlier line.
+_MOVE = re.compile(r"\x1b\[(?P<lines>\d{0,4})[AF]")
+_MOVE_OR_LINE = re.compile(r"(\n|\x1b\[\d{0,4}[AF])")
 
 
 def make_json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: bool = True) -> Callable[[object], str]:
@@ -92,6 +96,24 @@ def apply_returns(text: str) -> str:
     if "\r" not in text:
         return text
     return "\n".join(_last_state(line) if "\r" in line else line for line in text.split("\n"))
+
+
+def apply_cursor_moves(text: str) -> str:
+    """Return the text after its moves to earlier lines (``ESC [ n A``): of several progress lines only the last state."""
+    if _MOVE.search(text) is None:
+        return text
+    lines, row, is_overwritten = [""], 0, False
+    for piece in _MOVE_OR_LINE.split(text):
+        if piece == "\n":
+            row, is_overwritten = row + 1, True
+            if row == len(lines):
+                lines.append("")
+        elif (move := _MOVE.fullmatch(piece)) is not None:
+            row, is_overwritten = max(0, row - int(move["lines"] or 1)), True
+        elif piece:
+            lines[row] = piece if is_overwritten else lines[row] + piece
+            is_overwritten = False
+    return "\n".join(lines)
 
 
 def _last_state(line: str) -> str:

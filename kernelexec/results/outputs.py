@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelexec.results.readable import read_bundle_text
+from kernelexec.text import apply_cursor_moves
 
 #: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
 MimeBundle = dict[str, Any]
@@ -75,7 +76,7 @@ def strip_ansi(text: str) -> str:
 
 def stream_text(outputs: Iterable[Output], name: str) -> str:
     """Return the text of one stream, without ANSI codes."""
-    return strip_ansi("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name))
+    return strip_ansi(apply_cursor_moves("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name)))
 
 
 def output_text(outputs: Iterable[Output]) -> str:
@@ -86,7 +87,7 @@ def output_text(outputs: Iterable[Output]) -> str:
         if is_block and pieces and not pieces[-1].endswith("\n"):
             pieces.append("\n")
         pieces.append(text + "\n" if is_block and text else text)
-    return strip_ansi("".join(pieces))
+    return strip_ansi(apply_cursor_moves("".join(pieces)))
 
 
 def _plain_text(output: Output) -> tuple[str, bool]:

@@ -51,8 +51,9 @@ class TaskScope:
 
     @property
     def tasks(self) -> TaskGroup:
-        """The task group. The scope must have started."""
-        assert self._tasks is not None
+        """The task group; raise ``Closed`` before the scope has started."""
+        if self._tasks is None:
+            raise Closed(f"{self._name} is not open yet: wait until it is.")
         return self._tasks
 
     def check_caller(self) -> None:

@@ -7,7 +7,17 @@ import weakref
 
 import pytest
 
-from kernelexec.text import TextBudget, TextRun, apply_returns, clean, cut_middle, head_within, tail_within, utf8_size
+from kernelexec.text import (
+    TextBudget,
+    TextRun,
+    apply_cursor_moves,
+    apply_returns,
+    clean,
+    cut_middle,
+    head_within,
+    tail_within,
+    utf8_size,
+)
 
 MIB = 1024 * 1024
 ALPHABET = ["a", "\u00e9", "\u65e5", "\U0001f389", "e\u0301", " "]
@@ -181,3 +191,20 @@ def test_unreferenced_text_is_gone_at_once() -> None:
     gone = weakref.ref(budget)
     del budget, run
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("plain\n\x1b[31mred\x1b[0m\n", "plain\n\x1b[31mred\x1b[0m\n"),
+        ("a 1\nb 1\n\x1b[2Aa 2\nb 2\n", "a 2\nb 2\n"),
+        ("a 1\nb 1\n\x1b[2A\x1b[2Ka 2\n\x1b[2Kb 2\n\x1b[2A\x1b[2Ka 3\n\n", "\x1b[2Ka 3\n\x1b[2Kb 2\n"),
+        ("first\na\n\x1b[Ab\n", "first\nb\n"),
+        ("a\n\x1b[Fb", "b\n"),
+        ("a\x1b[9999Ab\n\x1b[5A", "b\n"),
+        ("a\nb\nc\n\x1b[3Ax\n", "x\nb\nc\n"),
+    ],
+    ids=["none", "two bars", "erased first", "one line", "to the beginning", "further than there is", "one of three"],
+)
+def test_moves_to_earlier_lines_leave_the_last_state(text: str, state: str) -> None:
+    assert apply_cursor_moves(text) == state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire import zmtp
@@ -60,9 +61,8 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the greeting."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._hello)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has the methods of the class only
+        self._transport.write(self._hello)
 
     def data_received(self, data: bytes) -> None:
         """Deliver complete messages; abort the connection on data that is not ZMTP."""

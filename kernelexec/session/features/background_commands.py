@@ -17,7 +17,7 @@ from kernelexec.results.json_values import is_count, read_list
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_whole_number
-from kernelexec.text import clean_text
+from kernelexec.text import apply_cursor_moves, apply_returns, clean_text
 
 #: The seconds that the kernel's control thread may take to answer, also while a cell runs.
 _ANSWER_SECONDS = 4.0
@@ -108,7 +108,8 @@ class BackgroundCommands:
         command = self._commands[command_id] = command.update(job)
         fields = job if isinstance(job, dict) else {}
         mask = self._context.masking.mask_text
-        stdout, stderr = (mask(clean_text(str(fields.get(name, "")))) for name in ("stdout", "stderr"))
+        texts = (mask(clean_text(str(fields.get(name, "")))) for name in ("stdout", "stderr"))
+        stdout, stderr = (apply_cursor_moves(apply_returns(text)) for text in texts)
         dropped = [fields.get(f"{name}_dropped") for name in ("stdout", "stderr")]
         return BackgroundOutput(command, stdout, stderr, *(count if is_count(count) else 0 for count in dropped))
 

@@ -65,7 +65,7 @@ def test_a_notebook_that_is_there_is_never_written_over(executor: Executor, tmp_
 
 
 def test_a_cell_whose_reply_is_too_large_is_what_its_outputs_say(session: Session) -> None:
-    reply = "get_ipython().payload_manager.write_payload({'source': 'set_next_input', 'text': 'x' * 17_000_000})"
+    reply = "get_ipython().payload_manager.write_payload({'source': 'set_next_input', 'text': 'x' * 70_000_000})"
     fine = session.execute(f"{reply}; print('fine')")
     assert (fine.status, fine.state, fine.stdout) == ("ok", "kept", "fine\n")
     assert "too large to be read" in fine.notes[0]

@@ -105,7 +105,7 @@ def test_what_fails_is_raised_and_the_state_is_kept(tmp_path: Path) -> None:
             await provider.run("import time\ntime.sleep(60)")
         assert await provider.run("x + 1") == 42
         with pytest.raises(ExecutionFailed, match="too large"):
-            await provider.run("return 'x' * 30_000_000")
+            await provider.run("return 'x' * 80_000_000")
         with pytest.raises(TypeError):
             await provider.run("x", inputs={"bad": object()})
 

@@ -18,14 +18,15 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
         yield agent
 
 
-def test_a_picture_that_could_not_be_kept_is_reported(agent: Agent) -> None:
+def test_a_picture_without_room_in_the_result_is_a_file(agent: Agent) -> None:
     code = (
         "import os\nfrom IPython.display import Image\nImage(b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(20_000_000), format='png')"
     )
     answer = agent.call("execute_code", code=code, session="pictures")
     assert record_of(answer)["truncated"]
     assert "(no output)" not in text_of(answer)
-    assert "1 output(s) were too large to keep" in text_of(answer)
+    assert "1 output(s) were too large for this result" in text_of(answer)
+    assert "outputs/cell-0001-1.png" in text_of(answer)
     assert "too large" not in agent.text("execute_code", code="1", session="pictures")
 
 
@@ -34,7 +35,7 @@ def test_displays_over_their_budget_are_reported(agent: Agent) -> None:
     text = agent.text("execute_code", code=code, session="displays")
     assert "shown 2" in text
     assert "shown 3" not in text
-    assert "2 output(s) were too large to keep" in text
+    assert "2 output(s) were too large for this result" in text
 
 
 def test_a_page_of_what_still_runs_is_not_the_end(agent: Agent) -> None:
