@@ -205,7 +205,7 @@ class _FileRun:
             InvalidRequest: the notebook's kernelspec is not installed; nothing ran.
         """
         if (kernelspec := self.document.history.kernelspec) is not None:
-            await session.find_kernelspec(kernelspec)
+            await session.check_kernelspec(kernelspec)
         with self.console.progress(len(self.document.sources)) as advance:
             for number, source in enumerate(self.document.sources):
                 language = self.document.get_language(number)

@@ -35,24 +35,8 @@ _TREES = (
 #: Top-level directories of the system, by the Filesystem Hierarchy Standard 3.0 and those of macOS.
 _SYSTEM = frozenset(
     {
-        *(
-            "bin",
-            "boot",
-            "dev",
-            "etc",
-            "lib",
-            "lib32",
-            "lib64",
-            "libx32",
-            "lost+found",
-            "proc",
-            "run",
-            "sbin",
-            "sys",
-            "usr",
-            "var",
-        ),
-        *("Applications", "Library", "System"),
+        *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "run", "sbin", "sys"),
+        *("usr", "var", "Applications", "Library", "System"),
     }
 )
 #: Directories of the system whose subdirectories are users', not the system's.
@@ -125,21 +109,21 @@ def capability_refusal(name: str) -> str | None:
 
 
 def _path_and_target(path: Path) -> Iterator[str]:
-    """Yield the absolute path as written, and with its links resolved."""
+    """Yield the absolute path as written, and with its links resolved if it has any."""
     named = os.path.abspath(path.expanduser())  # noqa: PTH100 - a Path keeps `..`
     yield named
-    yield os.path.realpath(named)
+    if (target := os.path.realpath(named)) != named:
+        yield target
 
 
 def _is_users(path: str) -> bool:
     """Return whether a path is not in a directory of the system, or there in a directory of this user."""
-    parents = [str(parent) for parent in (PurePosixPath(path), *PurePosixPath(path).parents)]
-    if PurePosixPath(path).parts[1:2] and PurePosixPath(path).parts[1] not in _SYSTEM:
-        return True
-    if any(parent in _USERS for parent in parents[1:]):
+    pure = PurePosixPath(path)
+    parents = [str(parent) for parent in pure.parents]
+    if (pure.parts[1:2] and pure.parts[1] not in _SYSTEM) or any(parent in _USERS for parent in parents):
         return True
     with suppress(OSError, AttributeError):
-        return os.getuid() != 0 and any(os.stat(parent).st_uid == os.getuid() for parent in parents)  # noqa: PTH116 - as below
+        return os.getuid() != 0 and any(os.stat(name).st_uid == os.getuid() for name in (path, *parents))  # noqa: PTH116 - as below
     return False
 
 

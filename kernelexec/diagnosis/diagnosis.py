@@ -109,7 +109,7 @@ def _explain_kind(kind: str, error: Error) -> Explanation:
 
 
 def _explain_message(message: str) -> Explanation | None:
-    return next((explanation for pattern, explanation in MESSAGES if pattern.search(message)), None)
+    return next((explanation for pattern, explanation in MESSAGES.items() if pattern.search(message)), None)
 
 
 def _explain_missing_module(kind: str, message: str, missing: re.Match[str], *, networked: bool) -> Diagnosis:

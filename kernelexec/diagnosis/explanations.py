@@ -64,51 +64,37 @@ EXCEPTIONS: dict[str, Explanation] = {
     "TimeoutError": Explanation("Something did not answer in time.", ("Try again, or wait longer.",), retryable=True),
     "ConnectionError": Explanation("A connection could not be made, or broke.", ("Try again.",), retryable=True),
 }
-#: Explanations of exceptions and of programs by their messages, as Python, anyio and the C library word them.
-MESSAGES: tuple[tuple[re.Pattern[str], Explanation], ...] = (
-    (
-        re.compile(r"cannot be called from a running event loop|event loop is already running|while another loop is running"),
-        Explanation(
-            "Cells run in an event loop that is already running.",
-            ("Use `await main()` instead of `asyncio.run(main())`: cells can await, as in Jupyter.",),
-        ),
+_LOOP_RUNS = "Cells run in an event loop that is already running."
+#: The cause and a hint for messages of exceptions and of programs, as Python, anyio and the C library word them.
+_MESSAGES = {
+    r"cannot be called from a running event loop|event loop is already running|while another loop is running": (
+        _LOOP_RUNS,
+        "Use `await main()` instead of `asyncio.run(main())`: cells can await, as in Jupyter.",
     ),
-    (
-        re.compile(r"Already running asyncio in this thread"),
-        Explanation(
-            "Cells run in an event loop that is already running.",
-            ("Use `await main()` instead of `anyio.run(main)`: cells can await, as in Jupyter.",),
-        ),
+    r"Already running asyncio in this thread": (
+        _LOOP_RUNS,
+        "Use `await main()` instead of `anyio.run(main)`: cells can await, as in Jupyter.",
     ),
-    (
-        re.compile(r"[Tt]oo many open files"),
-        Explanation(
-            "The kernel's process has no file descriptors left.",
-            ("Close files, sockets and pipes that are no longer needed, or restart the session.",),
-        ),
+    r"[Tt]oo many open files": (
+        "The kernel's process has no file descriptors left.",
+        "Close files, sockets and pipes that are no longer needed, or restart the session.",
     ),
-    (
-        re.compile(r"No space left on device|Disk quota exceeded"),
-        Explanation("The disk is full.", ("Delete files that are no longer needed, or write less.",)),
+    r"No space left on device|Disk quota exceeded": (
+        "The disk is full.",
+        "Delete files that are no longer needed, or write less.",
     ),
-    (
-        re.compile(r"Cannot allocate memory"),
-        Explanation(
-            "There is not that much memory.", ("Work on smaller pieces, or delete objects that are no longer needed.",)
-        ),
+    r"Cannot allocate memory": _CAUSES_AND_HINTS["MemoryError"],
+    r"can't start new thread|(?:fork|clone|Cannot start|BlockingIOError).*Resource temporarily unavailable": (
+        "The limit of processes and threads is reached.",
+        "End processes and threads that are no longer needed, or use fewer workers.",
     ),
-    (
-        re.compile(r"can't start new thread|(?:fork|clone|Cannot start|BlockingIOError).*Resource temporarily unavailable"),
-        Explanation(
-            "The limit of processes and threads is reached.",
-            ("End processes and threads that are no longer needed, or use fewer workers.",),
-        ),
+    r"Read-only file system": (
+        "That file system cannot be written.",
+        "Write in the session's workspace or in $TMPDIR.",
     ),
-    (
-        re.compile(r"Read-only file system"),
-        Explanation("That file system cannot be written.", ("Write in the session's workspace or in $TMPDIR.",)),
-    ),
-)
+}
+#: Explanations by patterns of messages.
+MESSAGES = {re.compile(pattern): Explanation(cause, (hint,)) for pattern, (cause, hint) in _MESSAGES.items()}
 TIMEOUT_HINT = "Give it more time, or do less at once."
 #: The message and explanation for each cause of a kernel's end.
 KERNEL_ENDS: dict[Cause, tuple[str, Explanation]] = {

@@ -14,7 +14,7 @@ from kernelexec.config import OutputLimits
 from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, read_bundle, read_whole_bundle
 from kernelexec.outputs.displays import Budget, DisplayBudgets, DisplayEntry, Displays
 from kernelexec.outputs.output_window import OutputWindow
-from kernelexec.outputs.widgets import WidgetStates
+from kernelexec.outputs.widgets import WidgetStates, read_widget_state
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 from kernelexec.text import TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
 
@@ -23,7 +23,7 @@ _WINDOW_BUDGETS = 4
 #: Messages that an output widget captures, and the widgets of one cell that are kept apart.
 _CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
 _CAPTURES_MAX = 64
-#: A longer display id is replaced by its hash, since ids are kept for the life of a kernel; a widget's is a UUID.
+#: A longer display id is replaced by its hash, since ids are kept for the life of a kernel.
 _ID_CHARS = 256
 _TRACEBACK_BYTES, _EVALUE_BYTES, _ENAME_BYTES = 256 * 1024, 64 * 1024, 1024
 
@@ -54,7 +54,8 @@ class Collector:
         self.total_bytes = 0
         self.dropped_bytes = 0
         self.dropped_displays = 0
-        self._unread = 0
+        self.unread_outputs = 0
+        """The number of outputs of which nothing is kept, not even for records."""
         self.stream_bytes = 0
         self.spilled = False
         self._limits = limits
@@ -83,9 +84,9 @@ class Collector:
         return cuts or any(capture.has_cuts for capture in self._captures.values())
 
     @property
-    def unread_outputs(self) -> int:
-        """The number of outputs of which nothing is kept, not even for records."""
-        return self._unread
+    def is_recorded_apart(self) -> bool:
+        """Whether ``recorded_outputs`` may differ from ``outputs``."""
+        return self.uses_widgets or self.has_cuts
 
     @property
     def memory_bytes(self) -> int:
@@ -108,8 +109,9 @@ class Collector:
         match msg_type:
             case "comm_open" | "comm_msg":
                 self.uses_widgets = True
-                self.widgets.follow(content)
-                self._follow_capture(content)
+                if (widget := read_widget_state(content)) is not None:
+                    self.widgets.update(*widget)
+                    self._follow_capture(*widget)
             case "stream":
                 self._stream("stderr" if content.get("name") == "stderr" else "stdout", _text(content.get("text", "")))
             case "display_data" | "execute_result":
@@ -125,7 +127,7 @@ class Collector:
         """Count a message that was too large to read, or other bytes that never arrived."""
         self.total_bytes += size_bytes
         self.dropped_bytes += size_bytes
-        self._unread += outputs
+        self.unread_outputs += outputs
 
     @property
     def received_bytes(self) -> int:
@@ -206,11 +208,9 @@ class Collector:
                 self._spill.write(piece)
             self._raw.clear()
 
-    def _follow_capture(self, content: Mapping[str, Any]) -> None:
+    def _follow_capture(self, comm_id: str, state: Mapping[str, Any]) -> None:
         """Begin or end to capture output for an output widget: the state of its model names the request, or no one."""
-        data, comm_id = content.get("data"), content.get("comm_id")
-        state = data.get("state") if isinstance(data, dict) else None
-        if not isinstance(state, dict) or "msg_id" not in state or not isinstance(comm_id, str) or len(comm_id) > _ID_CHARS:
+        if "msg_id" not in state:
             return
         if comm_id in self._capturing:
             self._capturing.remove(comm_id)

@@ -14,6 +14,13 @@ _ID_CHARS = 256
 _MIME = "application/vnd.jupyter.widget-state+json"
 
 
+def read_widget_state(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Return the id and the state in a message of a comm; None if it has no state, or an id that is no UUID."""
+    data, comm_id = content.get("data"), content.get("comm_id")
+    state = data.get("state") if isinstance(data, dict) else None
+    return (comm_id, state) if isinstance(state, dict) and isinstance(comm_id, str) and len(comm_id) <= _ID_CHARS else None
+
+
 class WidgetStates:
     """The models of a kernel's widgets, by the ids of their comms. Binary buffers are not followed."""
 
@@ -21,13 +28,6 @@ class WidgetStates:
         self._states: dict[str, dict[str, Any]] = {}
         self._sizes: dict[tuple[str, str], int] = {}
         self._bytes = 0
-
-    def follow(self, content: Mapping[str, Any]) -> None:
-        """Take the state in a message of a comm, if there is any."""
-        data, comm_id = content.get("data"), content.get("comm_id")
-        state = data.get("state") if isinstance(data, dict) else None
-        if isinstance(state, dict) and isinstance(comm_id, str) and len(comm_id) <= _ID_CHARS:
-            self.update(comm_id, state)
 
     def update(self, comm_id: str, state: Mapping[str, Any]) -> None:
         """Set attributes of one widget; those that exceed the bounds stay as they are."""

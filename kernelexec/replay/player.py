@@ -49,7 +49,7 @@ async def replay(
         Closed, KernelStartFailed: the session ended meanwhile, or its kernel could not be started again.
     """
     if history.kernelspec is not None:
-        await session.find_kernelspec(history.kernelspec)
+        await session.check_kernelspec(history.kernelspec)
     plans = await anyio.to_thread.run_sync(_make_plans, history.cells)
     player = _Player(session, history, timeout=timeout, repeat_unsafe=repeat_unsafe)
     for number, (cell, plan) in enumerate(zip(session.mask_history(history).cells, plans, strict=True), 1):

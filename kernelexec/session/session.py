@@ -252,13 +252,13 @@ class AsyncSession:
         """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
         return self._context.masking.mask_history(history)
 
-    async def find_kernelspec(self, name: str) -> str:
-        """Return the language that cells of an installed kernelspec have in ``execute``.
+    async def check_kernelspec(self, name: str) -> None:
+        """Check that a kernelspec, whose name is then a ``language`` of ``execute``, is installed.
 
         Raises:
-            InvalidRequest: no kernelspec of that name is installed.
+            InvalidRequest: no kernelspec of that name or language is installed.
         """
-        return await self._kernels.find_kernelspec(name)
+        await self._kernels.check_kernelspec(name)
 
     async def read_language_info(self, language: str = "python") -> dict[str, Any]:
         """Return the ``language_info`` of a kernel, as notebooks have it in their metadata; empty if it does not answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -12,7 +13,7 @@ from typing import Any
 
 from ..output.truncate import truncate
 
-_OWN_DIRECTORY = str(Path(__file__).resolve().parents[1])
+_OWN_DIRECTORY = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 #: Attributes that IPython or Python reads to format an exception.
 _READ_ATTRIBUTES = ("__class__", "__notes__", "_render_traceback_", "__suppress_context__")
 #: The exceptions of a chain that are shown.

@@ -147,14 +147,17 @@ class _NewestLines:
     def _take(self, text: str) -> None:
         with self._lock:
             *ended, self._open = (self._open + text).split("\n")
-            if len(self._open) > _LINE_CHARS:  # of a line that is written again and again, the newest state
-                self._open = self._open[self._open.rstrip("\r").rfind("\r") + 1 :]
+            self._open = _shorten(self._open)
             if len(self._open) > _LINE_CHARS:
                 ended, self._open = [*ended, self._open], ""
             for line in ended:
-                state = line if len(line) <= _LINE_CHARS else line[line.rstrip("\r").rfind("\r") + 1 :]
-                self._lines.append(f"{state[:_LINE_CHARS]}\n")
+                self._lines.append(f"{_shorten(line)[:_LINE_CHARS]}\n")
                 self._chars += len(self._lines[-1])
                 self.total += 1
             while self._lines and (len(self._lines) > _LINES or self._chars > _CHARS):
                 self._chars -= len(self._lines.popleft())
+
+
+def _shorten(line: str) -> str:
+    """Return a line; of a long one that was written again and again by carriage returns, the newest state."""
+    return line if len(line) <= _LINE_CHARS else line[line.rstrip("\r").rfind("\r") + 1 :]

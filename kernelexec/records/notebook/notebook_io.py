@@ -148,10 +148,9 @@ class CellFile:
 
     def _set_widgets(self, recorded: RecordedOutputs) -> None:
         """Store the state of the kernel's widgets, with the outputs that output widgets captured."""
+        for comm_id, outputs in recorded.captured.items():
+            _add_outputs(self._captured.setdefault(comm_id, []), outputs)
         for content in recorded.widgets.values():
-            for comm_id, outputs in recorded.captured.items():
-                self._captured.setdefault(comm_id, [])
-                _add_outputs(self._captured[comm_id], outputs)
             for comm_id, captured in self._captured.items():
                 if comm_id in content["state"]:
                     content["state"][comm_id]["state"]["outputs"] = captured

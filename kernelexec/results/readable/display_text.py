@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kernelexec.results.json_values import read_list
 from kernelexec.results.readable.markup import read_tags
 
 #: The text of an object without one: ``<IPython.core.display.Markdown object>``, ``<pkg.Chart at 0x7f...>``.
@@ -78,7 +79,7 @@ def _describe_chart(data: Mapping[str, Any]) -> str:
 
 def _read_plotly(figure: dict[str, Any]) -> Iterator[str]:
     layout = _dict(figure.get("layout"))
-    traces = [trace for trace in _list(figure.get("data")) if isinstance(trace, dict)]
+    traces = [trace for trace in read_list(figure.get("data")) if isinstance(trace, dict)]
     yield f"[plotly chart{_quote(_title(layout.get('title')))}, {len(traces)} series]"
     for axis in ("xaxis", "yaxis", "zaxis"):
         if title := _title(_dict(layout.get(axis)).get("title")):
@@ -94,7 +95,7 @@ def _read_vega(spec: dict[str, Any]) -> Iterator[str]:
     mark = spec.get("mark")
     kind = _dict(mark).get("type") if isinstance(mark, dict) else mark
     yield f"[Vega chart{_quote(_title(spec.get('title')))}{f', {kind!s:.40}' if kind else ''}]"
-    layers = [spec, *(layer for key in ("layer", "hconcat", "vconcat", "concat") for layer in _list(spec.get(key)))]
+    layers = [spec, *(layer for key in ("layer", "hconcat", "vconcat", "concat") for layer in read_list(spec.get(key)))]
     for layer in layers[:_SERIES_MAX]:
         for channel, encoding in _dict(_dict(layer).get("encoding")).items():
             field = _dict(encoding).get("field") or _dict(encoding).get("aggregate")
@@ -110,7 +111,7 @@ def _sample(values: object) -> str:
     """Return the first numbers or words of a series; plotly packs numpy's arrays as base64 (``bdata``)."""
     if isinstance(values, dict):
         return f"({values.get('dtype')!s:.10} array)"
-    items = _list(values)
+    items = read_list(values)
     shown = ", ".join(f"{item:.6g}" if isinstance(item, float) else f"{item!s:.40}" for item in items[:_VALUES_MAX])
     return f"[{shown}, … {len(items)} values]" if len(items) > _VALUES_MAX else f"[{shown}]"
 
@@ -130,7 +131,3 @@ def _quote(text: str) -> str:
 
 def _dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

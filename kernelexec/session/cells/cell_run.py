@@ -139,7 +139,7 @@ class CellRun:
     def get_recorded_outputs(self, result: ExecutionResult) -> RecordedOutputs | None:
         """Return what records have of the run; None if it is what the result has."""
         collector = self.collector
-        if collector is None or not (collector.has_cuts or collector.uses_widgets):
+        if collector is None or not collector.is_recorded_apart:
             return None
         added = result.outputs[len(collector.outputs()) :]
         widgets = collector.widgets.to_metadata() if collector.uses_widgets else {}

@@ -80,7 +80,7 @@ def build_result(
     if collector.unread_outputs:
         verdict.notes.append(_UNREAD.format(collector.unread_outputs))
     work_dir, count = report.get("work_dir"), read_execution_count(reply)
-    changed = files(count or 0, collector.recorded_outputs())
+    changed = files(count or 0, collector.recorded_outputs() if collector.is_recorded_apart else outputs)
     diagnosis = diagnose(
         status,
         exit_code,

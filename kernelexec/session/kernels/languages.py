@@ -87,17 +87,15 @@ class LanguageKernels:
             raise InvalidRequest(f"This session has no kernel of language={language!r}{near}: it has {languages}.")
         return (self._supervisors[label],)
 
-    async def find_kernelspec(self, name: str) -> str:
-        """Return the language of the cells of an installed kernelspec; raise ``InvalidRequest`` if it is not installed."""
+    async def check_kernelspec(self, name: str) -> None:
+        """Raise ``InvalidRequest`` if no kernelspec of that name or language is installed."""
         installed = await self.backend.list_kernelspecs()
-        spec = installed.find(name) or installed.find(name.lower())
-        if spec is None:
+        if installed.find(name) is None and installed.find(name.lower()) is None:
             known = ", ".join(installed.describe()) or "none"
             raise InvalidRequest(
                 f"The kernelspec {name!r:.100} is not installed. The kernelspecs {self.backend.kernelspec_location}: {known}."
                 " Install its kernel, or choose another kernelspec in the notebook's metadata."
             )
-        return spec.label
 
     async def read_language_info(self, language: str) -> dict[str, Any]:
         """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
