@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from kernelexec.adapters.blocks import BlockRunner, BlocksResult, run_steps
-from kernelexec.adapters.functions import FunctionPrompt, Functions
-from kernelexec.adapters.markdown import MarkdownBlock, find_blocks
+from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, run_steps
+from kernelexec.adapters.shared.functions import FunctionPrompt, Functions
+from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
 from kernelexec.blocking import Executor, Session
 from kernelexec.config.messages import check_known, mapping_error
 from kernelexec.config.types import is_count
@@ -38,7 +38,7 @@ _CONFLICTING_KEYS = ("use_docker", "work_dir", "timeout")
 
 
 class CodeBlockExtractor:
-    """The extractor of code blocks from messages; see ``kernelexec.adapters.markdown``."""
+    """The extractor of code blocks from messages; see ``kernelexec.adapters.shared.markdown``."""
 
     def extract_code_blocks(self, message: object) -> list[CodeBlock]:
         """Return the code blocks of a message as AG2's type."""

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelexec.adapters.blocks import BlockRunner, run_steps_async
-from kernelexec.adapters.functions import FunctionPrompt, Functions
-from kernelexec.adapters.markdown import MarkdownBlock
+from kernelexec.adapters.shared.blocks import BlockRunner, run_steps_async
+from kernelexec.adapters.shared.functions import FunctionPrompt, Functions
+from kernelexec.adapters.shared.markdown import MarkdownBlock
 from kernelexec.errors import KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.policy.decisions import Approver, Validator

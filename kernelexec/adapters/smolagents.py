@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self, Unpack
 
-from kernelexec.adapters.blocks import remove_notebooks
+from kernelexec.adapters.shared.blocks import remove_notebooks
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelexec.adapters.blocks import remove_notebooks
+from kernelexec.adapters.shared.blocks import remove_notebooks
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
 from kernelexec.results import ExecutionResult, model_notes

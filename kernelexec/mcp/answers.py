@@ -11,8 +11,9 @@ from typing import Any, TypeVar, cast
 from fastmcp.tools import ToolResult
 from mcp.types import TextContent
 
+from kernelexec.adapters.shared.pictures import PICTURE_BYTES
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.mcp.pictures import PICTURE_BYTES, PICTURES_MAX, InlinePictures, select_pictures
+from kernelexec.mcp.pictures import PICTURES_MAX, InlinePictures, select_pictures
 from kernelexec.mcp.tables import compact_table
 from kernelexec.results import Stream, best_image, model_notes, output_text
 from kernelexec.results.notes import JOINED_MAX, join_names

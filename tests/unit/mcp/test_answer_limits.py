@@ -12,7 +12,8 @@ import PIL.Image
 import pytest
 from fastmcp.client.client import CallToolResult
 
-from kernelexec.mcp.pictures import PICTURE_BYTES, SIDE_PIXELS, select_pictures
+from kernelexec.adapters.shared.pictures import PICTURE_BYTES, SIDE_PIXELS
+from kernelexec.mcp.pictures import select_pictures
 from kernelexec.mcp.tables import render_table
 from kernelexec.results import Image
 

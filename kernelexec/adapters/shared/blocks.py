@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelexec.adapters.functions import Functions
-from kernelexec.adapters.markdown import LINE_END, MarkdownBlock
+from kernelexec.adapters.shared.functions import Functions
+from kernelexec.adapters.shared.markdown import LINE_END, MarkdownBlock
 from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
 from kernelexec.results import ExecutionResult, model_notes

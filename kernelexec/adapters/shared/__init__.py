@@ -1,0 +1,1 @@
+"""The parts that adapters share; they import no framework."""
