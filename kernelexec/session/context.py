@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config, check_seconds
@@ -25,6 +26,9 @@ from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
 
+#: The number of threads in which one session uses files.
+_THREADS = 2
+T = TypeVar("T")
 _NO_ANSWER_REASON = "the kernel may hold the interpreter's lock in C code, or the answer takes too long"
 
 
@@ -53,6 +57,11 @@ class SessionContext:
     masking: ResultMasking
     dispatch: Callable[[Event], None]
     """Passes an event to all hooks."""
+    _threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_THREADS))
+
+    async def read_in_thread(self, call: Callable[..., T], *args: object) -> T:
+        """Return the result of a call that uses files; a session has few threads, so that slow files delay no other session."""
+        return await anyio.to_thread.run_sync(call, *args, limiter=self._threads)
 
     @property
     def config(self) -> Config:

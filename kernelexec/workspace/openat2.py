@@ -19,8 +19,6 @@ _OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8
 #: Flags for a directory on the way, which need not be readable where the system has `O_PATH`.
 WAY = NAMED | os.O_DIRECTORY
-#: The error of a path that changed during the call, which is then repeated.
-_AGAIN = (errno.EAGAIN, errno.EINTR)
 
 
 class _How(ctypes.Structure):
@@ -33,7 +31,8 @@ def open_beneath(directory: int, path: str, flags: int, *, across: bool = False)
     With ``across`` other file systems may be mounted on the way; else that is refused too.
 
     Raises:
-        OSError: ELOOP for a link, EXDEV for another file system, or an error of ``open(2)``.
+        OSError: ELOOP for a link, EXDEV for another file system, or an error of ``open(2)``. With ``O_NONBLOCK`` EAGAIN
+            means that a program holds a lease on the file: a second attempt would fail too, for 45 seconds by default.
         ValueError: the path is absolute, or contains ``..``.
     """
     parts = path.split("/")
@@ -63,7 +62,7 @@ def _open_resolved(directory: int, path: str, flags: int, more: int) -> int:
         if fd >= 0:
             return int(fd)
         number = ctypes.get_errno()
-        if number not in _AGAIN:
+        if number != errno.EINTR:
             raise OSError(number, os.strerror(number), path)
 
 

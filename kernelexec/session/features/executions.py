@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import anyio
-import anyio.to_thread
 
 from kernelexec.cells import Cell
 from kernelexec.config import check_seconds
@@ -129,7 +128,7 @@ class Executions:
             raise InvalidRequest(f"grep={grep!r:.100} must be str | None, not {type(grep).__name__}.")
         run = self.find(execution_id)
         try:
-            return await anyio.to_thread.run_sync(run.read_page, offset, limit, grep)
+            return await self._context.read_in_thread(run.read_page, offset, limit, grep)
         except FileNotFoundError:
             self._scope.check_open()
             raise

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 from packaging.utils import canonicalize_name
 
 from kernelexec.config import check_seconds, system_refusal
@@ -106,7 +105,7 @@ class PackageInstaller:
         self._context.scope.check_open()
         path = self._context.workspace_path / LOCK if lock is None else self._resolve_path(lock)
         try:
-            package_lock = await anyio.to_thread.run_sync(_read_lock_file, path)
+            package_lock = await self._context.read_in_thread(_read_lock_file, path)
         except OSError as exc:
             message = f"{path} cannot be read ({exc.strerror or exc}): name a lock that `install` has written."
             raise InvalidRequest(message) from exc
@@ -125,14 +124,14 @@ class PackageInstaller:
         context, venv, began = self._context, self._find_venv(), anyio.current_time()
         async with context.kernels.install_lock:
             pip_run = await self._run_pip(request, venv)
-            before = await anyio.to_thread.run_sync(self._read_lock)
+            before = await context.read_in_thread(self._read_lock)
             installed = _read_installed_packages(pip_run)
             result = _build_installation(pip_run, installed)
             output = context.masking.mask_text(result.output)
             result = replace(result, output=output, venv=context.to_kernel_path(context.workspace_path.joinpath(*venv)))
             notes = _check_python_version(lock, pip_run)
             if result.ok:
-                lock_path = await anyio.to_thread.run_sync(self._write_lock, pip_run, {**before, **installed})
+                lock_path = await context.read_in_thread(self._write_lock, pip_run, {**before, **installed})
                 result = replace(result, lock=lock_path)
                 notes += await self._activate(result, before) if activate else []
             return replace(result, notes=tuple(notes), seconds=anyio.current_time() - began)
@@ -168,17 +167,17 @@ class PackageInstaller:
     async def _one_shot_directory(self, request: InstallRequest) -> AsyncIterator[Path]:
         """Yield a private directory with copies of the wheels that the requirements name by path."""
         context = self._context
-        path = await anyio.to_thread.run_sync(create_task_directory, context.runtime_dir, context.kernels.backend.user)
+        path = await context.read_in_thread(create_task_directory, context.runtime_dir, context.kernels.backend.user)
         try:
             for wheel in filter(is_wheel, request.requirements):
                 try:
-                    await anyio.to_thread.run_sync(copy_wheel, self._resolve_path(wheel), path)
+                    await context.read_in_thread(copy_wheel, self._resolve_path(wheel), path)
                 except OSError as exc:
                     raise InvalidRequest(f"The wheel {wheel} cannot be copied: {exc}.") from exc
             yield path
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_tree, path)
+                await context.read_in_thread(remove_tree, path)
 
     def _make_request(
         self, requirements: tuple[str, ...], wheels: str | os.PathLike[str] | None, network: object, timeout: object

@@ -24,6 +24,7 @@ _REFUSED = {
     errno.ELOOP: "a symbolic link is there or on the way, and none is followed: name the file itself",
     errno.EXDEV: "another file system is mounted there, which no file operation goes into",
     errno.ENXIO: "it is not a regular file",
+    errno.EAGAIN: "a program holds a lease on it, and an open file would have to wait: try again after that program",
 }
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from kernelexec.config import Config
-from kernelexec.errors import InvalidRequest
+from kernelexec.config import Config, FileBounds
+from kernelexec.errors import FileRefused, InvalidRequest
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.replay import read_history
 from kernelexec.results import DisplayData
-from kernelexec.workspace import DisplayFiles
+from kernelexec.workspace import DisplayFiles, FileOperations
+from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.file_changes import _listing
 from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.safe_files import copy_between, has_content, read_regular, replace_file
 
 NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 
@@ -104,3 +110,51 @@ def test_what_root_saves_in_another_users_workspace_belongs_to_that_user(tmp_pat
     for path in ("outputs", *saved, "a.ipynb"):
         actual = (tmp_path / path).stat()
         assert (actual.st_uid, actual.st_gid) == (4321, 4322)
+
+
+@contextmanager
+def leased(*paths: Path) -> Iterator[None]:
+    """Hold a lease on files: an open file that respects it waits 45 s."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    with ExitStack() as opened:
+        opened.callback(signal.signal, signal.SIGIO, before)
+        for path in paths:
+            file = opened.enter_context(path.open("rb+"))
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield
+
+
+@pytest.mark.parametrize("has_openat2", [True, False])
+def test_files_with_a_lease_are_refused_by_name_and_can_be_replaced_and_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_openat2: bool
+) -> None:
+    monkeypatch.setattr("kernelexec.workspace.openat2.has_openat2", lambda: has_openat2)
+    paths = [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_text("old")
+    files = FileOperations(Access([FileRoot(tmp_path, str(tmp_path))]), FileBounds(read_before_delete=False))
+    with leased(*paths):
+        for call in (files.read, files.read_bytes, lambda path: files.write(path, "x", append=True)):
+            with pytest.raises(FileRefused, match="a is left alone: a program holds a lease on it"):
+                call("a")
+        assert {entry.path for entry in files.list().entries} == {"a", "b", "c"}
+        files.write("b", "new")
+        files.delete("c")
+        assert not paths[2].exists()
+    assert files.read("b").text == "new"
+
+
+def test_no_reader_waits_for_a_lease(tmp_path: Path) -> None:
+    path, copies = tmp_path / "leased.ipynb", tmp_path / "copies"
+    copies.mkdir()
+    path.write_text(NOTEBOOK)
+    with leased(path):
+        with pytest.raises(InvalidRequest, match="cannot be read"):
+            read_history(path, Config())
+        with pytest.raises(BlockingIOError):
+            read_regular(path, 10)
+        assert not has_content(path, b"")
+        copy_between(tmp_path, copies, Path(), [path.name])
+        assert not list(copies.iterdir())
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
