@@ -269,6 +269,14 @@ def mcp(
         bool, typer.Option("--allow-input", help="Let cells use input(): the client asks its user (elicitation).")
     ] = False,
     log: Annotated[str | None, _text("--log-file", "FILE", "Log events to a file as JSON lines, without code.")] = None,
+    linger: Annotated[
+        float | None,
+        typer.Option(
+            "--linger",
+            metavar="SECONDS",
+            help="How long the sessions of an older client's silent connection live; 0 for ever. Default: 300.",
+        ),
+    ] = None,
     idle: Annotated[
         float | None,
         typer.Option(
@@ -311,7 +319,11 @@ def mcp(
         config = config.model_copy(update={"capacity": capacity})
     current_directory()
     _require_fastmcp()
-    server_options = _make_server_options(tools, packages_from, max_sessions, calls_per_minute, allow_input=allow_input)
+    quotas = {"sessions": max_sessions, "calls_per_minute": calls_per_minute}
+    serving: dict[str, Any] = {"allow_input": allow_input}
+    if linger is not None:
+        serving["silent_seconds"] = check_seconds(linger, "linger") if linger else None
+    server_options = _make_server_options(tools, packages_from, quotas, serving)
     with log_to_file(_path(log)):
         return _serve(config, _make_http_options(config, over_http) if http else None, server_options)
 
@@ -432,12 +444,7 @@ def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
 
 
 def _make_server_options(
-    tools: str | None,
-    packages_from: str | None,
-    max_sessions: int | None,
-    calls_per_minute: int | None,
-    *,
-    allow_input: bool,
+    tools: str | None, packages_from: str | None, quotas: Mapping[str, int | None], values: Mapping[str, Any]
 ) -> ServerOptions:
     from kernelexec.mcp.quotas import Quotas
     from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions, select_toolsets
@@ -447,6 +454,7 @@ def _make_server_options(
         source = "network"
     elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
         raise InvalidRequest(f"--packages-from {packages_from!r}: must be a directory of wheels, or network.")
-    quotas = Quotas(max_sessions, calls_per_minute)
-    quotas.check()
-    return ServerOptions(ALL_TOOLS.groups if tools is None else select_toolsets(tools.split(",")), source, quotas, allow_input)
+    limits = Quotas(**quotas)
+    limits.check()
+    groups = ALL_TOOLS.groups if tools is None else select_toolsets(tools.split(","))
+    return ServerOptions(groups, source, limits, **values)

@@ -31,6 +31,8 @@ from kernelexec.workspace.directory import check_name
 #: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.
 AGENT_META, AGENT_HEADER, AGENT_VARIABLE = "kernelexec/agent", "x-kernelexec-agent", "KERNELEXEC_AGENT"
 _AGENT_CHARS = 200
+#: The beginning of the identity of an agent that is known by its connection only.
+_CONNECTION = "session "
 #: Characters of the owner's digest before a session's name, and characters left for the name.
 _OWNER_CHARS, _NAME_CHARS = 20, 43
 #: The first protocol revision with stateless requests; revisions are dates.
@@ -82,6 +84,11 @@ class Caller:
     def client(self) -> str:
         """Return the client to charge quotas to; agent names do not multiply an authenticated client's quota."""
         return f"authenticated {self.authenticated}" if self.authenticated else f"agent {self.agent}" * (self.agent is not None)
+
+    @property
+    def connection(self) -> str | None:
+        """Return the id of the older client's connection that alone identifies this caller; None for any other caller."""
+        return (self.agent or "").removeprefix(_CONNECTION) if (self.agent or "").startswith(_CONNECTION) else None
 
     def may_call(self, *, read_only: bool) -> bool:
         """Return whether the scopes allow a call that only reads, or any call."""
@@ -208,4 +215,4 @@ def _find_legacy_session(context: MiddlewareContext[Any]) -> str | None:
     inner = context.fastmcp_context
     if inner is None or inner.request_context is None or inner.session.protocol_version >= _STATELESS_VERSION:
         return None
-    return f"session {inner.session_id}"
+    return f"{_CONNECTION}{inner.session_id}"

@@ -62,7 +62,12 @@ _CREATES = ("execute_code", "execute_command", "create_session")
 
 
 def make_server(
-    executor: AsyncExecutor, *, interval: float, auth: AuthProvider | None = None, options: ServerOptions = ALL_TOOLS
+    executor: AsyncExecutor,
+    *,
+    interval: float,
+    auth: AuthProvider | None = None,
+    options: ServerOptions = ALL_TOOLS,
+    sessions: SessionService | None = None,
 ) -> FastMCP:
     """Return a server for the sessions of an open executor.
 
@@ -71,9 +76,10 @@ def make_server(
         interval: seconds between two progress reports of a blocking call.
         auth: provider that authenticates callers over HTTP; None for no authentication.
         options: toolsets and limits.
+        sessions: the service that its tools use; by default a new one.
     """
-    quotas = QuotaTracker(options.quotas)
-    callers = CallerMiddleware(quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
+    sessions = sessions or make_session_service(executor, interval=interval, options=options)
+    callers = CallerMiddleware(sessions.quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
     server = FastMCP(
         "kernelexec",
         instructions=_write_instructions(executor.config, options),
@@ -83,7 +89,6 @@ def make_server(
         strict_input_validation=True,
         mask_error_details=False,
     )
-    sessions = SessionService(executor, interval=interval, quotas=quotas, allow_input=options.allow_input)
     idle_note = _describe_idle_limit(executor.config)
     packages = PackageTools(sessions, options.packages_from)
     commands = CommandTools(sessions), BackgroundTools(sessions)
@@ -99,6 +104,17 @@ def make_server(
     for address, function, kind in Resources(sessions).list_templates(options):
         server.add_template(ResourceTemplate.from_function(function, address, mime_type=kind))
     return server
+
+
+def make_session_service(executor: AsyncExecutor, *, interval: float, options: ServerOptions) -> SessionService:
+    """Return the service by which the tools of a server use the executor's sessions."""
+    return SessionService(
+        executor,
+        interval=interval,
+        quotas=QuotaTracker(options.quotas),
+        allow_input=options.allow_input,
+        silent_seconds=options.silent_seconds,
+    )
 
 
 def _write_instructions(config: Config, options: ServerOptions) -> str:

@@ -30,6 +30,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "files": ("list_files", "read_file", "write_file", "delete_files"),
 }
 
+#: Seconds that the sessions of an older client's connection live without a request.
+SILENT_SECONDS = 300.0
+
 #: Source of packages: the network, for the installation only, or a directory of wheels; None is the network of cells.
 Source = Path | Literal["network"] | None
 
@@ -43,6 +46,8 @@ class ServerOptions:
     quotas: Quotas = field(default_factory=Quotas)
     allow_input: bool = False
     """Whether cells may call `input()`."""
+    silent_seconds: float | None = SILENT_SECONDS
+    """How long the sessions of an older client's connection live without a request; None for no limit."""
 
     @property
     def tools(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
@@ -13,9 +13,10 @@ import anyio
 from fastmcp import Context
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
-from kernelexec.errors import UnknownExecution, UnknownSession, did_you_mean
+from kernelexec.errors import CapacityReached, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, Caller
+from kernelexec.mcp.calls.connections import Connections
 from kernelexec.mcp.calls.elicitation import Elicitation
 from kernelexec.mcp.calls.pending_inputs import PendingInputs
 from kernelexec.mcp.calls.progress import PartialResult, Renderer, check_wait, find_last_line
@@ -59,12 +60,23 @@ class SessionService:
         interval: seconds between two progress reports.
         quotas: limits of each client.
         allow_input: whether cells may ask for input.
+        silent_seconds: see ``Connections``.
     """
 
-    def __init__(self, executor: AsyncExecutor, *, interval: float, quotas: QuotaTracker, allow_input: bool = False) -> None:
+    def __init__(
+        self,
+        executor: AsyncExecutor,
+        *,
+        interval: float,
+        quotas: QuotaTracker,
+        allow_input: bool = False,
+        silent_seconds: float | None = None,
+    ) -> None:
         self._executor = executor
-        self._quotas = quotas
+        self.quotas = quotas
         self._allow_input = allow_input
+        self.connections = Connections(self._close_if_open, self._is_busy, silent_seconds=silent_seconds)
+        """The connections of older clients, whose sessions end with them."""
         self.inputs = PendingInputs()
         """The pending input requests of all cells."""
         self._interval = check_seconds(interval, "interval")
@@ -94,10 +106,32 @@ class SessionService:
 
     async def _create(self, session_name: str) -> AsyncSession:
         executor = self._executor
-        with self._quotas.reserve_session(
+        with self.quotas.reserve_session(
             CALLER.get().client, session_name, lambda name: executor.open_session(name) is not None
         ):
-            return await executor.session(session_name)
+            self._note_connection(session_name)
+            try:
+                while True:
+                    try:
+                        return await executor.session(session_name)
+                    except CapacityReached:
+                        if not await self.connections.make_room():
+                            raise
+            finally:
+                self._note_connection(session_name)  # again, since the connection may have ended meanwhile
+
+    def _note_connection(self, session_name: str) -> None:
+        caller = CALLER.get()
+        if caller.connection is not None and caller.owns_session(session_name):
+            self.connections.add_session(caller.connection, session_name)
+
+    async def _close_if_open(self, session_name: str) -> None:
+        with suppress(UnknownSession):
+            await self._executor.close_session(session_name)
+
+    def _is_busy(self, session_name: str) -> bool:
+        session = self._executor.open_session(session_name)
+        return session is not None and session.busy
 
     async def close_session(self, name: str) -> None:
         """Close an open session of the caller.

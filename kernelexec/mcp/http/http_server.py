@@ -24,13 +24,14 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.http.authentication import JwtOptions, make_auth_provider
+from kernelexec.mcp.http.connection_tracker import ConnectionTracker
 from kernelexec.mcp.http.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.http.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.http.metrics import Metrics
 from kernelexec.mcp.http.oauth import OperatorProvider
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.run import INTERVAL, run_until_signal
-from kernelexec.mcp.server import make_server, silence_libraries
+from kernelexec.mcp.server import make_server, make_session_service, silence_libraries
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
 PATH = "/mcp"
@@ -111,7 +112,8 @@ async def serve_http(
 
     async def serve(executor: AsyncExecutor) -> None:
         silence_libraries()
-        mcp_server = make_server(executor, interval=interval, auth=auth, options=options)
+        sessions = make_session_service(executor, interval=interval, options=options)
+        mcp_server = make_server(executor, interval=interval, auth=auth, options=options, sessions=sessions)
         mcp_server.middleware.insert(0, metrics)
         mcp_server.custom_route(METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
         # The guard checks hosts and origins. Responses are streams, since only a stream notices that its client has gone.
@@ -120,7 +122,7 @@ async def serve_http(
         )
         hosts = (http.host, *http.hosts)
         guard = Middleware(RequestGuard, hosts=hosts, origins=http.origins, ready=lambda: not stop.is_set(), path=PATH)
-        app.user_middleware.insert(0, guard)
+        app.user_middleware[:0] = [guard, Middleware(ConnectionTracker, connections=sessions.connections)]
 
         def on_started() -> None:
             _raise_body_limit(app)
@@ -140,6 +142,7 @@ async def serve_http(
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stop_listening)
+            tasks.start_soon(sessions.connections.run)
             await server.serve([listener])
             tasks.cancel_scope.cancel()
 
