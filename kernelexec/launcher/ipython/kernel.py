@@ -15,6 +15,7 @@ from .. import owner, platform
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
 from ..features.user_namespace import NameChanges
+from ..identity import named_as_base
 from ..output.iopub import OutputStream, Publisher
 from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
@@ -33,6 +34,7 @@ _BIGGEST, _BIG_BYTES = 5, 1024 * 1024
 _CHANGED_NAMES_MAX = 1000
 
 
+@named_as_base
 class LauncherKernel(IPythonKernel):
     """The kernel of one owner."""
 

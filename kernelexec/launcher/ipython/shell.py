@@ -20,6 +20,7 @@ from IPython.utils.text import LSString, SList
 
 from ..features import pickles, testing
 from ..features.virtualenv import VirtualEnv
+from ..identity import named_as_base
 from ..output.truncate import truncate, truncate_traceback
 from ..platform import default_shell
 from ..processes import exec_audit
@@ -36,6 +37,7 @@ _CAPTURED_CHARS = 256 * 1024 * 1024
 _PROGRAM_MAGICS = frozenset({"pip", "uv", "conda", "mamba", "micromamba"})
 
 
+@named_as_base
 class LauncherShell(ZMQInteractiveShell):
     """ipykernel's shell with commands that stream, keep stdout and stderr apart, and end as a group."""
 

@@ -17,13 +17,16 @@ import select
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+from ipykernel.kernelapp import IPKernelApp
+from traitlets.config import Config
 
 from ..ipython.patches.debugger import leave_out_debugger
 from ..ipython.shell import LauncherShell
@@ -131,17 +134,32 @@ class _Server:
     def _import(self, name: str) -> None:
         """Import a module, and report a failure. A module that leaves threads ends this process: they do not survive a fork."""
         report: ForkServerReport = {"imported": name}
-        shell = LauncherShell.__new__(LauncherShell)  # pandas asks for a kernel's shell and chooses its options by it
-        vars(builtins)["get_ipython"] = lambda: shell
         try:
-            importlib.import_module(name)
+            with _stand_in_shell():
+                importlib.import_module(name)
         except BaseException as exc:
             report["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
-        del vars(builtins)["get_ipython"]
         threads = _prepare_fork()
         _send(self._channel, {**report, "threads": threads})
         if threads != 1:
             os._exit(0)
+
+
+@contextmanager
+def _stand_in_shell() -> Iterator[None]:
+    """Let modules that are imported find a kernel's shell, by which pandas, tqdm and plotly choose how they show values."""
+    shell = LauncherShell.__new__(LauncherShell)
+    shell.config = Config({IPKernelApp.__name__: {"connection_file": ""}})
+    classes: list[Any] = list(LauncherShell._walk_mro())  # noqa: SLF001 - IPython's get_ipython looks at the instance of each
+    for cls in classes:
+        cls._instance = shell
+    vars(builtins)["get_ipython"] = lambda: shell
+    try:
+        yield
+    finally:
+        del vars(builtins)["get_ipython"]
+        for cls in classes:
+            cls._instance = None
 
 
 def _find_kernel_mark() -> int | None:

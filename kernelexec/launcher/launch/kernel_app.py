@@ -8,8 +8,10 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import ipykernel
 import IPython
 import zmq
 from ipykernel.kernelapp import IPKernelApp
@@ -17,6 +19,7 @@ from traitlets.config import Config
 
 from .. import owner
 from ..features.virtualenv import VirtualEnv
+from ..identity import named_as_base
 from ..ipython.kernel import LauncherKernel
 from ..ipython.patches import message_session
 from ..ipython.patches.debugger import leave_out_debugger
@@ -41,12 +44,13 @@ class _NoSubshells:
         return False
 
 
+@named_as_base
 class LauncherApp(IPKernelApp):
     """The application of one kernel process."""
 
     name = "kernelexec-kernel"
     kernel_class = LauncherKernel
-    outstream_class = f"{iopub.__name__}.{iopub.OutputStream.__name__}"
+    outstream_class = f"{iopub.__name__}.OutputStream"
 
     collects_garbage = True
     """Whether garbage collection is turned on again once the kernel exists."""
@@ -134,6 +138,7 @@ def main(arguments: list[str]) -> None:
     app = LauncherApp.instance(config=build_config(colours=not options.token))
     with connection_arguments(options, arguments) as argv:
         app.initialize(argv)
+    sys.argv[0] = str(Path(ipykernel.__file__).parent.with_name("ipykernel_launcher.py"))  # libraries look at its name
     inherit_context(app.kernel)
     try:
         app.start()

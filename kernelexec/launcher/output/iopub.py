@@ -24,6 +24,7 @@ from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.thread import CONTROL_THREAD_NAME
 
 from .. import owner
+from ..identity import named_as_base
 from ..protocol import REPLAY_BEGIN, REPLAY_GAP
 from .captured_output import CapturedFd, ForkedOutput, PipeReader
 from .kept_output import CrashBuffer, Gap, PublishedMessages
@@ -305,6 +306,7 @@ def _state(task: str) -> bytes:
         return file.read().rpartition(b")")[2].split(None, 1)[0]
 
 
+@named_as_base
 class OutputStream(OutStream):
     """One stream of the kernel; its text waits in one order with the other stream's and that of captured descriptors."""
 

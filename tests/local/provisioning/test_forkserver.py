@@ -17,6 +17,7 @@ import pytest
 from kernelexec import Executor, Session
 from kernelexec.provisioning.host.fork_servers import ForkedProcess, ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.runtime.processes import ProcessMarker
+from tests.support.preloading import preloaded_session
 from tests.support.remains import marked_processes
 
 BOUND = 30
@@ -48,19 +49,6 @@ def test_kernels_are_children_of_one_server_and_lead_sessions_of_their_own(execu
     assert [is_server(psutil.Process(pid)) for pid in servers] == [True]
     for session in sessions:
         assert session.execute("os.getpid() == os.getsid(0) == os.getpgid(0)").text == "True\n"
-
-
-def preloaded_session(executor: Executor, *modules: str) -> Session:
-    """A session whose kernel had these modules from its start."""
-    end = time.monotonic() + BOUND
-    while True:  # the server imports between requests, or after a while: kernels that are forked later have all
-        session = executor.session("next")
-        loaded = session.execute(f"import sys; {set(modules)} <= sys.modules.keys()").text
-        if loaded == "True\n" or time.monotonic() > end:
-            break
-        session.close()
-    assert loaded == "True\n"
-    return session
 
 
 def test_three_libraries_are_preloaded_by_default() -> None:

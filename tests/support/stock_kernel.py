@@ -1,0 +1,73 @@
+"""A kernel of stock ipykernel, beside which ours is compared: the outputs of each cell, by the cell that each names."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty
+from typing import Any
+
+from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+
+_BOUND = 60.0
+
+
+class StockKernel:
+    """Runs cells one after another."""
+
+    def __init__(self, client: BlockingKernelClient) -> None:
+        self._client = client
+        self.texts: defaultdict[str, str] = defaultdict(str)
+        """The text of each cell, by its label."""
+        self._labels: dict[str, str] = {}
+
+    def run(self, code: str, label: str = "", patience: float = 0.0) -> str:
+        """Run a cell and wait for its end and ``patience`` seconds more; return its text."""
+        msg_id = self._client.execute(code)
+        self._labels[msg_id] = label
+        if not label:
+            self.texts.pop(label, None)
+        self._read(_BOUND, msg_id)
+        self._read(patience)
+        return self.texts[label]
+
+    def _read(self, seconds: float, until_idle: str | None = None) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                message = self._client.get_iopub_msg(timeout=left)
+            except Empty:
+                return
+            msg_id, content = message["parent_header"].get("msg_id"), message["content"]
+            if msg_id == until_idle and content.get("execution_state") == "idle":
+                return
+            self.texts[self._labels.get(msg_id, "?")] += _text_of(message["msg_type"], content)
+
+
+def _text_of(msg_type: str, content: Any) -> str:
+    if msg_type == "stream":
+        return str(content["text"])
+    if msg_type == "error":
+        return "\n".join([*content["traceback"], ""])
+    return f"{content['data'].get('text/plain', '')}\n" if "data" in content else ""
+
+
+@contextmanager
+def stock_kernel(cwd: str | None = None) -> Iterator[StockKernel]:
+    """Start ipykernel itself with this interpreter, until the end of the block."""
+    manager = KernelManager(transport="ipc")
+    manager._kernel_spec = KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
+    manager.start_kernel(cwd=cwd)
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=_BOUND)
+        yield StockKernel(client)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
