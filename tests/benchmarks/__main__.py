@@ -3,7 +3,8 @@
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
 ratios; absolute figures are those of the machine. All parts run, or those that are named: ``--peers``, ``--sessions`` (how
 soon they give results, what many cost), ``--containers`` (where the time of a start goes) and ``--timeouts`` (how fast cells
-over their timeout are ended). What was found is shown as tables, written as JSON and drawn.
+over their timeout are ended). What was found is shown as tables, written as JSON and drawn. ``--notebooks DIRECTORY`` instead
+runs each notebook of a directory through nbclient and through kernelexec, and fails if outputs differ.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.table import Table
 
 from tests.benchmarks.containers import show_containers
 from tests.benchmarks.mcp import calls, throughput
+from tests.benchmarks.notebooks import compare_notebooks
 from tests.benchmarks.peers import ALONE, PEERS, missing
 from tests.benchmarks.report import draw, show_figures, show_times, write_json
 from tests.benchmarks.sessions import at_once, beside, restarts, starts
@@ -200,12 +202,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     for part in PARTS:
         parser.add_argument(f"--{part}", action="store_true", help="this part, not all")
+    parser.add_argument("--notebooks", type=Path, metavar="DIRECTORY", help="these notebooks, beside nbclient")
     parser.add_argument("--json", type=Path, default="build/benchmarks.json", help="where all figures are written")
     parser.add_argument("--chart", type=Path, default="build/benchmarks.png", help="where the starts of sessions are drawn")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     # AG2 looks for ``jupyter``, and runs the ``python``, that are found by name: all are to use this environment's.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    if chosen.notebooks:
+        sys.exit(0 if compare_notebooks(chosen.notebooks, chosen.rounds) else 1)
     named = [part for part in PARTS if getattr(chosen, part)]
     actual = {part: PARTS[part](chosen) for part in named or PARTS}
     write_json(chosen.json, actual)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,11 @@ import pytest
 
 from kernelexec import AsyncExecutor
 from kernelexec.records.notebook.notebook_io import CellFile
-from kernelexec.results import strip_ansi
+from tests.support.equal_outputs import comparable_outputs
 from tests.support.paths import ROOT
 
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = [*sorted((HERE / "oracle").glob("*.ipynb")), ROOT / "notebooks" / "penguins.ipynb"]
-
-#: What stands between the exceptions of a traceback.
-CHAINED = ("the direct cause of the following exception:", "another exception occurred:")
 
 
 def through_nbclient(path: Path, directory: Path) -> Any:
@@ -46,28 +42,6 @@ def through_kernelexec(path: Path, directory: Path) -> Any:
     return asyncio.run(run())
 
 
-def joined(outputs: list[Any]) -> list[Any]:
-    """Outputs with what the two may write differently made equal: ANSI colours, and where a stream is parted."""
-    actual: list[Any] = []
-    for output in copy.deepcopy(outputs):
-        if output.output_type == "error":
-            blocks = strip_ansi("\n".join(output.traceback)).split("\n\n")
-            output.traceback = [block for block in blocks if not block.startswith("File ")]  # frames of libraries
-            later = max((number for number, block in enumerate(output.traceback) if block.endswith(CHAINED)), default=0)
-            # IPython 9.18 marks another line of an exception that was handled; see launcher/ipython/tracebacks
-            output.traceback[:later] = [block.partition("Cell In[")[0] for block in output.traceback[:later]]
-        last = actual[-1] if actual else None
-        if last and output.output_type == "stream" == last.output_type and output.name == last.name:
-            last.text += output.text
-        else:
-            actual.append(output)
-    for output in actual:
-        if output.output_type == "stream":
-            text = output.text.replace("\r\n", "\n")  # ipykernel runs !commands on a terminal, which adds returns
-            output.text = nbclient.client._RGX_CARRIAGERETURN.sub("", text) if "\r" in text else text
-    return actual
-
-
 def test_there_are_notebooks_to_compare() -> None:
     assert len(NOTEBOOKS) >= 10
 
@@ -82,5 +56,5 @@ def test_outputs_are_those_of_nbclient(path: Path, short_path: Path, monkeypatch
     theirs, ours = through_nbclient(path, places[0]), through_kernelexec(path, places[1])
     for their_cell, our_cell in zip(theirs.cells, ours.cells, strict=True):
         if their_cell.cell_type == "code":
-            assert joined(our_cell.outputs) == joined(their_cell.outputs), their_cell.source
+            assert comparable_outputs(our_cell.outputs) == comparable_outputs(their_cell.outputs), their_cell.source
             assert our_cell.execution_count == their_cell.execution_count
