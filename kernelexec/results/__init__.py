@@ -24,6 +24,7 @@ from kernelexec.results.file_operations import NotDeleted as NotDeleted
 from kernelexec.results.inputs import InputRequest as InputRequest
 from kernelexec.results.inputs import OnInput as OnInput
 from kernelexec.results.notes import model_notes as model_notes
+from kernelexec.results.outputs import Audio as Audio
 from kernelexec.results.outputs import DisplayData as DisplayData
 from kernelexec.results.outputs import Error as Error
 from kernelexec.results.outputs import ExecuteResult as ExecuteResult
@@ -33,6 +34,7 @@ from kernelexec.results.outputs import Stream as Stream
 from kernelexec.results.outputs import best_image as best_image
 from kernelexec.results.outputs import decode_base64 as decode_base64
 from kernelexec.results.outputs import output_text as output_text
+from kernelexec.results.outputs import read_audio as read_audio
 from kernelexec.results.outputs import strip_ansi as strip_ansi
 from kernelexec.results.replay import Outcome as Outcome
 from kernelexec.results.replay import Replay as Replay

@@ -15,6 +15,8 @@ from kernelexec.text import apply_cursor_moves
 #: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
 MimeBundle = dict[str, Any]
 
+#: A sound in HTML, as ``IPython.display.Audio`` embeds it.
+_EMBEDDED_AUDIO = re.compile(r"""<(?:audio|source)\s[^>]{0,200}?\bsrc=["']data:(audio/[\w.+-]{1,40});base64,([\w+/=\s]+)["']""")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-~])")  # ECMA-48
 
 
@@ -69,6 +71,14 @@ class Image:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A sound among a cell's outputs, with its media type."""
+
+    mime: str
+    content: bytes
+
+
 def strip_ansi(text: str) -> str:
     """Return the text without terminal escape sequences."""
     return _ANSI.sub("", text) if "\x1b" in text else text
@@ -109,6 +119,18 @@ def best_image(output: Output) -> Image | None:
         if isinstance(content, str) and (decoded := content.encode() if mime == "image/svg+xml" else decode_base64(content)):
             return Image(mime, decoded)
     return None
+
+
+def read_audio(output: Output) -> Audio | None:
+    """Return the sound of an output, decoded, also from its HTML; None if it has none."""
+    if not isinstance(output, DisplayData | ExecuteResult):
+        return None
+    html = output.data.get("text/html")
+    embedded = _EMBEDDED_AUDIO.search(html) if isinstance(html, str) else None
+    candidates = [(embedded[1], embedded[2])] if embedded else []
+    candidates += [item for item in output.data.items() if item[0].startswith("audio/") and isinstance(item[1], str)]
+    sounds = ((mime, decode_base64(content)) for mime, content in candidates)
+    return next((Audio(mime, decoded) for mime, decoded in sounds if decoded), None)
 
 
 def decode_base64(text: str) -> bytes | None:

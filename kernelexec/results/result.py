@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from kernelexec.errors import KernelexecError
 from kernelexec.results.json_values import JsonConvertible
-from kernelexec.results.outputs import Error, Image, Output, best_image, output_text, stream_text
+from kernelexec.results.outputs import Audio, Error, Image, Output, best_image, output_text, read_audio, stream_text
 
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
@@ -131,6 +131,11 @@ class ExecutionResult(JsonConvertible):
     def images(self) -> tuple[Image, ...]:
         """The images among the outputs, decoded; one per output, raster formats preferred."""
         return tuple(image for output in self.outputs if (image := best_image(output)) is not None)
+
+    @property
+    def audio(self) -> tuple[Audio, ...]:
+        """The sounds among the outputs, decoded; one per output."""
+        return tuple(sound for output in self.outputs if (sound := read_audio(output)) is not None)
 
     @property
     def error(self) -> Error | None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from kernelexec.results import DisplayData, ExecuteResult, Output, decode_base64
+from kernelexec.results import DisplayData, ExecuteResult, Output, decode_base64, read_audio
 from kernelexec.workspace.safe_files import DIRECTORY, create_file, open_directory_chain
 
 #: The directory of saved displays in a workspace.
@@ -25,6 +25,7 @@ _EXTENSIONS = {
     "application/vnd.vega.v5+json": "vega.json",
     "application/geo+json": "geojson",
 }
+_AUDIO_EXTENSIONS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/ogg": "ogg", "audio/flac": "flac"}
 _TEXT = frozenset({"image/svg+xml", "text/html"})
 
 
@@ -66,6 +67,8 @@ def _write(directory: int, stem: str, extension: str, content: bytes) -> str:
 def _choose_content(output: Output) -> tuple[str, bytes] | None:
     if not isinstance(output, DisplayData | ExecuteResult):
         return None
+    if (sound := read_audio(output)) is not None and sound.mime in _AUDIO_EXTENSIONS:
+        return _AUDIO_EXTENSIONS[sound.mime], sound.content
     for mime, extension in _EXTENSIONS.items():
         value: Any = output.data.get(mime)
         if value is None:

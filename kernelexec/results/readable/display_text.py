@@ -18,6 +18,7 @@ _BLANKS = re.compile(r"\s+")
 _PLOTLY, _VEGA = "application/vnd.plotly.v1+json", re.compile(r"application/vnd\.vega(?:lite)?\.v\d+\+json")
 #: Of a chart: the series and the values of each that are shown, and the characters of a title.
 _SERIES_MAX, _VALUES_MAX, _TITLE_CHARS = 20, 5, 200
+_PLAYERS = ("audio", "video")
 #: Elements whose text stands on lines of its own.
 _LINES = frozenset(
     re.findall(
@@ -50,13 +51,16 @@ def _read_candidates(data: Mapping[str, Any]) -> Iterator[str | None]:
 def read_markup(markup: str) -> str:
     """Return the text of HTML or SVG: a line for each block, the cells of a table's row with ``|`` between them."""
     pieces: list[str] = []
-    is_first_cell = True
+    is_first_cell, player = True, ""
     for token in read_tags(markup):
         if isinstance(token, str):
-            pieces.append(_BLANKS.sub(" ", token))
+            pieces.append("" if player else _BLANKS.sub(" ", token))
             continue
         name = token.name
-        if name in ("td", "th"):
+        if player or name in _PLAYERS:  # what it holds is for browsers that cannot play it
+            pieces.append("" if player else f"[{name}]")
+            player = "" if name == f"/{player}" else player or name
+        elif name in ("td", "th"):
             pieces.append("" if is_first_cell else " | ")
             is_first_cell = False
         elif name.removeprefix("/") in _LINES:
@@ -64,6 +68,8 @@ def read_markup(markup: str) -> str:
             is_first_cell |= name == "tr"
         elif name == "img" and (alternative := token.attributes.get("alt")):
             pieces.append(f"[{alternative}]")
+        elif name == "iframe" and (source := token.attributes.get("src")):
+            pieces.append(f"[{source[:_TITLE_CHARS]}]")
     lines = (" ".join(line.split()) for line in "".join(pieces).split("\n"))
     return "\n".join(line.rstrip("| ") for line in lines if line.strip("| "))
 

@@ -48,7 +48,19 @@ DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
         {"text/plain": OBJECT, "text/html": "<table><tr><th>a</th><th>b</th></tr>\n<tr><td>1</td><td></td></tr></table>"},
         "a | b\n1",
     ),
-    "html without text": ({"text/plain": OBJECT, "text/html": "<audio controls></audio>"}, OBJECT),
+    "html without text": ({"text/plain": OBJECT, "text/html": "<div class='map'></div>"}, OBJECT),
+    "a sound": (
+        {
+            "text/plain": OBJECT,
+            "text/html": f'<audio><source src="data:audio/wav;base64,{"A" * 999}"/><b>No</b></audio>!',
+        },
+        "[audio]!",
+    ),
+    "a video": ({"text/plain": OBJECT, "text/html": "<VIDEO controls><source src='x'>No player</VIDEO>"}, "[video]"),
+    "a frame": (
+        {"text/plain": OBJECT, "text/html": "<iframe\n src='https://a/b?c=1&amp;d=2' allow></iframe>"},
+        "[https://a/b?c=1&d=2]",
+    ),
     "html with a picture": ({"text/html": '<img src="x" alt="a cat">'}, "[a cat]"),
     "svg": ({"text/plain": OBJECT, "image/svg+xml": "<svg><title>T</title><text>42</text><path d='M0'/></svg>"}, "T\n42"),
     "nothing that can be read": ({"image/png": "aa==", "x/y": "z"}, "<image/png, x/y>"),
