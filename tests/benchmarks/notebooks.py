@@ -23,6 +23,10 @@ from tests.support.equal_outputs import comparable_outputs
 
 #: Seconds that a cell may run.
 TIMEOUT = 600
+#: Lines of a difference that are shown.
+LINES_MAX = 14
+#: Runs of nbclient that tell what is random by nature: values from a small range can be equal by chance.
+MORE_RUNS = 3
 SCRIPTS = Path(sys.executable).parent
 
 
@@ -65,9 +69,15 @@ def differing_cells(theirs: list[Any], ours: list[Any]) -> list[int]:
     ]
 
 
+def random_cells(path: Path, theirs: list[Any]) -> set[int]:
+    """The indices of code cells that nbclient does not repeat in some more runs."""
+    return {index for _ in range(MORE_RUNS) for index in differing_cells(theirs, executed(nbclient_run, path)[1])}
+
+
 def difference(their_cell: Any, our_cell: Any) -> str:
-    texts = [json.dumps(comparable_outputs(cell.outputs), indent=1).splitlines() for cell in (their_cell, our_cell)]
-    return "\n".join(line[:200] for line in list(difflib.unified_diff(*texts, "nbclient", "kernelexec", lineterm="", n=1))[:14])
+    before, after = (json.dumps(comparable_outputs(cell.outputs), indent=1).splitlines() for cell in (their_cell, our_cell))
+    lines = list(difflib.unified_diff(before, after, "nbclient", "kernelexec", lineterm="", n=1))
+    return "\n".join(line[:200] for line in lines[:LINES_MAX])
 
 
 def compare_notebooks(directory: Path, rounds: int) -> bool:
@@ -82,13 +92,13 @@ def compare_notebooks(directory: Path, rounds: int) -> bool:
                 times[command].append(seconds)
         theirs, ours = cells[nbclient_run], cells[kernelexec_run]
         changed = differing_cells(theirs, ours)
-        random = differing_cells(theirs, executed(nbclient_run, path)[1]) if changed else []
+        random = random_cells(path, theirs) if changed else set[int]()
         medians = [statistics.median(values) for values in times.values()]
         ratios.append(medians[1] / medians[0])
         errors = sum(output.output_type == "error" for cell in theirs for output in cell.outputs)
-        counts = f"{len(theirs)} cells, {errors} errors, {len(set(changed) & set(random))} random by nature"
+        counts = f"{len(theirs)} cells, {errors} errors, {len(random.intersection(changed))} random by nature"
         print(f"{path.name}: {medians[0]:.2f} / {medians[1]:.2f} s = {ratios[-1]:.3f}, {counts}", flush=True)
-        for index in sorted(set(changed) - set(random)):
+        for index in sorted(set(changed) - random):
             differences += 1
             print(f"  DIFFERS in code cell {index}: {theirs[index].source[:100]!r}")
             print(difference(theirs[index], ours[index]), flush=True)

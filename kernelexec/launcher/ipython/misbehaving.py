@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from traceback import format_tb
 from types import TracebackType
@@ -40,15 +40,17 @@ def format_unreadable(etype: type[BaseException], exc: BaseException, trace: Tra
     return [*frames, f"{etype.__name__}: {truncate(exc)}"]
 
 
-def drop_own_frames(trace: TracebackType | None) -> None:
-    """Remove the innermost frames of a traceback if they are this package's: the failure is that of a user's program."""
-    last, entry = None, trace
-    while entry is not None:
-        if not entry.tb_frame.f_code.co_filename.startswith(_OWN_DIRECTORY):
-            last = entry
-        entry = entry.tb_next
-    if last is not None:
-        last.tb_next = None
+def drop_own_frames(exc: BaseException) -> None:
+    """Remove this package's frames from the tracebacks of an exception and of those before it: the failure is the user's."""
+    for raised in islice(_follow_chain(exc), _CHAIN_MAX):
+        frames: list[TracebackType] = []
+        entry = raised.__traceback__
+        while entry is not None:
+            if not frames or not entry.tb_frame.f_code.co_filename.startswith(_OWN_DIRECTORY):
+                frames.append(entry)
+            entry = entry.tb_next
+        for frame, following in zip_longest(frames, frames[1:]):
+            frame.tb_next = following
 
 
 @contextmanager

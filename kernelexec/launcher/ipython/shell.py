@@ -19,6 +19,7 @@ from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 
 from ..features import pickles, testing
+from ..features.chart_pictures import add_chart_pictures
 from ..features.virtualenv import VirtualEnv
 from ..identity import named_as_base
 from ..output.truncate import truncate, truncate_traceback
@@ -67,6 +68,11 @@ class LauncherShell(ZMQInteractiveShell):
         """Use ``Tracebacks``; only the class changes, since the arguments of IPython's object differ between versions."""
         super().init_traceback_handlers(custom_exceptions)
         self.InteractiveTB.__class__ = Tracebacks
+
+    def init_display_formatter(self) -> None:
+        """Add pictures to the representations of charts."""
+        super().init_display_formatter()
+        add_chart_pictures(self.display_formatter.mimebundle_formatter)
 
     def init_history(self) -> None:
         """Keep no output, which IPython keeps for ``%notebook``: a session writes a notebook of its own."""
@@ -249,7 +255,7 @@ class LauncherShell(ZMQInteractiveShell):
         if etype is None or issubclass(etype, SyntaxError | UsageError) or options.get("exception_only"):
             super().showtraceback(exc_tuple, *args, **options)
             return
-        misbehaving.drop_own_frames(trace)
+        misbehaving.drop_own_frames(exc)
         lines: list[str] = []
         if not misbehaving.is_readable(exc):
             lines = misbehaving.format_unreadable(etype, exc, trace)

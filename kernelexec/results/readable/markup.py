@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import unescape as unescape_all
 
 #: Elements whose content is not text.
-_SKIPPED = frozenset({"style", "script", "template", "noscript"})
+SKIPPED = frozenset({"style", "script", "template", "noscript"})
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,40}")
 _ATTRIBUTE = re.compile(r"([a-zA-Z-]{1,40})=(?:\"([^\"]{0,1000})\"|'([^']{0,1000})'|([^\s\"'>]{1,1000}))")
 _ATTRIBUTES_CHARS = 4000
@@ -50,7 +50,7 @@ def read_tags(markup: str) -> Iterator[Tag | str]:
             elif not name and not source.startswith(("!", "?", "/")):
                 yield unescape(f"<{piece}")  # a sign in the text
                 continue
-            elif word in _SKIPPED and closing and not source.endswith("/"):
+            elif word in SKIPPED and closing and not source.endswith("/"):
                 ending = f"/{word}"
                 continue
             if word and closing:

@@ -93,6 +93,8 @@ class CellRun:
     approval_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     startup_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     execution: Execution | None = None
+    reply_error: tuple[Output, ...] = ()
+    """The exception that only the kernel's reply has, as of a magic that does not exist; Jupyter's notebooks lack it too."""
     spill: SpillFile | None = None
     collector: Collector | None = None
     memory_bytes: int = 0
@@ -139,9 +141,9 @@ class CellRun:
     def get_recorded_outputs(self, result: ExecutionResult) -> RecordedOutputs | None:
         """Return what records have of the run; None if it is what the result has."""
         collector = self.collector
-        if collector is None or not collector.is_recorded_apart:
+        if collector is None or not (collector.is_recorded_apart or self.reply_error):
             return None
-        added = result.outputs[len(collector.outputs()) :]
+        added = (output for output in result.outputs[len(collector.outputs()) :] if output not in self.reply_error)
         widgets = collector.widgets.to_metadata() if collector.uses_widgets else {}
         return RecordedOutputs((*collector.recorded_outputs(), *added), widgets, collector.captured_outputs())
 

@@ -74,7 +74,8 @@ def build_result(
         verdict.notes.append("The kernel's reply was too large to be read: the status follows from the outputs.")
     cause = _find_cause(run.execution, verdict)
     if status == "error" and cause is None and not any(isinstance(o, Error) for o in outputs):
-        outputs = (*outputs, *_read_error(run.cell, reply))
+        run.reply_error = _read_error(run.cell, reply)
+        outputs = (*outputs, *run.reply_error)
     if collector.dropped_displays:
         verdict.notes.append(_TOO_LARGE.format(collector.dropped_displays))
     if collector.unread_outputs:

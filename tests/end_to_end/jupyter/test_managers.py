@@ -19,8 +19,8 @@ from papermill.execute import execute_notebook
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.jupyter.kernelspecs import install_spec
-from tests.local.outputs.test_oracle import joined
 from tests.support.engine import needs_engine
+from tests.support.equal_outputs import comparable_outputs
 from tests.support.jupyter_directories import IMAGE, SPECS, containers, jupyter_place, kernel_of, text_of
 from tests.support.remains import marked_processes, runtime_directories
 
@@ -70,8 +70,8 @@ def test_nbclient_gets_the_outputs_of_a_stock_kernel(name: str, tmp_path: Path, 
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     theirs, ours = executed("python3", tmp_path), executed(name, tmp_path)
     for their_cell, our_cell in zip(theirs.cells, ours.cells, strict=True):
-        expected = sorted(without_pictures(joined(their_cell.outputs)), key=lambda output: str(output.get("name")))
-        actual = sorted(without_pictures(joined(our_cell.outputs)), key=lambda output: str(output.get("name")))
+        expected = sorted(without_pictures(comparable_outputs(their_cell.outputs)), key=lambda output: str(output.get("name")))
+        actual = sorted(without_pictures(comparable_outputs(our_cell.outputs)), key=lambda output: str(output.get("name")))
         assert actual == expected, their_cell.source
         assert our_cell.execution_count == their_cell.execution_count
     assert "image/png" in ours.cells[3].outputs[0].data

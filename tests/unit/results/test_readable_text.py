@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import struct
 from typing import Any
 
 import pytest
@@ -12,18 +16,19 @@ from kernelexec.results import DisplayData, output_text
 OBJECT = "<IPython.core.display.Object object>"
 HTML = """<!DOCTYPE html><style>x<y</style><!-- <p>z</p> --><h1>T</h1><p class='>'>a <b>b</b>
  c < d &amp; e</p><script>if (a < b) "</p>"</script>"""
+F8 = base64.b64encode(struct.pack("<10d", *(number / 2 for number in range(10)))).decode()
 PLOTLY = {
     "data": [
         {"type": "bar", "name": "sales", "x": ["a", "b"], "y": [1, 2.5]},
-        {"type": "scatter", "x": list(range(10)), "y": {"dtype": "f8", "bdata": "AAAA"}},
+        {"type": "scatter", "x": list(range(10)), "y": {"dtype": "f8", "bdata": F8}},
     ],
     "layout": {"title": {"text": "Sales<br>by town"}, "xaxis": {"title": {"text": "town"}}, "yaxis": {"title": "euros"}},
 }
-PLOTLY_TEXT = """[plotly chart "Sales<br>by town", 2 series]
+PLOTLY_TEXT = """[plotly chart "Sales by town", 2 series]
 x: town
 y: euros
 - bar "sales": x [a, b], y [1, 2.5]
-- scatter: x [0, 1, 2, 3, 4, … 10 values], y (f8 array)"""
+- scatter: x [0, 1, 2, 3, 4, … 10 values], y [0, 0.5, 1, 1.5, 2, … 10 values]"""
 VEGA = {
     "title": "Weights",
     "mark": {"type": "point"},
@@ -31,6 +36,31 @@ VEGA = {
     "data": {"name": "d"},
     "datasets": {"d": [{"mass": 1}, {"mass": 2}]},
 }
+ALTAIR = f"""<div id="v"></div><script>(function(spec, embedOpt){{}})({json.dumps(VEGA)}, {{"mode": "vega-lite"}});</script>"""
+COMPRESSED = base64.b64encode(gzip.compress(struct.pack("<30f", *range(30)))).decode()
+BOKEH_OBJECTS = [
+    ("Title", {"text": "Trees"}),
+    ("LinearAxis", {"axis_label": "age"}),
+    ("LinearAxis", {"axis_label": {"type": "value"}}),
+    (
+        "ColumnDataSource",
+        {
+            "data": {
+                "type": "map",
+                "entries": [
+                    ["x", [1, 2]],
+                    [
+                        "y",
+                        {"type": "ndarray", "array": {"type": "bytes", "data": COMPRESSED}, "shape": [30], "dtype": "float32"},
+                    ],
+                ],
+            }
+        },
+    ),
+]
+BOKEH = {"d": {"roots": [{"type": "object", "name": name, "attributes": values} for name, values in BOKEH_OBJECTS]}}
+BOKEH_SCRIPT = f"(function(root) {{ const docs_json = {json.dumps(BOKEH)};\nconst render_items = []; }})(window);"
+VEGA_TEXT = '[Vega chart "Weights", point]\nx: Mass (kg)\ny: count\n- 2 rows, the first: {"mass": 1}'
 DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
     "plain": ({"text/plain": "42", "text/html": "<b>no</b>"}, "42"),
     "plain that says nothing": ({"text/plain": OBJECT}, OBJECT),
@@ -49,6 +79,8 @@ DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
         "a | b\n1",
     ),
     "html without text": ({"text/plain": OBJECT, "text/html": "<div class='map'></div>"}, OBJECT),
+    "a script": ({"text/html": "<script>load()</script><style>a{}</style> "}, ""),
+    "Bokeh's loader": ({"application/javascript": "load()", "application/vnd.bokehjs_load.v0+json": ""}, ""),
     "a sound": (
         {
             "text/plain": OBJECT,
@@ -71,8 +103,14 @@ DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "vega": (
         {"text/plain": "alt.Chart(...)", "application/vnd.vegalite.v5+json": VEGA},
-        '[Vega chart "Weights", point]\nx: Mass (kg)\ny: count\n- 2 rows, the first: {"mass": 1}',
+        VEGA_TEXT,
     ),
+    "altair": ({"text/plain": "alt.Chart(...)", "text/html": ALTAIR}, VEGA_TEXT),
+    "bokeh": (
+        {"application/javascript": BOKEH_SCRIPT, "application/vnd.bokehjs_exec.v0+json": ""},
+        '[Bokeh chart "Trees"]\naxis: age\n- x [1, 2], y [0, 1, 2, 3, 4, … 30 values]',
+    ),
+    "a script that is no chart": ({"text/plain": "C", "text/html": "<b>vega</b><script>})({1: 2})</script>"}, "C"),
     "a chart of anything": ({"application/vnd.plotly.v1+json": {"data": 5, "layout": []}}, "[plotly chart, 0 series]"),
 }
 
