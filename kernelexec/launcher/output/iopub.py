@@ -314,6 +314,8 @@ class OutputStream(OutStream):
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
         self._written = 0.0
+        self._shares_fd = False
+        """Whether code has asked for the descriptor, so that it may write there between two prints of a tight loop."""
         self._captured_fd: CapturedFd | None = None
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
@@ -335,7 +337,7 @@ class OutputStream(OutStream):
         if owner.is_forked_child or len(string) > _SLICE_CHARS:
             return self._write_in_slices(publisher, string)
         now = monotonic()
-        if now - self._written > _TIGHT_SECONDS and publisher.pipes.has_output:
+        if (self._shares_fd or now - self._written > _TIGHT_SECONDS) and publisher.pipes.has_output:
             self.drain()
         self._written = now
         try:
@@ -425,6 +427,7 @@ class OutputStream(OutStream):
 
     def fileno(self) -> int:
         """Return the captured descriptor, so that what programs and C code write there is output of the cell."""
+        self._shares_fd = True
         fd: int = super().fileno() if self._captured_fd is None else self._original_stdstream_fd
         return fd
 

@@ -48,8 +48,8 @@ def test_it_is_output_of_the_cell(session: Session, code: str) -> None:
 
 def test_the_parts_come_in_order(session: Session) -> None:
     three = "print('a'); os.write(sys.stdout.fileno(), b'b\\n'); sys.stdout.buffer.write(b'c\\n')"
-    code = f"for n in range(5):\n    {three}"
-    assert session.execute(code).stdout == "a\nb\nc\n" * 5
+    code = f"for n in range(1000):\n    {three}"
+    assert session.execute(code).stdout == "a\nb\nc\n" * 1000
 
 
 def test_a_text_layer_that_is_deleted_closes_nothing(session: Session) -> None:
