@@ -269,6 +269,10 @@ def mcp(
         bool, typer.Option("--allow-input", help="Let cells use input(): the client asks its user (elicitation).")
     ] = False,
     log: Annotated[str | None, _text("--log-file", "FILE", "Log events to a file as JSON lines, without code.")] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option("--wait", metavar="SECONDS", help="How long a tool call blocks that does not say how long. Default: 45."),
+    ] = None,
     linger: Annotated[
         float | None,
         typer.Option(
@@ -321,6 +325,8 @@ def mcp(
     _require_fastmcp()
     quotas = {"sessions": max_sessions, "calls_per_minute": calls_per_minute}
     serving: dict[str, Any] = {"allow_input": allow_input}
+    if wait is not None:
+        serving["wait"] = check_seconds(wait, "wait")
     if linger is not None:
         serving["silent_seconds"] = check_seconds(linger, "linger") if linger else None
     server_options = _make_server_options(tools, packages_from, quotas, serving)

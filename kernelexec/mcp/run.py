@@ -11,7 +11,7 @@ import anyio
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.admin_socket import AdminSocket
 
-#: Seconds between two progress reports of a blocking call.
+#: The most seconds between two progress reports of a blocking call.
 INTERVAL = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

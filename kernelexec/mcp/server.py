@@ -73,7 +73,7 @@ def make_server(
 
     Args:
         executor: the executor.
-        interval: seconds between two progress reports of a blocking call.
+        interval: the most seconds between two progress reports of a blocking call.
         auth: provider that authenticates callers over HTTP; None for no authentication.
         options: toolsets and limits.
         sessions: the service that its tools use; by default a new one.
@@ -111,6 +111,7 @@ def make_session_service(executor: AsyncExecutor, *, interval: float, options: S
     return SessionService(
         executor,
         interval=interval,
+        wait=options.wait,
         quotas=QuotaTracker(options.quotas),
         allow_input=options.allow_input,
         silent_seconds=options.silent_seconds,
@@ -121,7 +122,9 @@ def _write_instructions(config: Config, options: ServerOptions) -> str:
     """Return the instructions: how the server works, and where code runs."""
     if not config.enabled:
         return EXECUTION_DISABLED
-    text = TEXTS["instructions"].format(timeout=config.budgets.timeout) + TEXTS["files"] * ("files" in options.groups)
+    text = TEXTS["instructions"].format(timeout=config.budgets.timeout, wait=options.wait) + TEXTS["files"] * (
+        "files" in options.groups
+    )
     return f"{text}{_describe_idle_limit(config)}\n{write_guidance(PromptContext(config))}"
 
 

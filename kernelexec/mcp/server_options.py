@@ -30,6 +30,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "files": ("list_files", "read_file", "write_file", "delete_files"),
 }
 
+#: Seconds that a call blocks by default; clients end calls after a minute.
+WAIT_SECONDS = 45.0
 #: Seconds that the sessions of an older client's connection live without a request.
 SILENT_SECONDS = 300.0
 
@@ -46,6 +48,8 @@ class ServerOptions:
     quotas: Quotas = field(default_factory=Quotas)
     allow_input: bool = False
     """Whether cells may call `input()`."""
+    wait: float = WAIT_SECONDS
+    """How many seconds a call blocks that does not say how long."""
     silent_seconds: float | None = SILENT_SECONDS
     """How long the sessions of an older client's connection live without a request; None for no limit."""
 

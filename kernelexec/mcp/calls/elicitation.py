@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
 from kernelexec.mcp.calls.pending_inputs import TEXT, InputAnswer, PendingInput
+from kernelexec.mcp.calls.progress import generate_report_times
 from kernelexec.mcp.calls.task import TASK
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
@@ -49,6 +53,12 @@ class Elicitation:
         self._context = context
         self._format_session = format_session
         self._task = TASK.get()
+        self._began = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the start of the call."""
+        return time.monotonic() - self._began
 
     @property
     def is_possible(self) -> bool:
@@ -56,9 +66,31 @@ class Elicitation:
         client = self._context.session.client_capabilities
         return client is not None and client.elicitation is not None
 
-    async def report(self, elapsed: float, last_line: str) -> None:
-        """Report progress to the client, if it sent a progress token: seconds since the start of the call, a line of output."""
-        await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {last_line}" if last_line else ""))
+    async def report(self, state: str) -> None:
+        """Report progress to the client, if it sent a progress token: seconds since the start of the call, and its state."""
+        elapsed = self.elapsed
+        await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {state}" if state else ""))
+
+    @asynccontextmanager
+    async def report_while(self, state: str, interval: float) -> AsyncIterator[None]:
+        """Report progress at its times (see ``generate_report_times``) while the block runs."""
+
+        async def run() -> None:
+            for seconds in generate_report_times(interval):
+                if (left := seconds - self.elapsed) > 0:
+                    await anyio.sleep(left)
+                    await self.report(state)
+
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            try:
+                yield
+            except Exception as exc:  # noqa: BLE001 - raised below, outside of the group
+                failure = exc
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     async def __call__(self, request: ApprovalRequest, /) -> Approval:
         """See ``Approver``."""

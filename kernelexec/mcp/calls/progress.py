@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.text import clean_text
 
+#: Seconds to the first progress report, and the time from which on steps are no longer doubled.
+_FIRST_STEP, _LAST_DOUBLED = 1.0, 4.0
 _LINE_CHARS = 200
 _LOOKED_AT = 20
 
@@ -29,6 +31,18 @@ class PartialResult:
 
 #: Makes a tool's answer from a partial result.
 Renderer = Callable[[PartialResult], Awaitable[Any]]
+
+
+def generate_report_times(interval: float) -> Iterator[float]:
+    """Return the seconds since the start of a call at which it reports progress: 1, 2, 4, then every ``interval``.
+
+    Clients that end a call after five seconds need the first ones. A shorter interval holds from the start.
+    """
+    elapsed, step = 0.0, _FIRST_STEP
+    while True:
+        elapsed += min(step, interval)
+        yield elapsed
+        step = max(elapsed, _FIRST_STEP) if elapsed < _LAST_DOUBLED else interval
 
 
 def check_wait(wait: float) -> float:

@@ -19,9 +19,10 @@ from kernelexec.mcp.callers import CALLER, Caller
 from kernelexec.mcp.calls.connections import Connections
 from kernelexec.mcp.calls.elicitation import Elicitation
 from kernelexec.mcp.calls.pending_inputs import PendingInputs
-from kernelexec.mcp.calls.progress import PartialResult, Renderer, check_wait, find_last_line
+from kernelexec.mcp.calls.progress import PartialResult, Renderer, check_wait, find_last_line, generate_report_times
 from kernelexec.mcp.calls.task import TASK, Task
 from kernelexec.mcp.quotas import QuotaTracker
+from kernelexec.mcp.server_options import WAIT_SECONDS
 from kernelexec.results import ExecutionResult, OnInput, Progress
 from kernelexec.session import AsyncSession
 
@@ -42,12 +43,12 @@ class CallOptions:
     """Options of a call that waits for an execution.
 
     Args:
-        wait: seconds that the call may block.
+        wait: seconds that the call may block; None for the server's default.
         elicitation: asks the client, and reports progress to it.
         render: makes the call's answer, later if it becomes a task; None if it cannot become one.
     """
 
-    wait: float
+    wait: float | None
     elicitation: Elicitation | None = None
     render: Renderer | None = None
 
@@ -57,7 +58,8 @@ class SessionService:
 
     Args:
         executor: the open executor.
-        interval: seconds between two progress reports.
+        interval: the most seconds between two progress reports.
+        wait: seconds that a call blocks which does not say how long.
         quotas: limits of each client.
         allow_input: whether cells may ask for input.
         silent_seconds: see ``Connections``.
@@ -68,6 +70,7 @@ class SessionService:
         executor: AsyncExecutor,
         *,
         interval: float,
+        wait: float = WAIT_SECONDS,
         quotas: QuotaTracker,
         allow_input: bool = False,
         silent_seconds: float | None = None,
@@ -79,14 +82,21 @@ class SessionService:
         """The connections of older clients, whose sessions end with them."""
         self.inputs = PendingInputs()
         """The pending input requests of all cells."""
-        self._interval = check_seconds(interval, "interval")
+        self.interval = check_seconds(interval, "interval")
+        self.wait = check_seconds(wait, "wait")
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._waiting_calls: Counter[str] = Counter()
         self._tasks: WeakValueDictionary[str, Task] = WeakValueDictionary()
 
-    async def get_session(self, name: str) -> AsyncSession:
+    def check_wait(self, wait: float | None) -> float:
+        """Return the seconds that a call may block: ``wait``, or the default for None; raise ``InvalidTimeout``."""
+        return self.wait if wait is None else check_wait(wait)
+
+    async def get_session(self, name: str, elicitation: Elicitation | None = None) -> AsyncSession:
         """Return the caller's session of that name, created if new; a handle must belong to an open session.
+
+        A call reports progress by its ``elicitation`` while a kernel starts.
 
         Raises:
             UnknownSession: no session has that handle.
@@ -95,7 +105,11 @@ class SessionService:
         """
         if Caller.is_handle(name):
             return self.find_session(name)
-        return await self._create(CALLER.get().resolve_session(name))
+        session_name = CALLER.get().resolve_session(name)
+        if elicitation is None or self._executor.open_session(session_name) is not None:
+            return await self._create(session_name)
+        async with elicitation.report_while("a kernel starts", self.interval):
+            return await self._create(session_name)
 
     async def create_session(self) -> tuple[str, AsyncSession]:
         """Create a session for the caller and return it with its handle."""
@@ -228,7 +242,7 @@ class SessionService:
         If several calls with one request id wait for the cell, only cancelling the last one interrupts it; if the cell is a
         task, none does. The session owns the cell, so it survives this call. A call that may become a task does so soon.
         """
-        check_wait(options.wait)
+        self.check_wait(options.wait)
         with anyio.CancelScope(shield=True):  # no cancellation before the id of the cell is known
             sent = await send(SHORTEST_TIMEOUT)
         self._titles[sent.execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
@@ -255,19 +269,23 @@ class SessionService:
 
         Its input requests go to the call's client, which may need "input required" as the call's answer.
         """
-        began = time.monotonic()
-        patience = check_wait(options.wait)
+        deadline = time.monotonic() + self.check_wait(options.wait)
+        elicitation = options.elicitation
+        began = time.monotonic() - (0.0 if elicitation is None else elicitation.elapsed)
+        report_times = generate_report_times(self.interval)
+        report_at = began + next(report_times)
         read_to, last_line, over = cursor, "", False
         while not over:
-            seconds_left = patience - (time.monotonic() - began)
-            over = seconds_left <= self._interval
-            step = max(min(seconds_left, self._interval), SHORTEST_TIMEOUT)
+            over = deadline <= report_at
+            step = max(min(deadline, report_at) - time.monotonic(), SHORTEST_TIMEOUT)
             progress = await self._wait_for_progress(session, execution_id, cursor=read_to, wait=step)
-            if progress.result is not None or not await self._ask_client(execution_id, options.elicitation):
+            if progress.result is not None or not await self._ask_client(execution_id, elicitation):
                 break
             read_to, last_line = progress.cursor, find_last_line(progress.outputs) or last_line
-            if not over and options.elicitation is not None:
-                await options.elicitation.report(time.monotonic() - began, last_line)
+            if not over and elicitation is not None:
+                await elicitation.report(f"execution_id {execution_id}" + (f": {last_line}" if last_line else ""))
+            while report_at <= time.monotonic():
+                report_at = began + next(report_times)
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is not None and not cursor:
             return PartialResult(self.rename_session(progress.result), progress.result.outputs, 0, progress.cursor)

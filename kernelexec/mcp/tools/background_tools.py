@@ -53,7 +53,7 @@ class BackgroundTools:
         """Start a background command."""
         elicitation = self._sessions.make_elicitation(context)
         with report_errors():
-            opened = await self._sessions.get_session(session)
+            opened = await self._sessions.get_session(session, elicitation)
             try:
                 return _make_answer(await opened.start_background(command, work_dir=work_dir, approver=elicitation))
             except SecurityError:

@@ -22,8 +22,6 @@ from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
 
-#: Default seconds that a call blocks; clients end calls after a minute.
-WAIT = 45.0
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
 _VARIABLES_MAX = 200
@@ -33,7 +31,10 @@ SessionName = Annotated[
 ]
 KnownSession = Annotated[str | None, "The session's name or handle. Omit it to search all sessions with names."]
 Timeout = Annotated[float | None, "Seconds that the cell may run in all. Omit it for the server's default."]
-Wait = Annotated[float, "Seconds that this call blocks; then it returns status running and an execution_id."]
+Wait = Annotated[
+    float | None,
+    "Seconds that this call blocks; then it returns status running and an execution_id. Omit it for the server's default.",
+]
 RequestId = Annotated[
     str | None, "A name for this request. A repeated request with the same name returns the first result and runs nothing."
 ]
@@ -115,7 +116,7 @@ class CodeTools:
         session: SessionName = "default",
         language: Annotated[str, "The language of the code."] = "python",
         timeout: Timeout = None,
-        wait: Wait = WAIT,
+        wait: Wait = None,
         request_id: RequestId = None,
     ) -> ToolResult:
         """Run a cell."""
@@ -124,7 +125,10 @@ class CodeTools:
         with report_errors():
             partial_result = await self._sessions.resume(session, options, cursor=0, sends=True)
             if partial_result is None:
-                opened, on_input = await self._sessions.get_session(session), self._sessions.choose_input_handler(elicitation)
+                opened, on_input = (
+                    await self._sessions.get_session(session, elicitation),
+                    self._sessions.choose_input_handler(elicitation),
+                )
 
                 async def send(patience: float) -> ExecutionResult:
                     call = partial(opened.execute, code, language=language, timeout=timeout, approver=elicitation)
@@ -137,7 +141,7 @@ class CodeTools:
         self,
         context: Context,
         execution_id: ExecutionId,
-        wait: Wait = WAIT,
+        wait: Wait = None,
         cursor: Annotated[int, "The cursor of an earlier answer, for newer output only; 0 for all."] = 0,
         session: KnownSession = None,
     ) -> ToolResult:

@@ -10,9 +10,9 @@ from fastmcp import Context
 
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import TIMEOUT_ADVICE, preview, render_stream
-from kernelexec.mcp.calls.progress import PartialResult, check_wait
+from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
-from kernelexec.mcp.tools.code_tools import WAIT, RequestId, SessionName, Timeout, Wait
+from kernelexec.mcp.tools.code_tools import RequestId, SessionName, Timeout, Wait
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import clean_text
 
@@ -54,15 +54,15 @@ class CommandTools:
         timeout: Timeout = None,
         work_dir: Annotated[str | None, "A directory in the workspace for this command only."] = None,
         session: SessionName = "default",
-        wait: Wait = WAIT,
+        wait: Wait = None,
         request_id: RequestId = None,
     ) -> CommandAnswer:
         """Run a command."""
         elicitation = self._sessions.make_elicitation(context)
         shown, directory = command, work_dir or ""
         try:
-            check_wait(wait)
-            opened = await self._sessions.get_session(session)
+            self._sessions.check_wait(wait)
+            opened = await self._sessions.get_session(session, elicitation)
             shown, directory = opened.mask(command), opened.mask(directory)
 
             async def send(patience: float) -> ExecutionResult:

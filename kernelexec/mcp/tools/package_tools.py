@@ -10,15 +10,12 @@ import anyio
 from fastmcp import Context
 
 from kernelexec.mcp.answers import preview
-from kernelexec.mcp.calls.progress import check_wait
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import Source
-from kernelexec.mcp.tools.code_tools import WAIT, SessionName, Wait, report_errors
+from kernelexec.mcp.tools.code_tools import SessionName, Wait, report_errors
 from kernelexec.results import Installation, SecurityError
 from kernelexec.session import AsyncSession
 from kernelexec.session.features.requirements import is_wheel
-
-_REPORT_SECONDS = 5.0
 
 Names = Annotated[list[str], "Packages as for pip: names with versions, or paths of wheels in the workspace."]
 
@@ -57,13 +54,13 @@ class PackageTools:
         context: Context,
         packages: Names,
         session: SessionName = "default",
-        wait: Wait = WAIT,
+        wait: Wait = None,
     ) -> InstallAnswer:
         """Install packages."""
         elicitation = self._sessions.make_elicitation(context)
         with report_errors():
-            patience = check_wait(wait)
-            opened = await self._sessions.get_session(session)
+            patience = self._sessions.check_wait(wait)
+            opened = await self._sessions.get_session(session, elicitation)
             key = opened.name, tuple(packages)
             if key not in self._running:
                 for wheel in filter(is_wheel, map(str.strip, packages)):
@@ -80,10 +77,8 @@ class PackageTools:
                     opened.scope.tasks.start_soon(self._install, opened, key)
             running = self._running[key]
             with anyio.move_on_after(patience):
-                while not running.done.is_set():
-                    with anyio.move_on_after(_REPORT_SECONDS):
-                        await running.done.wait()
-                    await elicitation.report(anyio.current_time() - running.began, "installing")
+                async with elicitation.report_while("the packages are installed", self._sessions.interval):
+                    await running.done.wait()
             if not running.done.is_set():
                 again = "It continues: call install_packages again with the same arguments to get the result."
                 return InstallAnswer("running", [], "", round(anyio.current_time() - running.began, 3), [again])

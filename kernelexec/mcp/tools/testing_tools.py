@@ -63,9 +63,10 @@ class TestingTools:
         """Run test cases."""
         elicitation = self._sessions.make_elicitation(context)
         with report_errors():
-            opened = await self._sessions.get_session(session)
+            opened = await self._sessions.get_session(session, elicitation)
             try:
-                report = await opened.run_tests(code, cases, timeout=timeout, approver=elicitation)
+                async with elicitation.report_while("the cases run", self._sessions.interval):
+                    report = await opened.run_tests(code, cases, timeout=timeout, approver=elicitation)
                 return fit_answer(partial(_make_answer, report), PREVIEW_CHARS)
             except SecurityError:
                 if elicitation.input_required is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from fastmcp import Client
 
 from kernelexec import AsyncExecutor
-from kernelexec.mcp.calls.progress import find_last_line
+from kernelexec.mcp.calls.progress import find_last_line, generate_report_times
 from kernelexec.mcp.server import make_server
 from kernelexec.results import DisplayData, Stream
 from tests.support.mcp_clients import ERAS, record_of, text_of
@@ -54,10 +55,28 @@ def test_progress_has_the_seconds_and_the_newest_line(served: Served) -> None:
         assert len(reported) >= 3
         assert [elapsed for elapsed, _ in reported] == sorted({elapsed for elapsed, _ in reported})
         messages = [message for _, message in reported]
-        assert any(re.fullmatch(r"\d+ s: first", message) for message in messages)
-        assert re.fullmatch(r"\d+ s: third x{194}", messages[-1])
+        assert any(re.fullmatch(r"\d+ s: execution_id \w+: first", message) for message in messages)
+        assert re.fullmatch(r"\d+ s: execution_id \w+: third x{194}", messages[-1])
 
     served(test)
+
+
+def test_a_call_that_starts_a_kernel_tests_code_or_installs_reports_progress(served: Served) -> None:
+    async def test(client: Client[Any], _: AsyncExecutor) -> None:
+        reported: list[str] = []
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            reported.append(message or "")
+
+        await client.call_tool("run_tests", {"cases": ["__import__('time').sleep(1) is None"]}, progress_handler=hear)
+        assert any(message.endswith("s: the cases run") for message in reported)
+
+    served(test)
+
+
+def test_progress_comes_after_one_second_then_less_and_less_often() -> None:
+    assert list(islice(generate_report_times(5.0), 6)) == [1.0, 2.0, 4.0, 9.0, 14.0, 19.0]
+    assert list(islice(generate_report_times(0.5), 3)) == [0.5, 1.0, 1.5]
 
 
 def test_a_collecting_call_reports_progress_too(served: Served) -> None:

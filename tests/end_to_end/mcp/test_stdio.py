@@ -72,10 +72,23 @@ def test_a_cancelled_request_interrupts_its_cell_and_the_kernel_is_in_step(era: 
 def test_progress_comes_while_a_call_blocks(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
         client.progress = "mine"
-        client.answer(client.call("execute_code", code="print('at work', flush=True)\nimport time\ntime.sleep(6)"))
-        reported = [json.loads(line)["params"] for line in client.lines if b"notifications/progress" in line]
-    [progress] = reported
-    assert (progress["progressToken"], progress["message"]) == ("mine", "5 s: at work")
+        client.answer(client.call("list_sessions"))
+        client.answer(client.call("execute_code", code="1"))
+        called = client.call("execute_code", code="print('at work', flush=True)\nimport time\ntime.sleep(2.5)")
+        record = client.answer(called)["result"]["_meta"]["kernelexec/result"]
+        reported = [json.loads(line)["params"] for line in client.lines if b"notifications/progress" in line][-2:]
+    assert {progress["progressToken"] for progress in reported} == {"mine"}
+    assert [progress["message"] for progress in reported] == [
+        f"{seconds} s: execution_id {record['execution_id']}: at work" for seconds in (1, 2)
+    ]
+
+
+def test_a_call_that_does_not_say_how_long_it_waits_returns_after_the_operators_time(tmp_path: Path) -> None:
+    with raw(tmp_path, "auto", "--wait", "0.2") as client:
+        answer = client.answer(client.call("execute_code", code="import time; time.sleep(60)"))
+        assert answer["result"]["_meta"]["kernelexec/result"]["status"] == "running"
+        instructions = client.answer(client.ask("server/discover"))["result"]["instructions"]
+    assert "(0.2 by default)" in instructions
 
 
 @pytest.mark.parametrize("era", ERAS)
