@@ -38,6 +38,7 @@ from kernelexec.errors import KernelexecError as KernelexecError
 from kernelexec.errors import KernelNotAnswering as KernelNotAnswering
 from kernelexec.errors import KernelStartFailed as KernelStartFailed
 from kernelexec.errors import LimitRefused as LimitRefused
+from kernelexec.errors import NotebookNotWritten as NotebookNotWritten
 from kernelexec.errors import QueueFull as QueueFull
 from kernelexec.errors import Refused as Refused
 from kernelexec.errors import UnknownExecution as UnknownExecution

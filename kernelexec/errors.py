@@ -17,6 +17,7 @@ KernelexecError
 │   ├── Disabled                     code execution is switched off
 │   ├── FileRefused                  a file that file operations do not touch
 │   └── LimitRefused                 a limit below what is in use; nothing changed
+├── NotebookNotWritten               a notebook on a full disk; its cells are kept, and written later
 ├── Closed                           the session or executor is not open (any more)
 ├── KernelError                      a kernel failed
 │   ├── KernelStartFailed            no kernel came up; nothing ran
@@ -107,6 +108,10 @@ class FileRefused(Refused):
 
 class LimitRefused(Refused):
     """A limit that a running kernel cannot have: it uses more, or the container engine refuses it. Nothing changed."""
+
+
+class NotebookNotWritten(KernelexecError):
+    """A notebook cannot be written now: its disk is full or does not answer. Its cells are kept, and written later."""
 
 
 class Closed(KernelexecError):

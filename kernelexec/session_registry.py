@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from kernelexec.config import Config
-from kernelexec.errors import CapacityReached, KernelexecError, Refused
+from kernelexec.errors import CapacityReached, KernelexecError, KernelStartFailed, Refused
 from kernelexec.events import Hook
 from kernelexec.executor_directories import ExecutorDirectories, adopted_resources, config_of_orphan
 from kernelexec.notices import Notices
@@ -99,8 +99,10 @@ class SessionRegistry:
                 created.set_result(self._start_session(name, resources, scope, self._config, warm_kernel(slot, reason)))
                 resources = slot = None
         except Exception as exc:  # noqa: BLE001 - raised in the caller
+            failure = KernelStartFailed(f"Session {name!r} cannot be opened: {exc}.") if isinstance(exc, OSError) else exc
+            failure.__cause__ = None if failure is exc else exc
             if not created.cancelled():
-                created.set_exception(exc)
+                created.set_exception(failure)
         finally:
             self._pending -= 1
             created.cancel()
@@ -118,7 +120,7 @@ class SessionRegistry:
                 resources, previous = await anyio.to_thread.run_sync(adopted_resources, orphan, root, config, self._secrets)
                 session = self._start_session(orphan.name, resources, scope, config)
                 await session.open(orphan=previous)
-            except KernelexecError as exc:
+            except (KernelexecError, OSError) as exc:
                 logger.error("kernelexec.session_not_adopted", extra={"session": orphan.name, "reason": str(exc)})  # noqa: TRY400
                 if session is not None:
                     await session.close()
@@ -169,6 +171,7 @@ class SessionRegistry:
             validators=self._validators,
             approver=self._approver,
             on_close=self._remove,
+            notes=resources.notes,
         )
         self.sessions[name] = session
         scope.tasks.start_soon(session.scope.run)

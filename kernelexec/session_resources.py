@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ from kernelexec.workspace.contexts import contexts
 from kernelexec.workspace.directory import check_allowed_path
 from kernelexec.workspace.rmtree import remove_tree
 
+#: Errors that end when space is freed.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 logger = logging.getLogger("kernelexec")
 
 
@@ -41,6 +44,8 @@ class SessionResources:
     journal: Journal | None
     backend: Backend
     log: ContainerLog | None = None
+    notes: tuple[str, ...] = ()
+    """Notes for the first result."""
 
     @classmethod
     def create(
@@ -104,6 +109,7 @@ class SessionResources:
         secrets: SecretStore | None = None,
     ) -> SessionResources:
         log = journal = recorder = None
+        notes: tuple[str, ...] = ()
         with ExitStack() as cleanup:
             if config.log_dir is not None:
                 log = ContainerLog(config.log_dir, name, workspace.path)
@@ -113,12 +119,16 @@ class SessionResources:
             directory = make_directory()
             cleanup.callback(_remove_empty, directory)
             if config.notebook:
-                recorder = _open_recorder(name, workspace, notebook)
+                try:
+                    recorder = _open_recorder(name, workspace, notebook)
+                except OSError as exc:
+                    notes = (f"No notebook is recorded: {workspace.path} cannot be written ({exc.strerror or exc}).",)
+                    logger.error("kernelexec.notebook_not_created", extra={"session": name, "reason": str(exc)})  # noqa: TRY400
                 cleanup.callback(_close_recorder, recorder)
             if config.journal:
                 journal = Journal(journal_path(config.workspace, name), limit_bytes=config.capacity.journal_bytes)
             cleanup.pop_all()
-        return cls(workspace, directory, recorder, journal, backend, log)
+        return cls(workspace, directory, recorder, journal, backend, log, notes)
 
     def discard(self) -> None:
         """Close and remove everything except the workspace."""
@@ -168,21 +178,27 @@ def _open_workspace(name: str, work_dir: str | os.PathLike[str] | None, config: 
     return workspace
 
 
-def _open_recorder(name: str, workspace: Workspace, existing: Path | None = None) -> Recorder | None:
-    """Return the recorder of a notebook that no other session uses; None if none can be created: the session runs without.
+def _open_recorder(name: str, workspace: Workspace, existing: Path | None = None) -> Recorder:
+    """Return the recorder of a notebook that no other session uses; on a full disk its name is reserved later.
 
     An ``existing`` notebook of this session in the workspace is continued.
+
+    Raises:
+        OSError: no file can be created in the workspace.
     """
-    try:
-        if existing is not None and existing.parent == workspace.path and (recorder := Recorder.of(existing)) is not None:
-            return recorder
-        for path in _numbered_paths(workspace.path / f"{name}.ipynb"):
-            with suppress(FileExistsError):
-                make_empty(path)
-                return Recorder(path)
-    except OSError:
-        logger.exception("kernelexec.notebook_not_created", extra={"session": name})
-    return None
+    if existing is not None and existing.parent == workspace.path and (recorder := Recorder.of(existing)) is not None:
+        return recorder
+    for path in _numbered_paths(workspace.path / f"{name}.ipynb"):
+        try:
+            make_empty(path)
+        except FileExistsError:
+            continue
+        except OSError as exc:
+            if exc.errno in _FULL:
+                return Recorder(path, is_reserved=False)
+            raise
+        return Recorder(path)
+    raise AssertionError
 
 
 def _new_directory(path: Path) -> Path:

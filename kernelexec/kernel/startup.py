@@ -137,6 +137,8 @@ class KernelStarter:
             raise failure(await self._give_up(f"{process.label} did not serve within {self._budget} s{last}.")) from exc
         except KernelConnectionFailed as exc:
             raise KernelStartFailed(await self._give_up(f"{process.label}'s sockets cannot be used: {exc}.")) from exc
+        except OSError as exc:
+            raise KernelStartFailed(await self._give_up(f"{process.label} cannot be started: {exc}.")) from exc
         except BaseException:
             await self._process.stop(0.0)
             raise

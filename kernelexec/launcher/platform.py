@@ -7,6 +7,7 @@ launcher imports nothing that is not mounted.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 
 _NEW_PROCESS_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which subprocess knows on Windows only
 _BREAK = 1  # CTRL_BREAK_EVENT, which signal knows there only
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which mmap does not know
 #: Limits by the owner's names, and their names in ``resource``.
 _LIMITS = {
     "nofile": "RLIMIT_NOFILE",
@@ -149,6 +151,28 @@ def unread_bytes(fd: int) -> int:
     except OSError:
         return 0
     return count
+
+
+def can_allocate_pages(mapped: mmap.mmap) -> bool:
+    """Return whether the system has ``allocate_pages``: Linux 5.14 or newer."""
+    try:
+        mapped.madvise(_POPULATE_WRITE, 0, 0)
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def allocate_pages(mapped: mmap.mmap, start: int, size: int) -> None:
+    """Allocate the blocks behind pages of a mapped file; raise OSError if the disk is full."""
+    mapped.madvise(_POPULATE_WRITE, start, size)
+
+
+def allocate_file(fd: int, size: int) -> None:
+    """Allocate the blocks of an empty file; raise OSError if the disk is full."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.pwrite(fd, bytes(size), 0)
 
 
 def syscall(number: int, *arguments: Any) -> int:

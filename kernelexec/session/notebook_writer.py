@@ -35,6 +35,8 @@ class NotebookWriter:
         self._writing = asyncio.Lock()
         self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self.failure: str | None = None
+        """Why the newest write failed; it is tried again until it works."""
         self._write_seconds = self._written_at = 0.0
 
     def __call__(self, event: Event, /) -> None:
@@ -57,7 +59,7 @@ class NotebookWriter:
         self._due.set()
 
     async def flush(self) -> None:
-        """Write all events so far. A write that fails is logged, and tried again with the next write."""
+        """Write all events so far. A write that fails sets ``failure``, is logged, and tried again every ten seconds."""
         if self._write is None:
             return
         with anyio.move_on_after(FLUSH_SECONDS) as flush_scope:
@@ -66,6 +68,9 @@ class NotebookWriter:
                     await self._call_write(self._write)
             self._schedule()
         if flush_scope.cancelled_caught:
+            self.failure = f"the disk did not answer within {FLUSH_SECONDS:.0f} s"
+            self._delay = DELAY_MAX if self._delay is None else self._delay
+            self._schedule()
             logger.error("kernelexec.notebook_write_timeout", extra={"session": self._session, "waited": FLUSH_SECONDS})
 
     async def close(self) -> None:
@@ -97,8 +102,15 @@ class NotebookWriter:
         begun = time.monotonic()
         try:
             await run_in_thread(write, abandon=True)
-        except Exception:
-            logger.exception("kernelexec.notebook_write_failed", extra={"session": self._session})
+            self.failure = None
+        except Exception as exc:
+            reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+            if self.failure is None:
+                details = {"session": self._session, "reason": reason}
+                logger.log(
+                    logging.ERROR, "kernelexec.notebook_write_failed", exc_info=not isinstance(exc, OSError), extra=details
+                )
+            self.failure, self._delay = reason, DELAY_MAX
         self._written_at = asyncio.get_running_loop().time()
         self._write_seconds = time.monotonic() - begun
 

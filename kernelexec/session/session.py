@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kernelexec import cells
 from kernelexec.config import Config
+from kernelexec.errors import NotebookNotWritten
 from kernelexec.events import (
     Hook,
     SessionAdopted,
@@ -93,6 +94,7 @@ class AsyncSession:
         validators: Sequence[Validator] = (),
         approver: Approver | None = None,
         on_close: Callable[[AsyncSession], None],
+        notes: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.replay: Replay | None = None
@@ -118,6 +120,7 @@ class AsyncSession:
         self._kernels = kernels = LanguageKernels(config, name, runtime, backend, self.scope, dispatch)
         self._supervisor = kernels.python
         self._supervisor.use_warm(warm_kernel)
+        self._supervisor.notes += notes
         approval = CellApproval(name, config, validators, approver, backend.secrets)
         self._result_cache = open_result_cache(config, backend, workspace.path)
         ignored = frozenset({notebook.name} if notebook else ())
@@ -146,6 +149,7 @@ class AsyncSession:
             secrets=backend.secrets,
             dispatch=dispatch,
             history=FinishedExecutions(config.capacity.results),
+            notebook_writer=self._notebook_writer,
         )
         self._context = context = SessionContext(
             name=name,
@@ -265,9 +269,16 @@ class AsyncSession:
         return await self._kernels.read_language_info(language)
 
     async def save_notebook(self) -> None:
-        """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result."""
+        """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result.
+
+        Raises:
+            NotebookNotWritten: the disk is full or does not answer. The cells are kept, and written when it is possible.
+        """
         self.scope.check_caller()
         await self._notebook_writer.flush()
+        if self._notebook_writer.failure is not None:
+            message = f"The notebook {self.notebook} cannot be written ({self._notebook_writer.failure}): free space for it."
+            raise NotebookNotWritten(f"{message} Its cells are kept in memory, and written when that is possible.")
 
     async def open(self, *, replays: str | None = None, orphan: OrphanedSession | None = None) -> None:
         """Start the first kernel: a new one, or that of an ``orphan``, a dead owner's session, with its running cell.

@@ -13,10 +13,12 @@ import os
 import struct
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
+from .. import platform
 from ..protocol import CRASH_HALF_BYTES as HALF_BYTES
 from ..protocol import CRASH_KEY_BYTES as KEY_BYTES
 from ..protocol import CRASH_OPEN_LENGTH as OPEN_LENGTH
@@ -25,6 +27,8 @@ from ..protocol import DELIMITER
 
 _LENGTH = struct.Struct("<I")
 _ROOM_BYTES = HALF_BYTES - KEY_BYTES - RECORD.size
+#: The file's blocks are allocated in chunks of this size, a multiple of the page's.
+_CHUNK_BYTES = 64 * 1024
 _STATUS = b'"msg_type": "status"'
 #: Limit of displays and all other messages without text, as a multiple of the text's.
 _OTHERS = 4
@@ -36,7 +40,11 @@ Frames = list[bytes]
 
 
 class CrashBuffer:
-    """The newest text of one cell; without a path nothing is kept."""
+    """The newest text of one cell; without a path nothing is kept.
+
+    Blocks of the file are allocated before they are written: a write into a mapped hole of a full disk is a SIGBUS. On a
+    full disk the halves are as large as their blocks, and nothing is kept if there are none.
+    """
 
     def __init__(self, path: str | None) -> None:
         self.header: Any = None
@@ -44,36 +52,49 @@ class CrashBuffer:
         self._key = b""
         self._half = 0
         self._used = {0: 0, HALF_BYTES: 0}
+        self._allocated = {0: 0, HALF_BYTES: 0}
+        self._end = 0
         self._record = 0
         self._stderr: bool | None = None
         self._position = 0
         self._total = 0
         if path is not None:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            os.ftruncate(fd, 2 * HALF_BYTES)
-            self._map = mmap.mmap(fd, 2 * HALF_BYTES)
-            os.close(fd)
+            try:
+                with suppress(OSError):
+                    os.ftruncate(fd, 2 * HALF_BYTES)
+                    self._map = mmap.mmap(fd, 2 * HALF_BYTES)
+                    if not platform.can_allocate_pages(self._map):
+                        platform.allocate_file(fd, 2 * HALF_BYTES)
+                        self._allocated = {0: HALF_BYTES, HALF_BYTES: HALF_BYTES}
+            finally:
+                os.close(fd)
 
     @property
     def is_file_backed(self) -> bool:
         """Return whether the text outlives this process."""
-        return self._map is not None
+        return bool(self._end)
 
     def begin(self, header: Any) -> None:
         """Forget the text; text of another cell follows, which is known by its request's header."""
         self.header, self._total = header, 0
         self._key = str(header.get("msg_id", "")).encode()[:KEY_BYTES]
-        if self._map is not None:
-            self._map[HALF_BYTES : HALF_BYTES + KEY_BYTES] = bytes(KEY_BYTES)
-            self._take_half(0)
+        if self._map is None:
+            return
+        if not all(self._allocated[half] or self._allocate(half, KEY_BYTES) for half in self._allocated):
+            self._end = 0
+            return
+        self._map[HALF_BYTES : HALF_BYTES + KEY_BYTES] = bytes(KEY_BYTES)
+        self._take_half(0)
 
     def add(self, stderr: bool, content: bytes) -> None:  # noqa: FBT001 - a keyword costs time in every print
         """Keep UTF-8 text of the cell; must be called in order of writing."""
-        if self._map is None:
+        if not self._end:
             return
+        assert self._map is not None
         position, size = self._position, len(content)
         self._total += size
-        if stderr is self._stderr and position + size <= self._half + HALF_BYTES:
+        if stderr is self._stderr and position + size <= self._end:
             self._map[position : position + size] = content
             self._position = position + size
         else:
@@ -83,12 +104,39 @@ class CrashBuffer:
         assert self._map is not None
         if self._stderr is not None:
             _LENGTH.pack_into(self._map, self._record + 1, self._position - self._record - RECORD.size)
-        if self._position + RECORD.size + len(content) > self._half + HALF_BYTES:
+        size = RECORD.size + len(content)
+        if not self._has_room(size):
             self._take_half(HALF_BYTES - self._half)
+            if not self._has_room(size):
+                room = self._end - self._position - RECORD.size
+                content = content[-room:] if room > 0 else b""
+        if not content:
+            return
         record = RECORD.pack(stderr, OPEN_LENGTH, self._total - len(content)) + content
         start, end = self._position, self._position + len(record)
         self._map[start:end] = record  # no call follows in which a signal handler could raise
         self._record, self._stderr, self._position = start, stderr, end
+
+    def _has_room(self, size: int) -> bool:
+        """Return whether a record fits into the rest of this half, with new blocks if there are any."""
+        end = self._position + size
+        if end > self._end:
+            self._allocate(self._half, end - self._half)
+            self._end = self._half + self._allocated[self._half]
+        return end <= self._end
+
+    def _allocate(self, half: int, size: int) -> bool:
+        """Allocate blocks for the first bytes of a half; return False if there are none."""
+        assert self._map is not None
+        begin = self._allocated[half]
+        end = min(-(-size // _CHUNK_BYTES) * _CHUNK_BYTES, HALF_BYTES)
+        try:
+            if end > begin:
+                platform.allocate_pages(self._map, half + begin, end - begin)
+                self._allocated[half] = end
+        except OSError:
+            return False
+        return True
 
     def _take_half(self, start: int) -> None:
         assert self._map is not None
@@ -96,6 +144,7 @@ class CrashBuffer:
         self._map[start : start + self._used[start]] = bytes(self._used[start])
         self._map[start : start + len(self._key)] = self._key
         self._half, self._position, self._stderr = start, start + KEY_BYTES, None
+        self._end = start + self._allocated[start]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,33 @@ class ShellSession:
             if _CHANGE_OF_STATE.search(command):
                 sys.stderr.write("changes by cd and set do not last on this system: pass work_dir to the command\n")
             return
-        with tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch) as temporary:
-            state = Path(temporary) / "state"
-            run = command
-            if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
-                Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
-                run = f'. "${_STATE}.sh"'
-            saving = (_SAVE_BEFORE if shell.programs.prefix else "") + _SAVE_STATE
-            text = saving.format(state=_STATE, env=shutil.which("env") or "env", run=run)
-            directory, argv = work_dir or self._find_directory(), platform.default_shell()
-            shell.run_argv([*argv, text, argv[0]], text=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
-            before = _variables(_entries(f"{state}.before")) or env
-            is_saved = self._take_changes(state, before, active, keep_directory=work_dir is not None)
-            if not is_saved and not _EXEC.search(command):
-                sys.stderr.write("the changes by cd and export could not be saved and do not last\n")
+        directory = work_dir or self._find_directory()
+        is_saved = False
+        with ExitStack() as cleanup:
+            try:
+                scratch = cleanup.enter_context(
+                    tempfile.TemporaryDirectory(prefix="command-", dir=shell.scratch, ignore_cleanup_errors=True)
+                )
+                argv = self._argv_with_state(shell, command, Path(scratch) / "state")
+            except OSError:  # the disk is full, or the directory is gone
+                shell.run_argv([*platform.default_shell(), command], text=command, stdin=stdin, cwd=directory, env=env)
+            else:
+                state = Path(scratch) / "state"
+                shell.run_argv(argv, text=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
+                before = _variables(_entries(f"{state}.before")) or env
+                is_saved = self._take_changes(state, before, active, keep_directory=work_dir is not None)
+        if not is_saved and not _EXEC.search(command):
+            sys.stderr.write("the changes by cd and export could not be saved and do not last\n")
+
+    def _argv_with_state(self, shell: Any, command: str, state: Path) -> list[str]:
+        """Return the arguments of a shell that runs a command and saves its state; raise OSError if no file can be written."""
+        run = command
+        if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+            Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
+            run = f'. "${_STATE}.sh"'
+        saving = (_SAVE_BEFORE if shell.programs.prefix else "") + _SAVE_STATE
+        argv = platform.default_shell()
+        return [*argv, saving.format(state=_STATE, env=shutil.which("env") or "env", run=run), argv[0]]
 
     def next_start(self, shell: Any) -> tuple[str | None, dict[str, str]]:
         """Return the next command's directory, None without a ``cd``, and environment."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -55,8 +56,9 @@ class Recorder:
     where cells could change them. A failed write is repeated with the next one: the file is always whole.
     """
 
-    def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES) -> None:
+    def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES, is_reserved: bool = True) -> None:
         self.path = path
+        self._is_reserved = is_reserved
         self._limit = limit_bytes
         self._noting = threading.Lock()
         self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated | LateOutputReported, int]] = {}
@@ -122,7 +124,11 @@ class Recorder:
                     case LateOutputReported() as event:
                         self._add_late(event.execution_id, event.outputs)
             if self._changed:
-                self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, SpooledBytes))
+                with suppress(OSError):  # the spool's disk need not be the notebook's
+                    self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, SpooledBytes))
+                if not self._is_reserved:
+                    make_empty(self.path)
+                    self._is_reserved = True
                 replace_file(self.path, _file(map(self._spool.read, self._pieces())))
                 self._changed = False
         finally:

@@ -19,6 +19,7 @@ from kernelexec.session.cells.result_builder import build_aborted_result, build_
 from kernelexec.session.cells.runner import CellRunner
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope
+from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.text import apply_returns, cut_middle
 
 #: The limits for the output of all remembered executions of a session, in bytes: in memory, and in spill files.
@@ -71,6 +72,7 @@ class CellQueue:
     secrets: SecretStore | None
     dispatch: Callable[[Event], None]
     history: FinishedExecutions
+    notebook_writer: NotebookWriter
     runs: list[CellRun] = field(default_factory=list)
     run_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -140,7 +142,7 @@ class CellQueue:
             if not run.internal:
                 recorded = run.get_recorded_outputs(result)
                 self.dispatch(CellExecuted(self.session, run.masked_cell, result, run.request_id, recorded))
-                result = self.requests.add_journal_note(result)
+                result = self._add_record_notes(result)
         except Exception as exc:  # noqa: BLE001 - raised to the caller
             run.failure, reason = exc, str(exc)
         finally:
@@ -166,7 +168,14 @@ class CellQueue:
         if run.internal:
             return result
         self.dispatch((CellExecuted if was_sent else CellAborted)(self.session, run.masked_cell, result, run.request_id))
-        return self.requests.add_journal_note(result)
+        return self._add_record_notes(result)
+
+    def _add_record_notes(self, result: ExecutionResult) -> ExecutionResult:
+        """Return the result, with notes if the journal does not contain it, or the notebook lacks earlier cells."""
+        result, failure = self.requests.add_journal_note(result), self.notebook_writer.failure
+        if failure is None:
+            return result
+        return replace(result, notes=(*result.notes, f"Not recorded in the notebook yet: {failure}."))
 
     def _add_late_notes(self, result: ExecutionResult) -> ExecutionResult:
         """Add notes with late output of earlier cells, which is not part of this result."""

@@ -7,7 +7,8 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
@@ -280,15 +281,36 @@ def _encode(content: object, most: int) -> bytes:
 
 
 def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool) -> int:
-    """Write into an existing file; return its new size."""
-    fd = open_beneath(target.directory, target.name, _ON | (os.O_APPEND if append else 0))
-    with os.fdopen(fd, "wb") as file:
-        check_plain(os.fstat(fd), spot)
-        if not append:
-            file.truncate(0)
-        file.write(raw)
-        file.flush()
-        return os.fstat(fd).st_size
+    """Write into an existing file; return its new size. A disk without room for all of it leaves the file as it is."""
+    fd = open_beneath(target.directory, target.name, _ON)
+    with os.fdopen(fd, "wb", buffering=0) as file:
+        before = os.fstat(fd)
+        check_plain(before, spot)
+        offset = before.st_size if append else 0
+        try:
+            with _ignore_unsupported():
+                os.posix_fallocate(fd, offset, max(len(raw), 1))
+            file.seek(offset)
+            left = memoryview(raw)
+            while left:
+                left = left[file.write(left) :]
+            file.truncate(offset + len(raw))
+        except OSError:
+            file.truncate(before.st_size)
+            raise
+        return offset + len(raw)
+
+
+@contextmanager
+def _ignore_unsupported() -> Iterator[None]:
+    """Ignore that a file system cannot allocate space: the write shows whether there is enough."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENODEV):
+            raise
+    except AttributeError:  # not on every Unix
+        return
 
 
 def _replace(target: Target, raw: bytes) -> int:

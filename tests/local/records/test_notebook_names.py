@@ -125,11 +125,15 @@ def test_where_no_notebook_can_be_made_a_session_goes_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(session_resources, "make_empty", fail)
     with caplog.at_level(logging.ERROR, logger="kernelexec"), Executor("local", workspace=tmp_path) as mine:
         session = mine.session("s")
         assert session.notebook is None
-        assert session.execute("1 + 1").text == "2\n"
+        result = session.execute("1 + 1")
+        assert result.text == "2\n"
+        note = f"No notebook is recorded: {session.workspace} cannot be written (Read-only file system)."
+        assert result.notes[0] == note
+        assert session.execute("1").notes == ()
     assert [record.message for record in caplog.records] == ["kernelexec.notebook_not_created"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec import AsyncExecutor, AsyncSession
+from kernelexec import AsyncExecutor, AsyncSession, NotebookNotWritten
 from kernelexec.events import DisplayUpdated
 from kernelexec.records.notebook import recorder
 from kernelexec.session import notebook_writer
@@ -124,19 +124,37 @@ def test_a_write_that_fails_is_logged_and_tried_again_with_the_next_and_at_the_c
     async def main(item: AsyncSession, two: AsyncSession) -> None:
         disk.failure = OSError(28, "No space left on device")
         for session in (item, two):
-            assert (await session.execute("1")).ok
-            await session.save_notebook()
+            assert (await session.execute("1")).notes[1:] == ()
+            with pytest.raises(NotebookNotWritten, match=r"\.ipynb cannot be written \(No space left on device\)"):
+                await session.save_notebook()
             assert cells_of(notebook_of(session)) == []
+        assert (await item.execute("2")).notes == ("Not recorded in the notebook yet: No space left on device.",)
         disk.failure = None
-        assert (await item.execute("2")).ok
+        assert (await item.execute("3")).ok
         await item.save_notebook()
-        assert [cell.source for cell in cells_of(notebook_of(item))] == ["1", "2"]
+        assert [cell.source for cell in cells_of(notebook_of(item))] == ["1", "2", "3"]
+        assert (await item.execute("4")).notes == ()
         await two.close()
         assert [cell.source for cell in cells_of(notebook_of(two))] == ["1"]
 
     with caplog.at_level(logging.ERROR, logger="kernelexec"):
         run(tmp_path, main)
     assert [record.message for record in caplog.records] == ["kernelexec.notebook_write_failed"] * 2
+
+
+def test_a_notebook_that_could_not_be_written_is_written_without_a_further_cell(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(item: AsyncSession, _: AsyncSession) -> None:
+        disk.failure = OSError(28, "No space left on device")
+        assert (await item.execute("1")).ok
+        with pytest.raises(NotebookNotWritten):
+            await item.save_notebook()
+        disk.failure = None
+        await until(lambda: bool(cells_of(notebook_of(item))))
+
+    monkeypatch.setattr(notebook_writer, "DELAY_MAX", 0.1)
+    run(tmp_path, main)
 
 
 def text_of(session: AsyncSession) -> str:

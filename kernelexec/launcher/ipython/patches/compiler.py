@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any
 
-from ipykernel.compiler import XCachingCompiler
+from ipykernel.compiler import XCachingCompiler, get_tmp_hash_seed, murmur2_x86
 
 
 class Compiler(XCachingCompiler):
@@ -21,7 +22,10 @@ class Compiler(XCachingCompiler):
 
     def get_code_name(self, raw_code: str, code: str, number: int) -> Any:
         """Return the file name of a cell."""
-        name = super().get_code_name(raw_code, code, number)
+        try:
+            name = super().get_code_name(raw_code, code, number)
+        except OSError:  # no directory for temporary files can be written now; the name is that of no file
+            name = f"{os.environ.get('TMPDIR', '/tmp')}/ipykernel_{os.getpid()}/{murmur2_x86(raw_code, get_tmp_hash_seed())}.py"  # noqa: S108
         modules: dict[str, str] = getattr(inspect, "modulesbyfile", {})
         modules[name] = "__main__"
         return name
