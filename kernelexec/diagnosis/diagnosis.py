@@ -25,7 +25,7 @@ from kernelexec.diagnosis.source import CellSource
 from kernelexec.diagnosis.traceback_lines import SYNTAX, TREE_ERROR, call_lines, group_traceback, is_outside_cell, last_line
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, Stream
 
-_MESSAGE_CHARS, _STDERR_CHARS = 2000, 20_000
+_MESSAGE_CHARS, _STDERR_CHARS, _PATH_CHARS = 2000, 20_000, 300
 #: The end of a failed command's output, which names the cause.
 _ENDING_CHARS = 1000
 #: The limit of call lines; of an endless recursion the first and the last ones are kept.
@@ -46,11 +46,13 @@ def diagnose(
     *,
     limit: str = "",
     networked: bool = True,
+    other_python: str = "",
 ) -> Diagnosis | None:
     """Return the diagnosis of a failed cell; None for one that did not fail. Lines count from the start of the source.
 
     ``cause`` is the cause of the kernel's end during this cell, not before it. ``limit`` is the exceeded memory limit as
-    text, if known; ``networked`` says whether the cell had a network.
+    text, if known; ``networked`` says whether the cell had a network; ``other_python`` is the path of an interpreter that
+    has the missing module.
     """
     if status != "error":
         return None
@@ -71,6 +73,9 @@ def diagnose(
         return _explain_command(exit_code, all_outputs, networked=networked)
     else:
         diagnosis = _explain_exception(error, cell, networked=networked)
+        if error.ename == "ModuleNotFoundError" and other_python.isprintable() and 0 < len(other_python) <= _PATH_CHARS:
+            hint = f"{other_python} has it, but is not the kernel's Python: `sys.executable` is."
+            diagnosis = replace(diagnosis, hints=(*diagnosis.hints, hint))
     last, calls = last_line(error, cell), call_lines(error, cell)
     if len(calls) > _CALLS_MAX:
         calls = calls[: _CALLS_MAX // 2] + calls[-_CALLS_MAX // 2 :]

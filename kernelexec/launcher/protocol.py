@@ -194,6 +194,7 @@ class ReplyMetadata(TypedDict):
     work_dir: str | None
     answer: dict[str, Any] | None
     memory: MemoryReport | None
+    python_with_module: NotRequired[str | None]
     venv: NotRequired[dict[str, Any] | None]
 
 

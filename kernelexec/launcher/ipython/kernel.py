@@ -14,6 +14,7 @@ from traitlets import Instance, Type
 from .. import owner, platform
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
+from ..features.other_pythons import find_python_with
 from ..features.user_namespace import NameChanges
 from ..identity import named_as_base
 from ..output.iopub import OutputStream, Publisher
@@ -177,6 +178,8 @@ class LauncherKernel(IPythonKernel):
             "answer": self.shell.last_answer,
             "memory": self._memory_monitor.end_cell(),
         }
+        if (self.shell.shown_error or {}).get("ename") == "ModuleNotFoundError":
+            entry["python_with_module"] = find_python_with(str(getattr(getattr(sys, "last_value", None), "name", "")))
         if self._new_venv is not None:
             entry["venv"], self._new_venv = self._new_venv, None
         metadata[METADATA_KEY] = entry

@@ -91,6 +91,7 @@ def build_result(
         run.cell.source,
         limit=verdict.memory_limit,
         networked=networked,
+        other_python=str(report.get("python_with_module") or ""),
     )
     return replace(
         _make_result(run, session, epoch, status),  # last, so that its timing includes the work above
