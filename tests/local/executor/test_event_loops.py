@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -10,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 import uvloop
 
 from kernelexec import AsyncExecutor, Closed, InvalidRequest
+from tests.support.paths import ROOT
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 RUNS: dict[str, Run] = {
@@ -64,10 +68,35 @@ def test_two_loops_at_once_in_threads_work(tmp_path: Path) -> None:
     assert values == {"one": EXPECTED, "two": EXPECTED}
 
 
-def test_without_a_loop_of_asyncio_there_is_a_clear_error(tmp_path: Path) -> None:
-    entering = AsyncExecutor("local", workspace=tmp_path).__aenter__()
+NESTED = """
+import asyncio, sys
+from pathlib import Path
+import nest_asyncio2
+from tests.local.executor.test_event_loops import use
+
+nest_asyncio2.apply()
+
+async def main():
+    return asyncio.get_running_loop().run_until_complete(use(Path(sys.argv[1])))
+
+print(asyncio.run(main()))
+"""
+
+
+def test_a_nested_run_of_a_loop_works(tmp_path: Path) -> None:
+    """In a process of its own, since nest_asyncio2 changes asyncio for good."""
+    command = [sys.executable, "-c", NESTED, str(tmp_path)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert process.stdout == f"{EXPECTED}\n", process.stderr
+
+
+def test_trio_is_a_clear_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path):
+            pass
+
     with pytest.raises(InvalidRequest, match="needs an event loop of asyncio"):
-        entering.send(None)  # as trio or another framework drives a coroutine
+        trio.run(main)
 
 
 def test_a_session_before_the_executor_is_open_is_a_clear_error(tmp_path: Path) -> None:
