@@ -241,6 +241,10 @@ class InitReport(TypedDict, total=False):
 _SHELL = "get_ipython()"
 _RUN_COMMAND = f"{_SHELL}.run_command("
 SERVE_PACKAGES_SOURCE = f"{_SHELL}.serve_packages()"
+_SHELL_CALLS = (
+    *(f"{_SHELL}.{name}(" for name in ("run_command", "run_argv", "serve_packages", "save_variables", "load_variables")),
+    *(f"{_SHELL}.display_formatter.format(0)", f"__import__('IPython').{_SHELL}.run_tests("),
+)
 #: Code that loads IPython's display formatters.
 WARM_UP_SOURCE = f"{_SHELL}.display_formatter.format(0) and None"
 
@@ -253,6 +257,11 @@ def run_command_source(command: str, work_dir: str | None, stdin: str | None) ->
 def is_run_command(source: str) -> bool:
     """Return whether code is the call of ``run_command_source``."""
     return source.startswith(_RUN_COMMAND)
+
+
+def is_shell_call(source: object) -> bool:
+    """Return whether code is a call of the launcher's shell by the driver: a command, or an internal request."""
+    return isinstance(source, str) and source.startswith(_SHELL_CALLS)
 
 
 def run_program_source(argv: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
 _BOUND = 60.0
+#: With it ipykernel captures no output of programs.
+_PYTEST = "PYTEST_CURRENT_TEST"
 
 
 class StockKernel:
@@ -60,9 +63,9 @@ def _text_of(msg_type: str, content: Any) -> str:
 @contextmanager
 def stock_kernel(cwd: str | None = None) -> Iterator[StockKernel]:
     """Start ipykernel itself with this interpreter, until the end of the block."""
-    manager = KernelManager(transport="ipc")
+    manager = KernelManager()
     manager._kernel_spec = KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
-    manager.start_kernel(cwd=cwd)
+    manager.start_kernel(cwd=cwd, env={name: value for name, value in os.environ.items() if name != _PYTEST})
     client = manager.blocking_client()
     client.start_channels()
     try:

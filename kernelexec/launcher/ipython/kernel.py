@@ -17,15 +17,16 @@ from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
 from ..features.other_pythons import find_python_with
 from ..features.user_namespace import NameChanges
 from ..identity import named_as_base
-from ..output.iopub import OutputStream, Publisher
+from ..output.iopub import Publisher
 from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
 from ..owner import OwnerLease, notify_ready
 from ..processes import tree
-from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, MemoryReport, ReplyMetadata
+from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, MemoryReport, ReplyMetadata, is_shell_call
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
 from .patches.message_session import pack
+from .patches.task_context import follow_wakers
 from .shell import LauncherShell
 from .shell_channel import ShellChannel
 
@@ -65,13 +66,15 @@ class LauncherKernel(IPythonKernel):
         )
         self._control = ControlRequests(self._context)
         self.control_handlers |= self._control.handlers
-        self._own_streams = (sys.stdout, sys.stderr, sys.displayhook)
+        self._own_streams: tuple[Any, Any, Any] = (sys.stdout, sys.stderr, sys.displayhook)
         self._cpu_before = 0.0
         self._new_venv: dict[str, Any] | None = None
 
     def start(self) -> None:
         """Serve, and report readiness once the loop runs."""
         super().start()
+        loop: Any = self.io_loop
+        follow_wakers(self, loop.asyncio_loop)
         if self.options.token:
             self.shell_stream.io_loop = self.io_loop  # the shutdown handler of ipykernel needs it
             self.shell_stream.on_recv(partial(self.shell_main, None))
@@ -79,6 +82,26 @@ class LauncherKernel(IPythonKernel):
         if self.options.audits_programs:
             self._control.audit.install()
         self.io_loop.add_callback(notify_ready, self.options, self.confinement)
+
+    def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
+        """Note the request that output belongs to; output of threads and programs belongs to the newest cell of code.
+
+        Commands and requests that are no cells cannot cause such output, so it stays with the cell before.
+        """
+        if channel != "shell":
+            super().set_parent(ident, parent, channel)
+            return
+        if is_cell(parent):
+            if self._publisher.pipes.has_output:  # it was written before this cell
+                self._own_streams[0].drain()
+            self.shell.cells_begun += 1
+            super().set_parent(ident, parent, channel)
+            return
+        holders: tuple[Any, ...] = (self.shell.displayhook, self.shell.display_pub, *self._own_streams[:2])
+        headers = [holder._parent_header_global for holder in holders]  # noqa: SLF001 - ipykernel has no other
+        super().set_parent(ident, parent, channel)
+        for holder, header in zip(holders, headers, strict=True):
+            holder._parent_header_global = header  # noqa: SLF001 - as above
 
     def pre_handler_hook(self) -> None:
         """Do nothing: interrupts are ignored outside of cells, since a late one must not cost a reply."""
@@ -126,8 +149,7 @@ class LauncherKernel(IPythonKernel):
         self._publisher.between_cells = False
         self._restore_streams()
         for stream in self._own_streams[:2]:
-            if isinstance(stream, OutputStream):
-                stream.begin_cell()
+            stream.begin_cell()
         header = self.get_parent("shell").get("header", {})
         self._publisher.crash_buffer.begin(header)
         if self.options.replay_bytes and header.get("username") == OWNER_USERNAME:
@@ -137,14 +159,10 @@ class LauncherKernel(IPythonKernel):
         self.shell.prepare_cell()
 
     def _separate_children(self) -> None:
-        """Read the output of programs so far; later output of programs that go on belongs to this cell too."""
+        """Read the output of programs and children so far, and forget orphans that have ended."""
         lingering = tree.has_children()
-        streams = [stream for stream in self._own_streams[:2] if isinstance(stream, OutputStream)]
-        for stream in streams[:1]:  # for both, and for children
-            stream.drain()
+        self._own_streams[0].drain()  # for both streams
         if lingering:
-            for stream in streams:
-                stream.separate_programs()
             tree.reap_adopted()
 
     def _restore_streams(self) -> None:
@@ -241,3 +259,11 @@ class LauncherKernel(IPythonKernel):
         spared = self.shell_stream.running if isinstance(self.shell_stream, ShellChannel) else ()
         self.shell.in_task = True
         return cancel_on_interrupt(future, LauncherShell.run_within.__code__, spared)
+
+
+def is_cell(request: dict[str, Any]) -> bool:
+    """Return whether a request is a cell of code, and not a command, a call of the launcher, or a request of another kind."""
+    if request["header"]["msg_type"] != "execute_request":
+        return False
+    content = request.get("content", {})
+    return not (content.get("silent") or is_shell_call(content.get("code")))

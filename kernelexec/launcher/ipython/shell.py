@@ -50,6 +50,8 @@ class LauncherShell(ZMQInteractiveShell):
     last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
     inner_error: dict[str, Any] | None = None
+    cells_begun = 0
+    """The number of cells of code so far."""
     in_task = False
     """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
 
@@ -234,10 +236,19 @@ class LauncherShell(ZMQInteractiveShell):
         env = self.programs.environment({}) if env is None else env
         self.user_ns["_exit_code"] = self.last_exit_code = None
         self.last_work_dir = cwd or kernel_directory()
-        sink = None if merged else (err or sys.stderr.write)
+        sink, number = None if merged else (err or sys.stderr.write), self.cells_begun
         code = 1
         try:
-            code = RunningCommand(argv, out=out or sys.stdout.write, err=sink, stdin=stdin, cwd=cwd, env=env).run()
+            command = RunningCommand(
+                argv,
+                out=out or sys.stdout.write,
+                err=sink,
+                stdin=stdin,
+                cwd=cwd,
+                env=env,
+                is_newest=lambda: self.cells_begun == number,
+            )
+            code = command.run()
         except KeyboardInterrupt:
             code = 130
             raise

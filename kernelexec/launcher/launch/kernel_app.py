@@ -24,7 +24,6 @@ from ..ipython.kernel import LauncherKernel
 from ..ipython.patches import message_session
 from ..ipython.patches.debugger import leave_out_debugger
 from ..ipython.patches.message_session import LauncherMessageSession
-from ..ipython.patches.thread_context import inherit_context
 from ..ipython.shell import LauncherShell
 from ..output import iopub
 from ..owner import OwnerLease, apply_limits, connection_arguments, exit_with_owner, write_stacks_to
@@ -139,7 +138,6 @@ def main(arguments: list[str]) -> None:
     with connection_arguments(options, arguments) as argv:
         app.initialize(argv)
     sys.argv[0] = str(Path(ipykernel.__file__).parent.with_name("ipykernel_launcher.py"))  # libraries look at its name
-    inherit_context(app.kernel)
     try:
         app.start()
     finally:

@@ -22,63 +22,27 @@ _DISPLAYS = ("display_data", "execute_result", "update_display_data")
 
 
 class CapturedFd:
-    """A descriptor with a pipe behind it, a new one whenever a cell leaves programs running.
+    """A descriptor with a pipe behind it. ``deliver`` gets the written text."""
 
-    ``deliver`` gets the written text, with the header of the cell that has ended, or None for the running one.
-    """
-
-    def __init__(self, fd: int, pipes: PipeReader, deliver: Callable[[Any, str], Any]) -> None:
+    def __init__(self, fd: int, pipes: PipeReader, deliver: Callable[[str], Any]) -> None:
         self._fd = fd
-        self._pipes = pipes
-        self._deliver = deliver
-        self._open_pipes: list[_Pipe] = []
-        self._capture()
-
-    def _capture(self) -> None:
-        self._pipe = pipe = _Pipe()
-        self._open_pipes.append(pipe)
-        os.dup2(pipe.write_fd, self._fd)
+        read_fd, self._write_fd = os.pipe()
+        os.dup2(self._write_fd, fd)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
         def take(content: bytes) -> None:
             if text := decoder.decode(content, final=not content):
-                self._deliver(pipe.parent, text)
-            if not content:
-                self._open_pipes.remove(pipe)
+                deliver(text)
 
-        self._pipes.add(pipe.read_fd, take)
-
-    def rotate(self, parent: Any) -> None:
-        """Open a new pipe, so that later output of running programs belongs to the cell that ends."""
-        if self._read_inode() != self._pipe.inode:
-            return  # the cell redirected the descriptor
-        pipe = self._pipe
-        pipe.parent = parent
-        self._capture()
-        self._pipes.stop_awaiting(pipe.read_fd)
-        os.close(pipe.write_fd)
+        pipes.add(read_fd, take)
 
     def recapture(self) -> None:
-        """Capture the descriptor again if a cell closed it or restored an earlier cell's pipe."""
-        inode = self._read_inode()
-        if inode != self._pipe.inode and (inode is None or any(inode == page.inode for page in list(self._open_pipes))):
-            with suppress(OSError):
-                os.dup2(self._pipe.write_fd, self._fd)
-
-    def _read_inode(self) -> int | None:
+        """Capture the descriptor again if a cell closed it."""
         try:
-            return os.fstat(self._fd).st_ino
+            os.fstat(self._fd)
         except OSError:
-            return None
-
-
-class _Pipe:
-    """A pipe and the cell of its text: the running one for None."""
-
-    def __init__(self) -> None:
-        self.read_fd, self.write_fd = os.pipe()
-        self.inode = os.fstat(self.read_fd).st_ino
-        self.parent: Any = None
+            with suppress(OSError):
+                os.dup2(self._write_fd, self._fd)
 
 
 class PipeReader:
@@ -169,37 +133,36 @@ class PipeReader:
 
 
 class ForkedOutput:
-    """Output of forked children, under the cell that forked them.
+    """Output of forked children.
 
     A child has none of its parent's threads and must take none of its locks, which may be held for ever there. So it only
-    writes lines of JSON into a pipe: the stream's name, the header of the cell, the text.
+    writes lines of JSON into a pipe: the stream's name, and the text.
     """
 
-    def __init__(self, pipes: PipeReader, deliver: Callable[[str, Any, str], Any]) -> None:
+    def __init__(self, pipes: PipeReader, deliver: Callable[[str, str], Any]) -> None:
         out, self._in = os.pipe()
         self._deliver = deliver
         self._rest = b""
         pipes.add(out, self._take)
 
-    def write(self, stream: str, parent: Any, text: str) -> None:
+    def write(self, stream: str, text: str) -> None:
         """Write text; called in a child."""
-        header = {name: parent[name] for name in ("msg_id", "session", "msg_type", "version") if name in parent}
         for start in range(0, len(text), _PIECE_CHARS):
-            line = json.dumps([stream, header, text[start : start + _PIECE_CHARS]], ensure_ascii=False) + "\n"
+            line = json.dumps([stream, text[start : start + _PIECE_CHARS]], ensure_ascii=False) + "\n"
             with suppress(OSError):
                 os.write(self._in, line.encode("utf-8", "backslashreplace"))
 
     def write_message(self, frames: list[bytes]) -> None:
         """Write an exception or display as text, since a child cannot send messages; called in a child."""
-        header, parent, _, content = map(json.loads, frames[(start := frames.index(DELIMITER) + 2) : start + 4])
+        header, _, _, content = map(json.loads, frames[(start := frames.index(DELIMITER) + 2) : start + 4])
         if header["msg_type"] == "error":
-            self.write("stderr", parent, "\n".join(content["traceback"]) + "\n")
+            self.write("stderr", "\n".join(content["traceback"]) + "\n")
         elif header["msg_type"] in _DISPLAYS:
-            self.write("stdout", parent, content["data"].get("text/plain", "") + "\n")
+            self.write("stdout", content["data"].get("text/plain", "") + "\n")
 
     def _take(self, received: bytes) -> None:
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
             with suppress(ValueError, TypeError):
-                stream, parent, text = json.loads(line)
-                self._deliver(stream, parent, text)
+                stream, text = json.loads(line)
+                self._deliver(stream, text)

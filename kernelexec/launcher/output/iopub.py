@@ -206,9 +206,9 @@ class Publisher(IOPubThread):
     async def _run_event_pipe_gc(self) -> None:
         """See above."""
 
-    def _take_from_child(self, stream: str, parent: Any, text: str) -> None:
+    def _take_from_child(self, stream: str, text: str) -> None:
         if stream in self.streams:
-            self.streams[stream].queue(self, parent, text, text.encode("utf-8", "backslashreplace"))
+            self.streams[stream].take(text)
 
     def _setup_xpub_listener(self) -> None:
         self.io_loop.add_handler(self.socket, lambda *_: self._welcome(), self.io_loop.READ)
@@ -351,7 +351,7 @@ class OutputStream(OutStream):
 
     def _write_in_slices(self, publisher: Publisher, string: str) -> int:
         if owner.is_forked_child:
-            publisher.forked_output.write(self.name, self.parent_header, string)
+            publisher.forked_output.write(self.name, string)
         else:
             for start in range(0, len(string), _SLICE_CHARS):
                 self.write(string[start : start + _SLICE_CHARS])
@@ -409,21 +409,17 @@ class OutputStream(OutStream):
         self._original_stdstream_fd = getattr(sys, name).fileno()
         self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
         assert self.pub_thread is not None
-        self._captured_fd = CapturedFd(self._original_stdstream_fd, self.pub_thread.pipes, self._take)
+        self._captured_fd = CapturedFd(self._original_stdstream_fd, self.pub_thread.pipes, self.take)
 
-    def _take(self, parent: Any, text: str) -> None:
+    def take(self, text: str) -> None:
+        """Queue text of a program or of a forked child; it belongs to the newest cell."""
         if self.pub_thread is not None:
-            self.queue(self.pub_thread, parent or self._parent_header_global, text, text.encode())
+            self.queue(self.pub_thread, self._parent_header_global, text, text.encode("utf-8", "backslashreplace"))
 
     def begin_cell(self) -> None:
-        """Capture the descriptor again if an earlier cell replaced it."""
+        """Capture the descriptor again if an earlier cell closed it."""
         if self._captured_fd is not None:
             self._captured_fd.recapture()
-
-    def separate_programs(self) -> None:
-        """Assign later output of running programs to the cell that ends."""
-        if self._captured_fd is not None:
-            self._captured_fd.rotate(self._parent_header_global)
 
     def fileno(self) -> int:
         """Return the captured descriptor, so that what programs and C code write there is output of the cell."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
 from typing import Any
 
 from .. import platform
@@ -28,7 +29,11 @@ _SHELL_SIGNAL_BASE = 128
 
 
 class RunningCommand:
-    """One command. ``out`` and ``err`` get decoded text; with ``err`` None, stderr goes to ``out``."""
+    """One command. ``out`` and ``err`` get decoded text; with ``err`` None, stderr goes to ``out``.
+
+    Text that a background child writes later is passed on in the command's context while ``is_newest`` holds, and without a
+    context after that.
+    """
 
     def __init__(
         self,
@@ -39,7 +44,10 @@ class RunningCommand:
         stdin: str | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
+        is_newest: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_newest = is_newest
+        self._late_context: Context | None = None
         self._mark = secrets.token_hex(16)
         self._argv = argv
         self._sinks = {"stdout": out, "stderr": err}
@@ -152,10 +160,16 @@ class RunningCommand:
         except OSError:
             content = b""
         if text := self._decoders[pipe].decode(content, final=not content):
-            sink(text)
+            self._pass_on(sink, text)
         if not content:
             self._close(pipe)
         return len(content)
+
+    def _pass_on(self, sink: Callable[[str], Any], text: str) -> None:
+        if self._late_context is not None and self._is_newest():
+            self._late_context.run(sink, text)
+        else:
+            sink(text)
 
     def _close(self, pipe: Any) -> None:
         self._selector.unregister(pipe)
@@ -173,7 +187,7 @@ class RunningCommand:
         self._finish()
 
     def _release(self, process: subprocess.Popen[bytes]) -> None:
-        """Have a thread read pipes that a background child still holds, under the cell that started the command."""
+        """Have a thread read pipes that a background child still holds."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, subprocess.Popen):
                 self._selector.unregister(key.fileobj)
@@ -183,6 +197,7 @@ class RunningCommand:
         if not self._selector.get_map():
             self._selector.close()
             return
+        self._late_context = copy_context()
         threading.Thread(target=self._read_on, name=f"output of {process.pid}", daemon=True).start()
 
     def _read_on(self) -> None:

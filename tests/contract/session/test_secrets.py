@@ -132,10 +132,10 @@ def test_output_keeps_its_order_and_nothing_is_lost(watched: Watched) -> None:
 
 
 def test_what_a_thread_says_late_is_masked(watched: Watched) -> None:
-    code = "import threading\ndef late():\n    go.wait()\n    print(s[3:])\n    print(s)\n    done.set()\n"
-    code += "go, done = threading.Event(), threading.Event()\nthreading.Thread(target=late).start()\nprint(s[:3], end='')"
+    code = "import os, threading, time\ndef late():\n    while not os.path.exists('go'):\n        time.sleep(0.01)\n"
+    code += "    print(s[3:])\n    print(s)\nthreading.Thread(target=late).start()\nprint(s[:3], end='')"
     first = watched.run(code)
-    assert watched.run("go.set()\ndone.wait()").ok
+    assert watched.session.execute_command("touch go").ok
     progress = watched.session.wait_for(first.execution_id)
     deadline = time.monotonic() + 20
     while progress.result is not None and MARK not in repr(progress.result.late) and time.monotonic() < deadline:

@@ -15,7 +15,7 @@ from tests.contract.launcher.test_launcher import (
     test_figures_are_shown_without_being_asked_for_and_saved,
     test_output_by_every_way_is_in_its_own_cell,
     test_stdout_and_stderr_keep_their_order,
-    test_what_a_thread_prints_after_its_cell_is_late_and_in_no_other_cell,
+    test_what_a_thread_of_an_earlier_cell_prints_is_in_the_running_cell,
 )
 from tests.contract.session.test_restart import (
     test_a_cell_whose_reply_is_too_large_is_what_its_outputs_say,
@@ -59,7 +59,7 @@ __all__ = [
     "test_wait_returns_early_and_the_cell_goes_on",
     "test_waiting_cells_run_in_the_new_kernel_and_their_state_stays",
     "test_what_a_restart_cost_is_reported_by_the_next_result",
-    "test_what_a_thread_prints_after_its_cell_is_late_and_in_no_other_cell",
+    "test_what_a_thread_of_an_earlier_cell_prints_is_in_the_running_cell",
 ]
 
 

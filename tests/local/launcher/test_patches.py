@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ipykernel.compiler import XCachingCompiler
 from IPython.core.ultratb import AutoFormattedTB
 
@@ -62,18 +60,21 @@ def test_ipython_shows_no_exception_of_a_group() -> None:
     assert "inner" in "\n".join(format_group(group, str, lambda _: None))
 
 
-@pytest.mark.skipif(getattr(sys.flags, "thread_inherit_context", False), reason="threads inherit contexts on this Python")
-def test_threads_and_pools_do_not_inherit_the_context() -> None:
+def test_a_task_keeps_its_first_cell() -> None:
     cell: ContextVar[int] = ContextVar("cell", default=0)
     actual: list[int] = []
 
-    def start() -> None:
-        cell.set(1)
-        thread = threading.Thread(target=lambda: actual.append(cell.get()))
-        thread.start()
-        thread.join()
-        with ThreadPoolExecutor(1) as pool:
-            actual.append(pool.submit(cell.get).result())
+    async def work(queue: asyncio.Queue[int]) -> None:
+        await queue.get()
+        actual.append(cell.get())
 
-    copy_context().run(start)
-    assert actual == [0, 0]
+    async def main() -> None:
+        queue = asyncio.Queue[int]()
+        task = copy_context().run(asyncio.create_task, work(queue))
+        await asyncio.sleep(0)
+        cell.set(1)
+        queue.put_nowait(1)
+        await task
+
+    asyncio.run(main())
+    assert actual == [0]

@@ -13,8 +13,11 @@ import pytest
 from kernelexec import Executor, Session
 from tests.support.command_line import LOCAL, cells_of, kernelexec, script
 
-LATE = "import threading, time\nprint('now')\nthreading.Timer({}, lambda: print({!r})).start()"
-WAITS = "import time; time.sleep(1)"
+LATE = (
+    "import asyncio\nprint('now')\nasync def say(seconds, text):\n    await asyncio.sleep(seconds)\n    print(text)\n"
+    "tasks = [asyncio.create_task(say({}, {!r}))]"
+)
+WAITS = "await asyncio.sleep(1)"
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def test_the_next_result_has_it_as_text_once(session: Session) -> None:
 
 
 def test_later_parts_come_with_later_results(session: Session) -> None:
-    session.execute(f"{LATE.format(0.3, 'one')}\nthreading.Timer(1.6, lambda: print('two')).start()")
+    session.execute(f"{LATE.format(0.3, 'one')}\ntasks.append(asyncio.create_task(say(1.6, 'two')))")
     notes = [session.execute(WAITS).notes for _ in range(2)]
     assert [note.rpartition("\n")[2] for (note,) in notes] == ["one", "two"]
 
@@ -75,7 +78,7 @@ def test_a_cell_without_output_gets_it_too(session: Session) -> None:
 
 
 def test_an_executed_notebook_has_it_below_its_cell_also_after_the_last_one(tmp_path: Path) -> None:
-    file = script(tmp_path, LATE.format(0.3, "late"), f"{WAITS}\n{LATE.format(0.1, 'last')}", "time.sleep(0.5)")
+    file = script(tmp_path, LATE.format(0.3, "late"), f"{WAITS}\n{LATE.format(0.1, 'last')}", "await asyncio.sleep(0.5)")
     done = kernelexec(tmp_path, "run", file, *LOCAL)
     assert done.returncode == 0, done.stderr
     assert [text_of(cell) for cell in cells_of(tmp_path / "given.executed.ipynb")] == ["now\nlate\n", "now\nlast\n", ""]
