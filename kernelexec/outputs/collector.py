@@ -7,6 +7,7 @@ update changes every display of its id and adds none, ``clear_output(wait)`` wai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ _WINDOW_BUDGETS = 4
 #: Messages that an output widget captures, and the widgets of one cell that are kept apart.
 _CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
 _CAPTURES_MAX = 64
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 #: A longer display id is replaced by its hash, since ids are kept for the life of a kernel.
 _ID_CHARS = 256
 _TRACEBACK_BYTES, _EVALUE_BYTES, _ENAME_BYTES = 256 * 1024, 64 * 1024, 1024
@@ -145,7 +147,7 @@ class Collector:
 
     def outputs(self) -> tuple[Output, ...]:
         """Return the outputs so far, in order; consecutive streams of one name are joined."""
-        return self._make_outputs(lambda entry: entry.output, _read_capture)
+        return self._make_outputs(self._read_display, _read_capture)
 
     def recorded_outputs(self) -> tuple[Output, ...]:
         """Return the outputs so far for records: displays that the result cuts are whole, captured output is the widget's."""
@@ -171,6 +173,14 @@ class Collector:
                 case TextRun() if text := entry.text():
                     outputs.append(Stream(entry.name, text))
         return tuple(outputs)
+
+    def _read_display(self, entry: DisplayEntry) -> Output | None:
+        """Return a display of the result; a widget's plain text is that of its present state, not of its first one."""
+        output = entry.output
+        view = output.data.get(_WIDGET_VIEW) if output is not None and self.uses_widgets else None
+        if output is None or not isinstance(view, dict) or not (text := self.widgets.describe(str(view.get("model_id")))):
+            return output
+        return replace(output, data={**output.data, "text/plain": text})
 
     def since(self, cursor: int) -> tuple[tuple[Output, ...], int, int]:
         """Return the outputs after ``cursor``, the new cursor, and the bytes that are no longer in memory."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelexec.outputs.bundles import estimate_size
+from kernelexec.results.readable import describe_widget
 from kernelexec.text import clean
 
 #: The bounds of all states of a kernel, in widgets and in bytes of text; further ones are not followed.
@@ -41,6 +42,10 @@ class WidgetStates:
                 attributes[str(name)] = clean(value)
                 self._sizes[comm_id, name] = size
                 self._bytes += grown
+
+    def describe(self, comm_id: str) -> str:
+        """Return the text of a widget and of those in it; an empty one if it has none."""
+        return describe_widget(self._states, comm_id)
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata ``widgets`` of a notebook, by the schema of Jupyter widgets; an empty one without widgets."""

@@ -15,6 +15,7 @@ _NO_TEXT = re.compile(r"<[\w.<>]+ (?:object(?: at 0x[0-9a-f]+)?|at 0x[0-9a-f]+)>
 #: The beginning of HTML or SVG that is read, in characters.
 _MARKUP_CHARS = 1_000_000
 _BOKEH_LOADER = "application/vnd.bokehjs_load.v0+json"
+_JSON = ("application/json", "application/geo+json")
 _BLANKS = re.compile(r"\s+")
 #: The characters of an address that are shown.
 _ADDRESS_CHARS = 200
@@ -24,8 +25,8 @@ _LINES = frozenset(
     re.findall(
         r"\w+",
         """
-    address article blockquote br caption dd desc div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li main
-    nav ol p pre section table tbody text tfoot thead title tr ul
+    address article blockquote br button caption dd desc details div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5
+    h6 header hr legend li main nav ol option p pre section select summary table tbody text textarea tfoot thead title tr ul
     """,
     )
 )
@@ -51,7 +52,9 @@ def _read_candidates(data: Mapping[str, Any]) -> Iterator[str | None]:
     yield describe_chart(data)
     yield None if plain is None or _NO_TEXT.fullmatch(plain.strip()) else plain
     yield from (texts.get(mime) for mime in ("text/markdown", "text/latex"))
-    yield json.dumps(data["application/json"], ensure_ascii=False) if "application/json" in data else None
+    yield from (
+        json.dumps(data[mime], ensure_ascii=False) for mime in ("application/json", "application/geo+json") if mime in data
+    )
     yield from (read_markup(texts.get(mime, "")[:_MARKUP_CHARS]) or None for mime in ("text/html", "image/svg+xml"))
     yield plain
 

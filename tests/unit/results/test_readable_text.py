@@ -81,6 +81,11 @@ DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
     "html without text": ({"text/plain": OBJECT, "text/html": "<div class='map'></div>"}, OBJECT),
     "a script": ({"text/html": "<script>load()</script><style>a{}</style> "}, ""),
     "Bokeh's loader": ({"application/javascript": "load()", "application/vnd.bokehjs_load.v0+json": ""}, ""),
+    "geo+json": ({"text/plain": OBJECT, "application/geo+json": {"type": "Point"}}, '{"type": "Point"}'),
+    "parts of a page": (
+        {"text/html": "<details><summary>S</summary>T</details><select><option>a<option>b</select><textarea>t</textarea>"},
+        "S\nT\na\nb\nt",
+    ),
     "a sound": (
         {
             "text/plain": OBJECT,
