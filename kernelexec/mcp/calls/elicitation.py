@@ -56,7 +56,7 @@ class Elicitation:
         self._began = time.monotonic()
 
     @property
-    def elapsed(self) -> float:
+    def seconds(self) -> float:
         """The seconds since the start of the call."""
         return time.monotonic() - self._began
 
@@ -68,7 +68,7 @@ class Elicitation:
 
     async def report(self, state: str) -> None:
         """Report progress to the client, if it sent a progress token: seconds since the start of the call, and its state."""
-        elapsed = self.elapsed
+        elapsed = self.seconds
         await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {state}" if state else ""))
 
     @asynccontextmanager
@@ -77,7 +77,7 @@ class Elicitation:
 
         async def run() -> None:
             for seconds in generate_report_times(interval):
-                if (left := seconds - self.elapsed) > 0:
+                if (left := seconds - self.seconds) > 0:
                     await anyio.sleep(left)
                     await self.report(state)
 

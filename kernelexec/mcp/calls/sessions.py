@@ -271,7 +271,7 @@ class SessionService:
         """
         deadline = time.monotonic() + self.check_wait(options.wait)
         elicitation = options.elicitation
-        began = time.monotonic() - (0.0 if elicitation is None else elicitation.elapsed)
+        began = time.monotonic() - (0.0 if elicitation is None else elicitation.seconds)
         report_times = generate_report_times(self.interval)
         report_at = began + next(report_times)
         read_to, last_line, over = cursor, "", False
