@@ -128,7 +128,7 @@ def test_a_display_is_readable(data: dict[str, Any], text: str) -> None:
 HOSTILE = ["<", "<!--", "<a ", "<![CDATA[", "&", "<p>", "<a b='", "<a b=c ", "<script>", "</", "<td>", "<!-- -->"]
 
 
-@pytest.mark.parametrize("markup", [piece * (10**6 // len(piece)) for piece in HOSTILE], ids=HOSTILE)
+@pytest.mark.parametrize("markup", [piece * (200_000 // len(piece)) for piece in HOSTILE], ids=HOSTILE)
 def test_any_markup_is_read_to_its_end(markup: str) -> None:
     """A quadratic reader, such as Python's, needs longer than a test may take."""
     assert len(output_text([DisplayData({"text/plain": OBJECT, "text/html": markup})])) <= len(markup) + 1
