@@ -45,11 +45,56 @@ class CodeCell:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """What a command has of its own: variables, an account, and standard streams of bytes, which are not part of the cell."""
+
+    env: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+    user: str | None = None
+    owner_runs: bool = False
+    """Whether kernels cannot run processes as another user, so that the owner runs the command."""
+    stdin_sha256: str | None = None
+    """The digest of bytes for its standard input."""
+    returns_bytes: bool = False
+    """Whether a function of the caller gets its standard output."""
+
+    @property
+    def process(self) -> protocol.CommandProcess:
+        """The options as the launcher gets them."""
+        return {
+            "env": dict(self.env),
+            "user": self.user,
+            "owner_runs": self.owner_runs,
+            "reads_owner": self.stdin_sha256 is not None,
+            "writes_owner": self.returns_bytes,
+        }
+
+    @property
+    def omissions(self) -> str:
+        """What records do not have of such a command, in words; empty if they have all of it."""
+        has_parts = ("environment variables", bool(self.env)), ("binary standard input", self.stdin_sha256 is not None)
+        return " and ".join(label for label, is_used in has_parts if is_used)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the options as JSON types: of variables the names only, because values may be secrets."""
+        fields = {name: getattr(self, name) for name in ("user", "owner_runs", "stdin_sha256", "returns_bytes")}
+        return {"env": [name for name, _ in self.env], **{name: value for name, value in fields.items() if value}}
+
+    @classmethod
+    def from_record(cls, fields: object) -> CommandOptions | None:
+        """Read the return value of ``to_record``, without the values of variables; None for any other value."""
+        if not isinstance(fields, dict) or not isinstance(names := fields.get("env"), list):
+            return None
+        user, digest = (value if isinstance(value := fields.get(key), str) else None for key in ("user", "stdin_sha256"))
+        owner_runs, returns_bytes = (fields.get(key) is True for key in ("owner_runs", "returns_bytes"))
+        return cls(tuple((str(name), "") for name in names), user, owner_runs, digest, returns_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class ShellCell:
     """A shell command: ``source`` is its text in a notebook, ``command`` the text for the shell.
 
-    A ``persistent`` command keeps its ``cd`` and ``export`` for the next one; only such a command can have ``work_dir``
-    and ``stdin``.
+    A ``persistent`` command keeps its ``cd`` and ``export`` for the next one; only such a command can have ``work_dir``,
+    ``stdin`` and ``options``.
     """
 
     source: str
@@ -58,6 +103,7 @@ class ShellCell:
     work_dir: str | None = None
     stdin: str | None = None
     language: str = "python"
+    options: CommandOptions | None = None
     original: Cell | None = None
 
     @property
@@ -70,7 +116,8 @@ class ShellCell:
         """The code that the kernel runs for this command."""
         if not self.persistent:
             return self.source
-        return protocol.run_command_source(self.command, self.work_dir, self.stdin)
+        process = None if self.options is None else self.options.process
+        return protocol.run_command_source(self.command, self.work_dir, self.stdin, process)
 
 
 Cell = CodeCell | ShellCell
@@ -85,7 +132,10 @@ def fingerprint(cell: Cell) -> str:
     """Return a digest that is equal for requests of the same cell, and for no others."""
     if cell.original is not None:
         return fingerprint(cell.original)
-    text = json.dumps([type(cell).__name__, *dataclasses.astuple(cell)[:-1]])
+    values = list(dataclasses.astuple(cell)[:-1])
+    if isinstance(cell, ShellCell):
+        values[-1:] = [] if cell.options is None else [cell.options.to_record()]
+    text = json.dumps([type(cell).__name__, *values])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -104,7 +154,9 @@ def parse(source: str, *, limit_bytes: int) -> Cell:
     return CodeCell(source)
 
 
-def make_command_cell(text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: int) -> ShellCell:
+def make_command_cell(
+    text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: int, options: CommandOptions | None = None
+) -> ShellCell:
     """Return the cell of a command that keeps its ``cd`` and ``export`` for the next one.
 
     Raises:
@@ -113,7 +165,8 @@ def make_command_cell(text: str, *, work_dir: str | None, stdin: str | None, lim
     check(text, limit_bytes=limit_bytes, label="command")
     if stdin is not None:
         check(stdin, limit_bytes=limit_bytes, label="stdin")
-    return ShellCell(_BASH_MAGIC + text, text, persistent=True, work_dir=work_dir, stdin=stdin, language="bash")
+    source = _BASH_MAGIC + text
+    return ShellCell(source, text, persistent=True, work_dir=work_dir, stdin=stdin, language="bash", options=options)
 
 
 def make_node_cell(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
@@ -153,7 +206,8 @@ def with_source(cell: Cell, text: str, *, limit_bytes: int) -> Cell:
         case ShellCell(persistent=True, language="javascript"):
             replacement = make_node_cell(text, stdin=cell.stdin, limit_bytes=limit_bytes)
         case ShellCell(persistent=True):
-            replacement = make_command_cell(text, work_dir=cell.work_dir, stdin=cell.stdin, limit_bytes=limit_bytes)
+            plain = make_command_cell(text, work_dir=cell.work_dir, stdin=cell.stdin, limit_bytes=limit_bytes)
+            replacement = dataclasses.replace(plain, options=cell.options)
         case CodeCell(language=language) if language != "python":
             check(text, limit_bytes=limit_bytes)
             replacement = CodeCell(text, language)
@@ -172,12 +226,13 @@ def from_record(fields: Mapping[str, Any]) -> Cell:
     if fields["kind"] != "command":
         check(source, limit_bytes=limit_bytes)
         return CodeCell(source, str(fields["language"]))
-    options = {name: fields[name] if isinstance(fields.get(name), str) else None for name in ("work_dir", "stdin")}
+    work_dir, stdin = (fields[name] if isinstance(fields.get(name), str) else None for name in ("work_dir", "stdin"))
     if fields["lasts"] is not True:
         return parse(source, limit_bytes=limit_bytes)
     if source.startswith(_NODE_MAGIC):
-        return make_node_cell(source.removeprefix(_NODE_MAGIC), stdin=options["stdin"], limit_bytes=limit_bytes)
-    return make_command_cell(source.removeprefix(_BASH_MAGIC), **options, limit_bytes=limit_bytes)
+        return make_node_cell(source.removeprefix(_NODE_MAGIC), stdin=stdin, limit_bytes=limit_bytes)
+    options, text = CommandOptions.from_record(fields.get("options")), source.removeprefix(_BASH_MAGIC)
+    return make_command_cell(text, work_dir=work_dir, stdin=stdin, limit_bytes=limit_bytes, options=options)
 
 
 def check(source: object, *, limit_bytes: int, label: str = "code") -> None:

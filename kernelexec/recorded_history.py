@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
+from kernelexec.cells import CommandOptions
 from kernelexec.results import Interrupted, Snapshot
 
 _BASH, _NODE = "%%bash\n", "%%script node\n"
@@ -18,9 +19,9 @@ class RecordedCell:
     """A cell that was run before, or was queued.
 
     ``kind`` names the call: ``code`` is ``execute``, ``command`` is ``execute_command`` (``source`` is then the command
-    itself, with ``work_dir`` and ``stdin``). ``interrupted`` is the reason of an early end, ``ended_kernel`` whether its
-    kernel ended with it, ``seconds`` its duration, ``ename`` the exception that ended it, ``may_fail`` whether it was
-    meant to raise.
+    itself, with ``work_dir``, ``stdin`` and ``user``; ``omissions`` names its other options). ``interrupted`` is the reason
+    of an early end, ``ended_kernel`` whether its kernel ended with it, ``seconds`` its duration, ``ename`` the exception that
+    ended it, ``may_fail`` whether it was meant to raise.
     """
 
     source: str
@@ -28,6 +29,8 @@ class RecordedCell:
     language: str = "python"
     work_dir: str | None = None
     stdin: str | None = None
+    user: str | None = None
+    omissions: str = ""
     status: RecordedStatus = None
     interrupted: Interrupted | None = None
     ended_kernel: bool = False
@@ -73,6 +76,8 @@ class History:
 def restore_call(cell: RecordedCell, entry: Mapping[str, Any]) -> RecordedCell:
     """Return the call of a command of the session's shell, from its recorded cell and metadata."""
     metadata = {key: entry[key] for key in ("work_dir", "stdin") if isinstance(entry.get(key), str)}
+    if (options := CommandOptions.from_record(entry.get("options"))) is not None:
+        cell = replace(cell, user=options.user, omissions=options.omissions)
     if cell.source.startswith(_NODE):
         return replace(cell, source=cell.source.removeprefix(_NODE), language="javascript", **metadata)
     return replace(cell, source=cell.source.removeprefix(_BASH), kind="command", language="python", **metadata)

@@ -15,7 +15,7 @@ import anyio
 
 from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnswering
-from kernelexec.kernel.execution import End, Execution, InputRequestMessage
+from kernelexec.kernel.execution import CommandRequestMessage, End, Execution, InputRequestMessage
 from kernelexec.kernel.wire.channels import Channel
 from kernelexec.kernel.wire.connect import Connector
 from kernelexec.kernel.wire.messages import Message, MessageSession
@@ -62,6 +62,10 @@ class KernelClient:
         self._replies: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._is_finished = False
         self._is_closing = False
+        self._request_handlers: dict[str, Callable[[dict[str, Any], Execution | None], None]] = {
+            protocol.COMMAND: self._on_command_request,
+            protocol.INPUT: self._on_input_request,
+        }
 
     async def connect(self, connector: Connector, *, only: str | None = None) -> None:
         """Open the channels (``only`` one of them) and wait until iopub is subscribed. The caller bounds the wait.
@@ -218,6 +222,10 @@ class KernelClient:
         """Answer an input request of a cell; None is no answer, and the ``reason`` for that."""
         self.send_nowait(protocol.INPUT_REQUEST, name=request.name, text=text, why=reason)
 
+    def answer_command(self, request: CommandRequestMessage, **answer: Any) -> None:  # noqa: ANN401 - JSON types
+        """Answer a request of a command; an empty answer ends the part that it asks for."""
+        self.send_nowait(protocol.COMMAND_REQUEST, name=request.name, **answer)
+
     def mask(self, secrets: SecretStore) -> None:
         """Mask secrets in everything that the kernel sends from now on."""
         self.session.secrets = secrets
@@ -271,8 +279,8 @@ class KernelClient:
             self._on_metadata({protocol.METADATA_KEY: {"token": message.content.get("token"), key: message.content}})
             return
         execution = self._executions.get(message.parent_id)
-        if message.msg_type == protocol.INPUT:
-            self._on_input_request(InputRequestMessage.of(message.content), execution)
+        if (answer := self._request_handlers.get(message.msg_type)) is not None:
+            answer(message.content, execution if execution is not None and execution.end is None else None)
             return
         if (resumed := self._resumed.get(message.parent_id)) is not None:
             self._on_replay(resumed, message)
@@ -287,12 +295,21 @@ class KernelClient:
                 self._late[execution.msg_id] = execution
             execution.on_output(message.msg_type, message.content, message.dropped_bytes)
 
-    def _on_input_request(self, request: InputRequestMessage, execution: Execution | None) -> None:
-        """Hand an input request to the execution's callback; without one, answer that there is no answer."""
-        if execution is not None and execution.on_input_request is not None and execution.end is None:
+    def _on_input_request(self, content: dict[str, Any], execution: Execution | None) -> None:
+        """Hand an input request to the running execution's callback; without one, answer that there is no answer."""
+        request = InputRequestMessage.of(content)
+        if execution is not None and execution.on_input_request is not None:
             execution.on_input_request(request)
         else:
             self.answer(request, None, "no client can answer")
+
+    def _on_command_request(self, content: dict[str, Any], execution: Execution | None) -> None:
+        """Hand a request of a command to the running execution's callback; without one, end the part that it asks for."""
+        request = CommandRequestMessage.of(content)
+        if execution is not None and execution.on_command_request is not None:
+            execution.on_command_request(request)
+        else:
+            self.answer_command(request)
 
     def _on_replay(self, execution: Execution, message: Message) -> None:
         """Take a report on output that is published again: its beginning with the reply so far, or a gap in it."""

@@ -54,6 +54,8 @@ class Execution:
         self._left_out_bytes = 0
         self.on_input_request: OnInputRequest | None = None
         """The function that gets the cell's input requests; without one they are answered with no input."""
+        self.on_command_request: OnCommandRequest | None = None
+        """The function that gets the requests of a command of which the owner has a part."""
         self._turn = asyncio.Event()
         """Set at the end, at a request to interrupt, and at the end of the time of `wait_for_turn`."""
         self._timer: asyncio.TimerHandle | None = None
@@ -209,4 +211,21 @@ class InputRequestMessage:
         return cls(name[:_NAME_CHARS], prompt[:_PROMPT_CHARS], content.get("password") is True)
 
 
+@dataclass(frozen=True, slots=True)
+class CommandRequestMessage:
+    """One request of a command to its owner, under the name that the kernel chose for it."""
+
+    name: str
+    action: str
+    content: str
+    """Bytes in base64."""
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Self:
+        """Read a message, whatever it holds; the connection bounds its size."""
+        name, action, text = (str(content.get(key, "")) for key in ("name", "action", "content"))
+        return cls(name[:_NAME_CHARS], action[:_NAME_CHARS], text)
+
+
 OnInputRequest = Callable[[InputRequestMessage], None]
+OnCommandRequest = Callable[[CommandRequestMessage], None]

@@ -12,6 +12,7 @@ from typing import Any
 from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
+from kernelexec.errors import ContainerGone
 from kernelexec.kernel.execution import Execution
 from kernelexec.kernel.interrupts import Interrupter
 from kernelexec.kernel.launcher_reports import ConfinementReport
@@ -20,7 +21,15 @@ from kernelexec.kernel.startup import KernelStarter
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector, Displays, WidgetStates
 from kernelexec.policy import CommandRules, Refusal
-from kernelexec.provisioning import Backend, Handover, InstalledSpec, LocalBackend, RuntimeDirectory
+from kernelexec.provisioning import (
+    Backend,
+    Handover,
+    InstalledSpec,
+    LocalBackend,
+    RunningUserCommand,
+    RuntimeDirectory,
+    UserCommand,
+)
 from kernelexec.results.environments import venv_note
 from kernelexec.secrets import SecretStore
 
@@ -110,6 +119,16 @@ class Kernel(KernelProcess):
         execution = self.client.submit(code, collector, late, counted=counted, msg_id=msg_id, asks=asks and not installed)
         execution.keeps_late_output = installed
         return execution
+
+    async def start_command(self, command: UserCommand) -> RunningUserCommand:
+        """Start a command of a session as another user than the kernel's.
+
+        Raises:
+            EngineFailed: the container engine does not start it.
+        """
+        if self.provisioner is None:
+            raise ContainerGone("The container is gone.")
+        return await self.provisioner.start_command(command)
 
     def confirms_state(self, execution: Execution) -> bool:
         """Return whether the reply carries the token of this process's launcher, so that the state is certainly kept."""

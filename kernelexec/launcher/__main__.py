@@ -7,6 +7,8 @@
 - ``--forkserver FD MODULE...`` imports the modules and forks kernels on request of the process at the other end of FD.
 - ``--container-init SOCKET -f CONNECTION_FILE`` forks one kernel, and others on request of the process that listens at SOCKET.
 - ``--one-shot DIRECTORY`` does one task that a file in the directory describes, and ends.
+- ``--user-command NAMES COMMAND`` runs a shell command as this process's user, with the user's own HOME, USER and LOGNAME
+  unless they are among the comma-separated names; ``--end-command MARK`` ends all processes of a command.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ programs = {
     protocol.FORKSERVER_FLAG: "launch.forkserver",
     protocol.CONTAINER_INIT_FLAG: "launch.container_init",
     protocol.ONE_SHOT_FLAG: "launch.one_shot_task",
+    protocol.USER_COMMAND_FLAG: "launch.user_command",
+    protocol.END_COMMAND_FLAG: "launch.user_command",
 }
 flag, *arguments = sys.argv[1:] or [""]
 name = programs.get(flag, "launch.kernel_app")
@@ -36,5 +40,7 @@ program = import_module(f"{here.name}.{name}")
 
 if name == "launch.guard":
     program.main(arguments, alone=flag == protocol.GUARD_ALONE_FLAG)
+elif name == "launch.user_command":
+    program.main(flag, arguments)
 else:
     program.main(sys.argv[1:] if name == "launch.kernel_app" else arguments)

@@ -42,7 +42,7 @@ def _import_optional(name: str) -> Any:
 
 
 #: None on Windows.
-fcntl, resource, termios = _import_optional("fcntl"), _import_optional("resource"), _import_optional("termios")
+fcntl, pwd, resource, termios = map(_import_optional, ("fcntl", "pwd", "resource", "termios"))
 fork: Any = getattr(os, "fork", None)
 
 

@@ -8,7 +8,7 @@ are these channels:
 | driver | every launcher process | environment variable ``KERNELEXEC_LAUNCH`` | ``LaunchOptions`` as JSON |
 | launcher | driver | FIFO ``LaunchOptions.ready`` | ``ReadyMessage``, one line of JSON |
 | driver | kernel | control channel | ``*_REQUEST``; a request with a reply is answered by ``reply_type`` |
-| kernel | driver | iopub | ``MEMORY``, ``PROGRAM``, ``INPUT``, ``REPLAY_BEGIN``, ``REPLAY_GAP`` |
+| kernel | driver | iopub | ``MEMORY``, ``PROGRAM``, ``COMMAND``, ``INPUT``, ``REPLAY_BEGIN``, ``REPLAY_GAP`` |
 | kernel | driver | metadata of ``execute_reply`` | ``ReplyMetadata`` under ``METADATA_KEY`` |
 | kernel | driver | mapped file ``LaunchOptions.crash_buffer`` | the newest text of the running cell: ``CRASH_RECORD`` |
 | driver | kernel | code of ``execute_request`` | the calls that ``*_source`` builds |
@@ -25,7 +25,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 # Command line of the launcher: ``python <launcher> FLAG ARGUMENT...``; without a flag the arguments are a kernel's.
 GUARD_FLAG = "--guard"
@@ -35,6 +35,8 @@ CONFINED_FLAG = "--confined"
 FORKSERVER_FLAG = "--forkserver"
 CONTAINER_INIT_FLAG = "--container-init"
 ONE_SHOT_FLAG = "--one-shot"
+USER_COMMAND_FLAG = "--user-command"
+END_COMMAND_FLAG = "--end-command"
 
 # Environment variables.
 LAUNCH_OPTIONS_VARIABLE = "KERNELEXEC_LAUNCH"
@@ -54,6 +56,7 @@ METADATA_KEY = "kernelexec"
 
 # Requests on the control channel.
 CANCEL_REQUEST = "kernelexec_cancel_request"
+COMMAND_REQUEST = "kernelexec_command_request"
 ENTER_REQUEST = "kernelexec_enter_request"
 ENVIRONMENT_REQUEST = "kernelexec_environment_request"
 FINGERPRINT_REQUEST = "kernelexec_fingerprint_request"
@@ -70,6 +73,8 @@ VERDICT_REQUEST = "kernelexec_verdict_request"
 MEMORY = "kernelexec_memory"
 #: A cell is about to start a program: ``words`` or ``text``, ``name``, ``token``; answered by ``VERDICT_REQUEST``.
 PROGRAM = "kernelexec_program"
+#: A command needs its owner: ``name``, ``token`` and an ``action`` of ``CommandAction``; answered by ``COMMAND_REQUEST``.
+COMMAND = "kernelexec_command"
 #: A cell asks for input: ``name``, ``prompt``, ``password``, ``token``; answered by ``INPUT_REQUEST``.
 INPUT = "kernelexec_input"
 #: The kept messages of the newest cell follow: ``reply`` and ``metadata`` of the cell, or None while it runs.
@@ -198,6 +203,27 @@ class ReplyMetadata(TypedDict):
     venv: NotRequired[dict[str, Any] | None]
 
 
+class CommandProcess(TypedDict):
+    """The process of a command where it differs from other commands of its session's shell."""
+
+    env: dict[str, str]
+    """Further variables."""
+    user: str | None
+    """Name or number of the account that it runs as, if it is not the kernel's own."""
+    owner_runs: bool
+    """Whether the owner alone can run processes as another user."""
+    reads_owner: bool
+    """Whether its standard input comes from the owner in pieces."""
+    writes_owner: bool
+    """Whether its standard output goes to the owner as bytes."""
+
+
+#: ``read`` is answered by the next bytes of the standard input (``content`` in base64, ``more``), ``write`` takes bytes of the
+#: standard output (``content``) and is answered by whether more is wanted (``more``), ``run`` runs the command as its user
+#: (answered by ``exit_code``) and ``end`` ends that process.
+CommandAction = Literal["read", "write", "run", "end"]
+
+
 class Fork(TypedDict):
     """A kernel that the fork server or the container's init forks."""
 
@@ -249,9 +275,10 @@ _SHELL_CALLS = (
 WARM_UP_SOURCE = f"{_SHELL}.display_formatter.format(0) and None"
 
 
-def run_command_source(command: str, work_dir: str | None, stdin: str | None) -> str:
+def run_command_source(command: str, work_dir: str | None, stdin: str | None, process: CommandProcess | None) -> str:
     """Return code that runs a command in the session's shell."""
-    return f"{_RUN_COMMAND}{command!r}, work_dir={work_dir!r}, stdin={stdin!r})"
+    options = "" if process is None else f", process={process!r}"
+    return f"{_RUN_COMMAND}{command!r}, work_dir={work_dir!r}, stdin={stdin!r}{options})"
 
 
 def is_run_command(source: str) -> bool:

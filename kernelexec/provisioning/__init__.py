@@ -10,7 +10,7 @@ from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.provisioning.launch.installed import InstalledSpec
 from kernelexec.provisioning.launch.kernelspec import create_provisioner
-from kernelexec.provisioning.provisioner import KernelexecProvisioner
+from kernelexec.provisioning.provisioner import KernelexecProvisioner, RunningUserCommand, UserCommand
 from kernelexec.provisioning.runtime.discovery import Handover
 from kernelexec.provisioning.runtime.kernel_directory import Connection, RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.locations import load_identity, new_root
@@ -24,8 +24,10 @@ __all__ = [
     "KernelSpec",
     "KernelexecProvisioner",
     "LocalBackend",
+    "RunningUserCommand",
     "RuntimeDirectory",
     "Transport",
+    "UserCommand",
     "backend_for",
     "create_provisioner",
     "explain_unavailable",

@@ -92,6 +92,20 @@ def is_root() -> bool:
     return PLATFORM.has_user_ids and os.geteuid() == 0
 
 
+def find_uid(user: str) -> int | None:
+    """Return the user id of an account by its name or number; None if this machine does not know the name."""
+    if user.isdecimal():
+        return int(user)
+    if not PLATFORM.has_user_ids:
+        return None
+    import pwd  # noqa: PLC0415 - not on Windows
+
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
 def lock(fd: int, *, shared: bool = False) -> None:
     """Lock an open file, without waiting, until it is closed or this process ends. Windows has no shared locks.
 

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
+from kernelexec.errors import EngineRefused
 from kernelexec.events import KernelContainer
 from kernelexec.provisioning.runtime.processes import is_descendant
 from kernelexec.results import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class UserCommand:
+    """A shell command, and how its process differs from the kernel's."""
+
+    command: str
+    user: str
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str
+
+
+class RunningUserCommand(Protocol):
+    """A started command. Its calls block: they are made in threads."""
+
+    def transfer(self, stdin: bytes, take: Callable[[str, bytes], bool]) -> int:
+        """Feed the standard input, pass on pieces of ``stdout`` and ``stderr`` until both have ended; return the exit code.
+
+        A stream ends early once ``take`` returns False.
+        """
+
+    def kill(self) -> None:
+        """End all processes of the command."""
+
+    def disconnect(self) -> None:
+        """End ``transfer``, whatever the command does."""
 
 
 class KernelexecProvisioner(KernelProvisionerBase):
@@ -99,6 +130,14 @@ class KernelexecProvisioner(KernelProvisionerBase):
             LimitRefused: the limits cannot be changed, and are as before.
             EngineUnavailable: it is unknown whether they have changed.
         """
+
+    async def start_command(self, command: UserCommand) -> RunningUserCommand:
+        """Start a command as another user than the kernel's; the runner of cells calls it where the kernel itself cannot.
+
+        Raises:
+            EngineFailed: the command cannot be started.
+        """
+        raise EngineRefused(f"Commands cannot run as the user {command.user} here.")
 
     async def rename(self, session: str, workspace: str) -> None:
         """Name the kernel's container after the session that takes it from the pool; ``Kernel`` calls it once, then."""

@@ -224,7 +224,9 @@ class _Player:
         """Execute a recorded cell."""
         timeout = self._timeout_for(cell.seconds)
         if cell.kind == "command":
-            return await self._session.execute_command(cell.source, timeout=timeout, work_dir=cell.work_dir, stdin=cell.stdin)
+            return await self._session.execute_command(
+                cell.source, timeout=timeout, work_dir=cell.work_dir, stdin=cell.stdin, user=cell.user
+            )
         return await self._session.execute(cell.source, language=cell.language, stdin=cell.stdin, timeout=timeout)
 
     def _judge_result(self, cell: RecordedCell, result: ExecutionResult) -> tuple[Outcome, str | None]:
@@ -249,7 +251,9 @@ class _Player:
 
 
 def _early_end(cell: RecordedCell) -> tuple[Outcome, str] | None:
-    """Return the outcome and reason of a cell that had not ended by itself and is not repeated; None for others."""
+    """Return the outcome and reason of a cell that had not ended by itself, or is not recorded as a whole; None for others."""
+    if cell.omissions:
+        return "failed", f"not recorded: its {cell.omissions}"
     if cell.status == "aborted":
         return "skipped", "it never ran"
     if cell.ended_kernel:

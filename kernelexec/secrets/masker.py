@@ -71,9 +71,10 @@ class Masker:
         if not isinstance(cell, ShellCell):
             return replace(cell, source=self.mask_text(cell.source), original=cell.original and self.mask_cell(cell.original))
         work_dir, stdin = (text and self.mask_text(text) for text in (cell.work_dir, cell.stdin))
-        masked = replace(
-            cell, source=self.mask_text(cell.source), command=self.mask_text(cell.command), work_dir=work_dir, stdin=stdin
-        )
+        source, command, options = self.mask_text(cell.source), self.mask_text(cell.command), cell.options
+        if options is not None:
+            options = replace(options, env=tuple((name, self.mask_text(value)) for name, value in options.env))
+        masked = replace(cell, source=source, command=command, work_dir=work_dir, stdin=stdin, options=options)
         return replace(masked, original=cell.original and self.mask_cell(cell.original))
 
     def stream_masker(self) -> StreamMasker:

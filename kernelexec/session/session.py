@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -31,7 +31,7 @@ from kernelexec.records.journal import Journal
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
 from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.cell_run import OnOutput
+from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
@@ -371,26 +371,50 @@ class AsyncSession:
         *,
         timeout: float | None = None,
         work_dir: str | os.PathLike[str] | None = None,
-        stdin: str | None = None,
+        stdin: str | bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
         wait: float | None = None,
         request_id: str | None = None,
         on_output: OnOutput | None = None,
+        on_stdout: OnBytes | None = None,
         approver: Approver | None = None,
     ) -> ExecutionResult:
         """Run a shell command in the kernel's environment, in its own process group; stdout and stderr are separate.
 
-        ``cd`` and ``export`` last from one command to the next until the kernel is replaced. ``work_dir`` (inside the
-        workspace, by its path here or as kernels see it) applies to this command only; ``stdin`` is text for its standard
-        input, empty by default.
+        ``cd`` and ``export`` last from one command to the next until the kernel is replaced. If the caller is cancelled, the
+        command continues, and ``wait_for`` returns its result.
+
+        Args:
+            command: the text for bash, or for sh where bash is missing.
+            timeout: seconds that the command may run; the configuration's by default.
+            work_dir: the directory of this command only, inside the workspace, by its path here or as kernels see it.
+            stdin: text, or bytes of any number, for the standard input, which is empty by default.
+            env: further variables of this command only. Records have their names and not their values.
+            user: name or number of the account that this command runs as. As another account than the kernel's it has its
+                own HOME and begins in the workspace, and ``cd`` and ``export`` of other commands do not apply to it. In
+                containers it may be any of the image, ``root`` included, which has the container's capabilities (by default
+                none). On this machine it needs root and kernels without confinement.
+            wait: seconds that this call blocks at most; then it returns the result so far with status ``running``.
+            request_id: see ``execute``.
+            on_output: see ``execute``.
+            on_stdout: called in the event loop with the standard output as bytes, unchanged and with secrets in it, as they
+                arrive; the result has then no stdout, and the command waits until the function returns. An exception is
+                raised here, and closes the command's standard output.
+            approver: see ``execute``.
 
         Raises:
             InvalidWorkDir: the path is missing, not a directory, or outside of the workspace.
+            InvalidRequest: ``env`` or ``user`` is invalid, or commands cannot run as that user.
             Exception: all errors of ``execute``.
         """
         with self._executions.report_refusals("command", command, request_id):
             directory, limit = self._context.resolve_work_dir(work_dir), self._context.config.capacity.code_bytes
-            cell = cells.make_command_cell(command, work_dir=directory, stdin=stdin, limit_bytes=limit)
-            submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver)
+            text, content = (None, stdin) if isinstance(stdin, bytes | bytearray | memoryview) else (stdin, None)
+            options = await self._executions.make_options(env, user, content, on_stdout)
+            cell = cells.make_command_cell(command, work_dir=directory, stdin=text, limit_bytes=limit, options=options)
+            streams = CommandStreams(b"" if content is None else bytes(content), on_stdout)
+            submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver, streams=streams)
         return await submitted.get_result()
 
     async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:

@@ -66,11 +66,13 @@ class ControlRequests:
     def __init__(self, context: KernelContext) -> None:
         self.audit = ExecAudit(self._send_program)
         self.input_questions = OwnerQuestions(partial(context.send_to_owner, protocol.INPUT))
+        self.command_questions = OwnerQuestions(self._send_command)
         self._context = context
         self._jobs = Jobs()
         self.handlers: dict[str, Handler] = {
             protocol.LEASE_REQUEST: self._renew_lease,
             protocol.VERDICT_REQUEST: partial(self._take_answer, self.audit.questions),
+            protocol.COMMAND_REQUEST: partial(self._take_answer, self.command_questions),
             protocol.INPUT_REQUEST: partial(self._take_answer, self.input_questions),
             protocol.RESUME_REQUEST: self._resume,
         }
@@ -130,6 +132,14 @@ class ControlRequests:
 
     def _send_program(self, question: dict[str, Any]) -> None:
         self._context.send_to_owner(protocol.PROGRAM, question, self._context.get_parent("shell").get("header"))
+
+    def ask_for_command(self) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
+        """Return a function that asks the owner on behalf of a command of the running cell, also after the cell's end."""
+        header = self._context.publisher.crash_buffer.header
+        return lambda question: self.command_questions.ask({**question, "header": header}) or {}
+
+    def _send_command(self, question: dict[str, Any]) -> None:
+        self._context.send_to_owner(protocol.COMMAND, question, question.pop("header"))
 
     def _take_answer(self, questions: OwnerQuestions, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
         questions.answer(parent["content"])

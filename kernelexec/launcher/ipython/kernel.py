@@ -66,6 +66,7 @@ class LauncherKernel(IPythonKernel):
         )
         self._control = ControlRequests(self._context)
         self.control_handlers |= self._control.handlers
+        self.shell.ask_for_command = self._control.ask_for_command
         self._own_streams: tuple[Any, Any, Any] = (sys.stdout, sys.stderr, sys.displayhook)
         self._cpu_before = 0.0
         self._new_venv: dict[str, Any] | None = None

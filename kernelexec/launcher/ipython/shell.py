@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import wraps
 from subprocess import CalledProcessError
@@ -24,9 +25,11 @@ from ..features.virtualenv import VirtualEnv
 from ..identity import named_as_base
 from ..output.truncate import truncate, truncate_traceback
 from ..platform import default_shell
-from ..processes import exec_audit
+from ..processes import accounts, exec_audit
 from ..processes.command import RunningCommand
+from ..processes.owner_streams import AskOwner, OwnerStreams
 from ..processes.shell_session import ShellSession, kernel_directory
+from ..protocol import CommandProcess
 from . import misbehaving
 from .patches import exception_groups
 from .patches.compiler import Compiler
@@ -45,6 +48,8 @@ class LauncherShell(ZMQInteractiveShell):
     compiler_class = Compiler
     scratch: str | None = None
     programs = VirtualEnv({})
+    ask_for_command: Callable[[], AskOwner] | None = None
+    """Returns the function by which a command of the running cell asks the owner."""
     last_exit_code: int | None = None
     last_work_dir: str | None = None
     last_answer: dict[str, Any] | None = None
@@ -168,13 +173,48 @@ class LauncherShell(ZMQInteractiveShell):
         text = captured.take()
         return SList(text.splitlines()) if split else LSString(text)
 
-    def run_command(self, command: str, work_dir: str | None = None, stdin: str | None = None) -> None:
+    def run_command(
+        self, command: str, work_dir: str | None = None, stdin: str | None = None, process: CommandProcess | None = None
+    ) -> None:
         """Run a command of the session's shell: its ``cd`` and ``export`` last for the next one.
 
-        ``work_dir`` counts for this command only. The exit code is in ``_exit_code`` and in the reply's metadata.
+        ``work_dir`` and ``process`` count for this command only. The exit code is in ``_exit_code`` and in the reply's
+        metadata.
         """
+        __tracebackhide__ = True
         session = self.__dict__.setdefault("_shell_session", ShellSession())
-        session.run(self, command, work_dir, stdin)
+        if process is None:
+            session.run(self, command, work_dir, stdin)
+            return
+        assert self.ask_for_command is not None
+        streams = OwnerStreams(self.ask_for_command(), process)
+        if process["user"] is None or (account := accounts.find_other(process["user"])) is None:
+            session.run(self, command, work_dir, streams.read or stdin, env=process["env"], out_bytes=streams.write)
+        elif process["owner_runs"]:
+            self._run_by_owner(command, streams)
+        else:
+            self.run_argv(
+                [*default_shell(), command],
+                text=command,
+                stdin=streams.read or stdin,
+                out_bytes=streams.write,
+                cwd=work_dir,
+                env={**self.programs.environment({}), **account.variables, **process["env"]},
+                account=account,
+            )
+
+    def _run_by_owner(self, command: str, streams: OwnerStreams) -> None:
+        """Have the owner run a command as another user; end it if this process is interrupted."""
+        __tracebackhide__ = True
+        exec_audit.audit(command)
+        code = 130
+        try:
+            code = streams.run()
+        except KeyboardInterrupt:
+            streams.end()
+            raise
+        finally:
+            self.user_ns["_exit_code"] = self.last_exit_code = code
 
     def command_environment(self, command: str, work_dir: str | None) -> tuple[list[str], str | None, dict[str, str]]:
         """Return program, directory and environment of a background command of the session's shell."""
@@ -219,13 +259,16 @@ class LauncherShell(ZMQInteractiveShell):
         out: Any = None,
         err: Any = None,
         merged: bool = False,
-        stdin: str | None = None,
+        stdin: str | Callable[[], bytes] | None = None,
+        out_bytes: Callable[[bytes], bool] | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
+        account: accounts.Account | None = None,
     ) -> int:
         """Run a program behind the prefix, note and return its exit code; output goes to this cell's streams by default.
 
-        ``env`` is any command's environment by default. Where the program is a shell, ``text`` is the command for it.
+        ``env`` is any command's environment by default. Where the program is a shell, ``text`` is the command for it. For
+        ``stdin``, ``out_bytes`` and ``account`` see ``RunningCommand``.
 
         Raises:
             PermissionError: the owner's rules refuse it; nothing ran.
@@ -244,8 +287,10 @@ class LauncherShell(ZMQInteractiveShell):
                 out=out or sys.stdout.write,
                 err=sink,
                 stdin=stdin,
+                out_bytes=out_bytes,
                 cwd=cwd,
                 env=env,
+                account=account,
                 is_newest=lambda: self.cells_begun == number,
             )
             code = command.run()

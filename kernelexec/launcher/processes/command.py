@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from .. import platform
 from ..protocol import COMMAND_MARK_VARIABLE
 from . import exec_audit, tree
+from .accounts import Account
 
 #: Seconds for a command to obey SIGINT, and then SIGTERM, before the next signal.
 TERMINATE_SECONDS = 0.4
@@ -33,6 +34,10 @@ class RunningCommand:
 
     Text that a background child writes later is passed on in the command's context while ``is_newest`` holds, and without a
     context after that.
+
+    ``out_bytes`` gets stdout as it is, instead of ``out``, and returns whether it wants more; if not, stdout is closed.
+    ``stdin`` is text, or a function that returns the next bytes, none at the end. The command runs as an ``account``, or
+    as this process does.
     """
 
     def __init__(
@@ -41,9 +46,11 @@ class RunningCommand:
         *,
         out: Callable[[str], Any],
         err: Callable[[str], Any] | None,
-        stdin: str | None = None,
+        stdin: str | Callable[[], bytes] | None = None,
+        out_bytes: Callable[[bytes], bool] | None = None,
         cwd: str | None = None,
-        env: dict[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        account: Account | None = None,
         is_newest: Callable[[], bool] = lambda: False,
     ) -> None:
         self._is_newest = is_newest
@@ -51,7 +58,10 @@ class RunningCommand:
         self._mark = secrets.token_hex(16)
         self._argv = argv
         self._sinks = {"stdout": out, "stderr": err}
-        self._input = memoryview(stdin.encode("utf-8", "surrogateescape")) if stdin else memoryview(b"")
+        self._out_bytes = out_bytes
+        self._account = account
+        self._read_input = stdin if callable(stdin) else None
+        self._input = memoryview(stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else b"")
         self._cwd = cwd
         self._env = {**(os.environ if env is None else env), **tree.MARK_ENVIRONMENT, COMMAND_MARK_VARIABLE: self._mark}
         self._selector = selectors.DefaultSelector()
@@ -76,10 +86,11 @@ class RunningCommand:
                 executable=shutil.which(self._argv[0]),
                 cwd=self._cwd,
                 env=self._env,
-                stdin=subprocess.PIPE if self._input else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if self._input or self._read_input else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if self._sinks["stderr"] is None else subprocess.PIPE,
                 **platform.PLATFORM.new_group_options,
+                **({} if self._account is None else self._account.process_options),
                 restore_signals=True,
             )
         tree.running_groups.add(process.pid)
@@ -141,14 +152,19 @@ class RunningCommand:
                 self._read(key.fileobj, key.data)
 
     def _feed(self, pipe: Any) -> None:
+        if not self._input and self._read_input is not None:
+            self._input = memoryview(self._read_input())
+            if not self._input:
+                self._close(pipe)
+                return
         try:
             written = os.write(pipe.fileno(), self._input[:_READ_BYTES])
         except BlockingIOError:
             return
         except OSError:
-            written = len(self._input)
+            written, self._read_input = len(self._input), None
         self._input = self._input[written:]
-        if not self._input:
+        if not self._input and self._read_input is None:
             self._close(pipe)
 
     def _read(self, pipe: Any, sink: Callable[[str], Any]) -> int:
@@ -159,11 +175,14 @@ class RunningCommand:
             return 0
         except OSError:
             content = b""
-        if text := self._decoders[pipe].decode(content, final=not content):
+        wants_more = bool(content)
+        if sink is self._sinks["stdout"] and self._out_bytes is not None:
+            wants_more = wants_more and self._out_bytes(content)
+        elif text := self._decoders[pipe].decode(content, final=not content):
             self._pass_on(sink, text)
-        if not content:
+        if not wants_more:
             self._close(pipe)
-        return len(content)
+        return len(content) if wants_more else 0
 
     def _pass_on(self, sink: Callable[[str], Any], text: str) -> None:
         if self._late_context is not None and self._is_newest():

@@ -7,9 +7,10 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .. import platform
@@ -24,6 +25,7 @@ _SAVE_BEFORE = '{env} -0 >"${state}.before"; '
 _EXEC = re.compile(r"\bexec\b")
 # Commands of Windows shells that change the directory or the environment.
 _CHANGE_OF_STATE = re.compile(r"\b(?:cd|chdir|pushd|set|setx|set-location)\b|\$env:", re.IGNORECASE)
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 _NOT_SAVED = frozenset({"_", "PWD", "SHLVL", COMMAND_MARK_VARIABLE, _STATE})
 
 
@@ -36,11 +38,25 @@ class ShellSession:
         self._since: str | None = None
         """The virtual environment that was active when a command changed PATH."""
 
-    def run(self, shell: Any, command: str, work_dir: str | None, stdin: str | None) -> None:
-        """Run a command by ``shell.run_argv`` and take over its changes, where the system's shells can save them."""
-        env, active = shell.programs.environment(self._changes, self._since), shell.programs.active
+    def run(
+        self,
+        shell: Any,
+        command: str,
+        work_dir: str | None,
+        stdin: str | Callable[[], bytes] | None,
+        *,
+        env: Mapping[str, str] = NO_VARIABLES,
+        out_bytes: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        """Run a command by ``shell.run_argv`` and take over its changes, where the system's shells can save them.
+
+        ``env`` has further variables for this command only.
+        """
+        own, active = shell.programs.environment(self._changes, self._since), shell.programs.active
+        streams, own_names = {"stdin": stdin, "out_bytes": out_bytes}, frozenset(env)
+        env = {**own, **env}
         if not platform.PLATFORM.keeps_shell_state:
-            shell.run_argv([*platform.default_shell(), command], text=command, stdin=stdin, cwd=work_dir, env=env)
+            shell.run_argv([*platform.default_shell(), command], text=command, cwd=work_dir, env=env, **streams)
             if _CHANGE_OF_STATE.search(command):
                 sys.stderr.write("changes by cd and set do not last on this system: pass work_dir to the command\n")
             return
@@ -53,12 +69,13 @@ class ShellSession:
                 )
                 argv = self._argv_with_state(shell, command, Path(scratch) / "state")
             except OSError:  # the disk is full, or the directory is gone
-                shell.run_argv([*platform.default_shell(), command], text=command, stdin=stdin, cwd=directory, env=env)
+                shell.run_argv([*platform.default_shell(), command], text=command, cwd=directory, env=env, **streams)
             else:
                 state = Path(scratch) / "state"
-                shell.run_argv(argv, text=command, stdin=stdin, cwd=directory, env={**env, _STATE: str(state)})
+                shell.run_argv(argv, text=command, cwd=directory, env={**env, _STATE: str(state)}, **streams)
                 before = _variables(_entries(f"{state}.before")) or env
-                is_saved = self._take_changes(state, before, active, keep_directory=work_dir is not None)
+                ignored = _NOT_SAVED | own_names
+                is_saved = self._take_changes(state, before, active, ignored, keep_directory=work_dir is not None)
         if not is_saved and not _EXEC.search(command):
             sys.stderr.write("the changes by cd and export could not be saved and do not last\n")
 
@@ -82,7 +99,9 @@ class ShellSession:
             self._directory = None
         return self._directory
 
-    def _take_changes(self, state: Path, before: dict[str, str], active: str | None, *, keep_directory: bool) -> bool:
+    def _take_changes(
+        self, state: Path, before: Mapping[str, str], active: str | None, ignored: frozenset[str], *, keep_directory: bool
+    ) -> bool:
         """Take over the command's changes; return False if it saved none, as after ``exec``."""
         directory, *entries = _entries(state) or [""]
         after = _variables(entries)
@@ -90,7 +109,7 @@ class ShellSession:
             return False
         if not keep_directory:
             self._directory = directory
-        for name in (before.keys() | after.keys()) - _NOT_SAVED:
+        for name in (before.keys() | after.keys()) - ignored:
             if after.get(name) != before.get(name):
                 self._changes[name] = after.get(name)
                 if name == "PATH":

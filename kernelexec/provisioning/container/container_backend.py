@@ -72,6 +72,10 @@ class ContainerBackend:
         """The caller's user and group, or the chosen ones."""
         return self.config.container.ids
 
+    def check_user(self, user: str) -> bool:  # noqa: ARG002 - as in the other backend
+        """Return True: kernels have no right to become another user, so the engine starts such commands; it knows the users."""
+        return True
+
     def to_kernel_path(self, path: str) -> str:
         """Return the path in containers of a path of the workspace, or of a context path."""
         return str(_translate(path, self._path_pairs))

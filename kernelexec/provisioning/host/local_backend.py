@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Config
-from kernelexec.errors import KernelStartFailed
+from kernelexec.errors import InvalidRequest, KernelStartFailed
 from kernelexec.launcher.protocol import GUARD_FLAG, ONE_SHOT_FLAG
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.confinement_rules import confinement_rules
@@ -80,6 +80,26 @@ class LocalBackend:
     def to_host_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Return the same path."""
         return path
+
+    def check_user(self, user: str) -> bool:
+        """Check that commands can run as an account; return False, because kernels run them.
+
+        Raises:
+            InvalidRequest: there is no such account, or kernels have no right to become another user.
+        """
+        uid = platform.find_uid(user)
+        if uid is None:
+            raise InvalidRequest(f"user={user!r}: this machine has no such account.")
+        if uid == os.geteuid():
+            return False
+        if os.geteuid() != 0:
+            raise InvalidRequest(f"user={user!r}: only root can run commands as another user of this machine. Omit user.")
+        if self.config.confines_kernels:
+            raise InvalidRequest(
+                f"user={user!r}: confined kernels have no right to become another user. Omit user, or choose"
+                " isolation='container'; confinement={'level': 'off'} lifts all restrictions of kernels on this machine."
+            )
+        return False
 
     def with_limits(self, config: Config) -> None:
         """Return None: single kernels have no limits here."""

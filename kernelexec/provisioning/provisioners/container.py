@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,18 +19,21 @@ from traitlets import Bool, Dict, List, Unicode
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker import networks
 from kernelexec.docker.client import ContainerStatus, Engine
+from kernelexec.docker.container_command import ContainerCommand
 from kernelexec.docker.create_options import LOOPBACK, Order, network_of
 from kernelexec.docker.events import EventStream
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
 from kernelexec.events import KernelContainer
+from kernelexec.launcher import protocol
 from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread, run_to_end
 from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
 from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
-from kernelexec.provisioning.provisioner import KernelexecProvisioner
+from kernelexec.provisioning.launch.kernelspec import GUARD
+from kernelexec.provisioning.provisioner import KernelexecProvisioner, RunningUserCommand, UserCommand
 from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status
 from kernelexec.results import Stats
 
@@ -261,6 +266,26 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     def _apply_all(self, inspected: ContainerStatus) -> None:
         self._state.pid, self._image, self._published = inspected.pid, inspected.image, inspected.ports
         self._apply_status(inspected)
+
+    async def start_command(self, command: UserCommand) -> RunningUserCommand:
+        """Start a command as any user of the container."""
+        events, python, mark = self._state.events, self.kernel_spec.argv[0], secrets.token_hex(16)
+        if events is None:
+            raise ContainerGone(STOPPED)
+        launcher = (python, *GUARD, LAUNCHER_INSIDE)
+        started: RunningUserCommand = await run_in_thread(
+            partial(
+                ContainerCommand,
+                events.engine,
+                self._state.id,
+                (*launcher, protocol.USER_COMMAND_FLAG, ",".join(command.env), command.command),
+                user=command.user,
+                environment={**command.env, protocol.COMMAND_MARK_VARIABLE: mark},
+                cwd=command.cwd,
+                end_argv=(*launcher, protocol.END_COMMAND_FLAG, mark),
+            )
+        )
+        return started
 
     async def rename(self, session: str, workspace: str) -> None:
         """Give an idle container to a session that has renamed its workspace; without the engine its name stays."""

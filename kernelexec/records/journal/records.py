@@ -123,6 +123,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
     if not isinstance(cell, ShellCell):
         return {"kind": "code", **data}
     options = {name: value for name in ("work_dir", "stdin") if (value := getattr(cell, name)) is not None}
+    options |= {} if cell.options is None else {"options": cell.options.to_record()}
     return {"kind": "command", **data, "lasts": cell.persistent, **options}
 
 

@@ -17,7 +17,8 @@ def code_cell(cell: Cell, result: ExecutionResult, outputs: Iterable[Output]) ->
     """Return a cell with its outputs in the notebook format 4.5, and metadata for a replay."""
     noted = {"execution_id": result.execution_id, "status": result.status, "state": result.state, "seconds": result.timing.run}
     if isinstance(cell, ShellCell) and cell.persistent:
-        noted["command"] = {"work_dir": cell.work_dir, "stdin": cell.stdin}
+        options = {} if cell.options is None else {"options": cell.options.to_record()}
+        noted["command"] = {"work_dir": cell.work_dir, "stdin": cell.stdin, **options}
     if cell.language != "python":
         noted["language"] = cell.language
     return {

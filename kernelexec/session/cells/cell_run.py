@@ -23,6 +23,18 @@ from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
 OnOutput = Callable[[Output], None]
+OnBytes = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandStreams:
+    """Standard streams of bytes: the input of a command, and the caller's function for its output."""
+
+    stdin: bytes = b""
+    on_stdout: OnBytes | None = None
+
+
+NO_STREAMS = CommandStreams()
 
 
 @dataclass(slots=True)
@@ -71,6 +83,8 @@ class CellRun:
     on_output: OnOutput | None = None
     approver: Approver | None = None
     on_input: OnInput | None = None
+    streams: CommandStreams = NO_STREAMS
+    """The streams of a command, until its end."""
     execution_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     in_flight: bool = False
     late_cursor: int = 0
@@ -134,9 +148,24 @@ class CellRun:
         try:
             self.on_output(output)
         except BaseException as exc:  # noqa: BLE001 - raised to the caller; here it would end the connection
-            self.callback_error = exc if isinstance(exc, Exception) else RuntimeError(f"on_output raised {exc!r}")
             self.on_output = None
-            self.caller_wakeup.set()
+            self._keep_callback_error("on_output", exc)
+
+    def deliver_bytes(self, content: bytes) -> bool:
+        """Pass bytes of a command's standard output to the caller's function; return whether it takes more."""
+        if self.streams.on_stdout is None:
+            return False
+        try:
+            self.streams.on_stdout(content)
+        except BaseException as exc:  # noqa: BLE001 - as above
+            self.streams = NO_STREAMS
+            self._keep_callback_error("on_stdout", exc)
+            return False
+        return True
+
+    def _keep_callback_error(self, name: str, error: BaseException) -> None:
+        self.callback_error = error if isinstance(error, Exception) else RuntimeError(f"{name} raised {error!r}")
+        self.caller_wakeup.set()
 
     def get_recorded_outputs(self, result: ExecutionResult) -> RecordedOutputs | None:
         """Return what records have of the run; None if it is what the result has."""
@@ -150,6 +179,7 @@ class CellRun:
     def finish(self, result: ExecutionResult) -> None:
         """Set the result, and release the resources of a running cell."""
         self.result = result
+        self.streams = NO_STREAMS
         if self.collector is not None:
             self.collector.close()
             self.memory_bytes = self.collector.memory_bytes

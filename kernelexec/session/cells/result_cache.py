@@ -115,7 +115,9 @@ class CellResultCache:
 
     def _extend_chain(self, run: CellRun, status: str) -> None:
         cell = run.cell
-        options = (cell.work_dir, cell.stdin) if isinstance(cell, ShellCell) else ()
+        options: tuple[object, ...] = (cell.work_dir, cell.stdin) if isinstance(cell, ShellCell) else ()
+        if isinstance(cell, ShellCell) and cell.options is not None:
+            options += (cell.options.process, cell.options.stdin_sha256)
         self._chain = _hash_values(self._chain, type(cell).__name__, cell.language, cell.source, options, status)
         self._cells += 1
 

@@ -18,6 +18,7 @@ from kernelexec.results import ExecutionResult, Output
 from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
+from kernelexec.session.cells.command_streams import serve_command
 from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.input_answers import answer_input_requests
 from kernelexec.session.cells.masking import mask_result
@@ -81,7 +82,10 @@ class CellRunner:
             return execution
 
         seconds = self.config.budgets.approval
-        async with answer_input_requests(run, kernel, execution, session=self.session, seconds=seconds):
+        async with (
+            answer_input_requests(run, kernel, execution, session=self.session, seconds=seconds),
+            serve_command(run, kernel, execution, cwd=self.kernels.backend.cwd),
+        ):
             verdict = await supervisor.watch(kernel, execution, self._compute_remaining_seconds(run), internal=run.internal)
         run.timestamps.ended = time.monotonic()
 

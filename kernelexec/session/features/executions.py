@@ -6,20 +6,21 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from hashlib import sha256
+from typing import Any, Literal
 
 import anyio
 
-from kernelexec.cells import Cell
+from kernelexec.cells import Cell, CommandOptions
 from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput, OutputPage, Progress
 from kernelexec.session.cells.approval import check_callables
-from kernelexec.session.cells.cell_run import CellRun, OnOutput
+from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_whole_number
+from kernelexec.session.features.arguments import check_account, check_variables, check_whole_number
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024
@@ -59,6 +60,7 @@ class Executions:
         request_id: str | None,
         approver: Approver | None = None,
         on_input: OnInput | None = None,
+        streams: CommandStreams = NO_STREAMS,
     ) -> SubmittedCell:
         """Submit a cell, or join the execution of the same request."""
         context = self._context
@@ -66,16 +68,32 @@ class Executions:
         self._requests.check(request_id)
         budget = context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
         wait_seconds = None if wait is None else check_seconds(wait, "wait")
-        if on_output is not None and (not callable(on_output) or inspect.iscoroutinefunction(on_output)):
-            raise InvalidRequest(f"on_output={on_output!r} must be a plain function of one output, not a coroutine function.")
+        _check_callback("on_output", on_output, "output")
+        _check_callback("on_stdout", streams.on_stdout, "piece of bytes")
         check_callables((), approver, on_input)
-        options = {"on_output": on_output, "request_id": request_id, "approver": approver, "on_input": on_input}
+        options: dict[str, Any] = {"on_output": on_output, "request_id": request_id, "approver": approver}
+        options |= {"on_input": on_input, "streams": streams}
         run = context.make_run(cell, budget, **options)
         if request_id is None:
             context.queue.add(run)
             return SubmittedCell(context, run, wait_seconds)
         submitted = await self._requests.submit_once(request_id, run, context.queue.add, context.kernels.get_supervisor(cell))
         return SubmittedCell(context, submitted, wait_seconds, joined=submitted is not run)
+
+    async def make_options(
+        self, env: object, user: object, stdin: bytes | None, on_stdout: OnBytes | None
+    ) -> CommandOptions | None:
+        """Return what a command has of its own; None for a plain command.
+
+        Raises:
+            InvalidRequest: ``env`` or ``user`` is invalid, or commands cannot run as that user.
+        """
+        variables, account = check_variables(env), check_account(user)
+        if not (variables or account or on_stdout) and stdin is None:
+            return None
+        owner_runs = account is not None and self._context.kernels.backend.check_user(account)
+        digest = None if stdin is None else await anyio.to_thread.run_sync(lambda: sha256(stdin).hexdigest())
+        return CommandOptions(variables, account, owner_runs, digest, on_stdout is not None)
 
     @contextmanager
     def report_refusals(self, kind: Literal["code", "command"], source: object, request_id: object) -> Iterator[None]:
@@ -152,3 +170,8 @@ class Executions:
         """Return a remembered, running or waiting run; raise ``UnknownExecution`` if there is none with that id."""
         self._scope.check_caller()
         return self._queue.find(execution_id)
+
+
+def _check_callback(name: str, function: object, argument: str) -> None:
+    if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+        raise InvalidRequest(f"{name}={function!r} must be a plain function of one {argument}, not a coroutine function.")

@@ -32,13 +32,16 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
             RecordedCell("ls", "command", work_dir=str(tmp_path / "gone"), status="ok"),
             RecordedCell("exit 7", "command", status="error"),
             RecordedCell("false", "command", status="ok"),
+            RecordedCell("touch ran", "command", omissions="environment variables", status="ok"),
         )
     )
 
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:
             actual, _ = await played(executor, "c", past)
-            assert [c.outcome for c in actual.cells] == ["repeated"] * 3 + ["failed", "repeated", "failed"]
+            assert [c.outcome for c in actual.cells] == ["repeated"] * 3 + ["failed", "repeated", "failed", "failed"]
+            assert actual.cells[-1].reason == "not recorded: its environment variables"
+            assert not (tmp_path / "c" / "ran").exists()
             session = await executor.session("c")
             assert (await session.execute_command("pwd")).stdout.strip().endswith("/c/sub")
 

@@ -1,0 +1,138 @@
+"""A command in a running container as any user of it, attached by its standard streams."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from docker.errors import APIError
+
+from kernelexec.docker.client import Engine, map_docker_errors
+from kernelexec.errors import EngineFailed, EngineRefused
+
+_LABEL = "run the command"
+_HEADER_BYTES = 8
+#: The streams by their numbers in the engine's frames.
+_STREAMS = {1: "stdout", 2: "stderr"}
+_PIECE_BYTES = 64 * 1024
+#: How long the engine may take to report the exit code after the end of the output, in seconds.
+_EXIT_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+_NOT_STARTED = 126
+
+
+class ContainerCommand:
+    """A started command. ``end_argv`` is run as the same user to end all of its processes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        argv: Sequence[str],
+        *,
+        user: str,
+        environment: Mapping[str, str],
+        cwd: str,
+        end_argv: Sequence[str],
+    ) -> None:
+        self._engine, self._container, self._user, self._end_argv = engine, container, user, end_argv
+        self._process = _Exec(engine, container, argv, user=user, environment=dict(environment), workdir=cwd)
+
+    def transfer(self, stdin: bytes, take: Callable[[str, bytes], bool]) -> int:
+        """Feed the standard input, and pass on the output until it ends; return the exit code.
+
+        Once ``take`` returns False for the standard output, the command is ended.
+
+        Raises:
+            EngineFailed: the connection or the container was lost.
+        """
+
+        def pass_on(stream: str, content: bytes) -> bool:
+            wants_more = take(stream, content)
+            if not wants_more and stream == "stdout":
+                self.kill()
+            return wants_more
+
+        return self._process.transfer(stdin, pass_on)
+
+    def kill(self) -> None:
+        """End all processes of the command; nothing if the container has ended."""
+        with suppress(EngineFailed):
+            _Exec(self._engine, self._container, self._end_argv, user=self._user).transfer(b"", lambda *_: True)
+
+    def disconnect(self) -> None:
+        """End ``transfer``, whatever the command does."""
+        self._process.disconnect()
+
+
+class _Exec:
+    """One process that the engine starts in a container."""
+
+    def __init__(self, engine: Engine, container: str, argv: Sequence[str], **options: Any) -> None:  # noqa: ANN401 - the library's
+        self._api: Any = engine.api
+        self._socket: Any = None
+        self._reason = ""
+        """The engine's reason for not starting it."""
+        with map_docker_errors(_LABEL):
+            self._id = self._api.exec_create(container, list(argv), stdin=True, **options)["Id"]
+            try:
+                self._socket = self._api.exec_start(self._id, socket=True)
+            except APIError as exc:
+                self._reason = f"{exc.explanation or exc}\n"
+
+    def transfer(self, stdin: bytes, take: Callable[[str, bytes], bool]) -> int:
+        if self._socket is None:
+            take("stderr", self._reason.encode())
+            return _NOT_STARTED
+        connection: socket.socket = getattr(self._socket, "_sock", self._socket)
+        connection.settimeout(None)  # a command may be silent for any time
+        # The library (7.2) returns the bare socket: what came together with the answer's headers is in the reader's buffer.
+        response = self._socket._response  # noqa: SLF001 - see above
+        reader = response.raw._fp.fp  # noqa: SLF001 - see above
+        feeder = threading.Thread(target=_feed, args=(connection, stdin), name="stdin of a command", daemon=True)
+        feeder.start()
+        try:
+            with map_docker_errors(_LABEL):
+                _read_frames(reader, take)
+        finally:
+            self.disconnect()
+            feeder.join()
+            response.close()
+            connection.close()
+        return self._read_exit_code()
+
+    def disconnect(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError, AttributeError):  # it may be closed already
+                getattr(self._socket, "_sock", self._socket).shutdown(socket.SHUT_RDWR)
+
+    def _read_exit_code(self) -> int:
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while time.monotonic() < deadline:
+            with map_docker_errors(_LABEL):
+                state = self._api.exec_inspect(self._id)
+            if not state["Running"] and state["ExitCode"] is not None:
+                return int(state["ExitCode"])
+            time.sleep(_LOOK_SECONDS)  # the engine reports no end of an exec otherwise
+        raise EngineRefused("The container engine did not report the exit code of the command.")
+
+
+def _read_frames(reader: Any, take: Callable[[str, bytes], bool]) -> None:  # noqa: ANN401 - the library's
+    wanted = dict.fromkeys(_STREAMS.values(), True)
+    while any(wanted.values()) and len(header := reader.read(_HEADER_BYTES)) == _HEADER_BYTES:
+        stream, left = _STREAMS.get(header[0]), int.from_bytes(header[4:], "big")
+        while left and (content := reader.read1(min(left, _PIECE_BYTES))):
+            left -= len(content)
+            if stream is not None and wanted[stream]:
+                wanted[stream] = take(stream, content)
+
+
+def _feed(connection: socket.socket, stdin: bytes) -> None:
+    with suppress(OSError):
+        connection.sendall(stdin)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)

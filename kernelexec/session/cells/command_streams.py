@@ -1,0 +1,173 @@
+"""The part of a command that its session has: bytes for its standard streams, and its process as another user."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import logging
+from base64 import b64decode, b64encode
+from binascii import Error
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from kernelexec.cells import CommandOptions, ShellCell
+from kernelexec.errors import EngineFailed
+from kernelexec.kernel import CommandRequestMessage, Execution, Kernel
+from kernelexec.provisioning import RunningUserCommand, UserCommand
+from kernelexec.session.cells.cell_run import CellRun
+
+logger = logging.getLogger("kernelexec")
+#: The largest piece of a standard input in one message.
+_PIECE_BYTES = 256 * 1024
+#: How long the processes of a command of another user may take to end once they are killed, in seconds.
+_END_SECONDS = 10.0
+_NOT_STARTED = 126
+
+
+@asynccontextmanager
+async def serve_command(run: CellRun, kernel: Kernel, execution: Execution, *, cwd: str) -> AsyncIterator[None]:
+    """Serve the requests of a command while it runs; a process of another user ends with the block.
+
+    ``cwd`` is the directory of such a process unless the command has one of its own.
+    """
+    cell = run.cell
+    if not isinstance(cell, ShellCell) or cell.options is None or run.in_flight:
+        yield
+        return
+    async with anyio.create_task_group() as tasks:
+        service = _CommandService(run, cell, cell.options, kernel, execution, cell.work_dir or cwd, tasks)
+        execution.on_command_request = service.receive
+        try:
+            yield
+        finally:
+            execution.on_command_request = None
+            with anyio.CancelScope(shield=True):
+                await service.end()
+            tasks.cancel_scope.cancel()
+
+
+class _CommandService:
+    """The answers to one command's requests. The kernel is not trusted: it can read the input and send output, no more."""
+
+    def __init__(
+        self,
+        run: CellRun,
+        cell: ShellCell,
+        options: CommandOptions,
+        kernel: Kernel,
+        execution: Execution,
+        cwd: str,
+        tasks: TaskGroup,
+    ) -> None:
+        self._run = run
+        self._cell = cell
+        self._options = options
+        self._kernel = kernel
+        self._execution = execution
+        self._cwd = cwd
+        self._tasks = tasks
+        self._position = 0
+        self._is_started = False
+        self._running: RunningUserCommand | None = None
+        self._ended = asyncio.Event()
+
+    def receive(self, request: CommandRequestMessage) -> None:
+        """Answer a request."""
+        match request.action:
+            case "read":
+                self._read(request)
+            case "write":
+                self._kernel.client.answer_command(request, more=self._run.deliver_bytes(_decode(request.content)))
+            case "run" if self._options.owner_runs and not self._is_started:
+                self._is_started = True
+                self._tasks.start_soon(self._run_as_user, request)
+            case "end":
+                self._tasks.start_soon(self._end, request)
+            case _:
+                self._kernel.client.answer_command(request)
+
+    def _read(self, request: CommandRequestMessage) -> None:
+        stdin, end = self._run.streams.stdin, self._position + _PIECE_BYTES
+        content = b64encode(stdin[self._position : end]).decode()
+        self._kernel.client.answer_command(request, content=content, more=end < len(stdin))
+        self._position = end
+
+    async def _run_as_user(self, request: CommandRequestMessage) -> None:
+        """Run the cell's command as its user, whatever the kernel asks for."""
+        code = _NOT_STARTED
+        cell, options = self._cell, self._options
+        assert options.user is not None
+        command = UserCommand(cell.command, options.user, dict(options.env), self._cwd)
+        stdin = (cell.stdin or "").encode() if options.stdin_sha256 is None else self._run.streams.stdin
+        output = _UserOutput(self._run, self._execution, returns_bytes=options.returns_bytes)
+        try:
+            self._running = await self._kernel.start_command(command)
+            call = partial(self._running.transfer, stdin, output.take_in_thread)
+            code = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        except EngineFailed as exc:
+            output.take("stderr", f"{exc}\n".encode())
+        except Exception as exc:
+            logger.exception("kernelexec.user_command_failed", extra={"session": self._kernel.label})
+            output.take("stderr", f"The command could not be followed: {exc}\n".encode())
+        finally:
+            output.close()
+            self._ended.set()
+            self._kernel.client.answer_command(request, exit_code=code)
+
+    async def _end(self, request: CommandRequestMessage) -> None:
+        await self.end()
+        self._kernel.client.answer_command(request)
+
+    async def end(self) -> None:
+        """End the process of another user, if there is one."""
+        if not self._is_started or self._ended.is_set():
+            return
+        with anyio.move_on_after(_END_SECONDS):
+            if self._running is not None:
+                await anyio.to_thread.run_sync(self._running.kill, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+            await self._ended.wait()
+        if self._running is not None and not self._ended.is_set():
+            self._running.disconnect()
+
+
+class _UserOutput:
+    """The output of a process of another user, which the kernel does not see."""
+
+    def __init__(self, run: CellRun, execution: Execution, *, returns_bytes: bool) -> None:
+        self._run = run
+        self._execution = execution
+        self._returns_bytes = returns_bytes
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+
+    def take_in_thread(self, name: str, content: bytes) -> bool:
+        """Take a piece of a stream in a thread of anyio; return whether more is wanted."""
+        return anyio.from_thread.run_sync(self.take, name, content)
+
+    def take(self, name: str, content: bytes) -> bool:
+        """Take a piece of a stream; return whether more is wanted."""
+        if name == "stdout" and self._returns_bytes:
+            return self._run.deliver_bytes(content)
+        self._publish(name, self._decoders[name].decode(content))
+        return True
+
+    def close(self) -> None:
+        """Publish what is left of incomplete characters."""
+        for name, decoder in self._decoders.items():
+            self._publish(name, decoder.decode(b"", final=True))
+
+    def _publish(self, name: str, text: str) -> None:
+        if text:
+            self._execution.on_output("stream", {"name": name, "text": text}, 0)
+
+
+def _decode(content: str) -> bytes:
+    try:
+        return b64decode(content, validate=True)
+    except (Error, ValueError):  # a cell sent it
+        return b""
