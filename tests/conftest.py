@@ -205,10 +205,15 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def settings_of(kind: str) -> tuple[str, dict[str, object]]:
+    """The isolation and the configuration of one of ``EVERY_WAY``."""
+    return kind.split(maxsplit=1)[0], (KINDS | OVER_TCP | NOT_FORKED | WRAPPED | ELSEWHERE)[kind]
+
+
 @contextmanager
 def executor_of(kind: str, workspace: Path, **more: Any) -> Iterator[Executor]:
     """An executor whose kernels are had in one of ``EVERY_WAY``, with more of a configuration."""
-    config, (isolation, *_) = (KINDS | OVER_TCP | NOT_FORKED | WRAPPED | ELSEWHERE)[kind], kind.split()
+    isolation, config = settings_of(kind)
     with pytest.MonkeyPatch.context() as patch:
         if kind in ELSEWHERE:
             patch.setattr(platform, "PLATFORM", platform.Platform.of("darwin"))

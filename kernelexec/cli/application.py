@@ -25,6 +25,7 @@ from kernelexec.cli.stdio import (
     eprint,
     flush_std_streams,
     open_std_streams,
+    unblock_signals,
     write_text,
 )
 from kernelexec.errors import KernelexecError
@@ -62,6 +63,7 @@ for _group in (run_app, doctor_app, sessions_app, image_app, files_app, kernelsp
 def main() -> None:
     """Run the command line: a failure of kernelexec itself is one line on stderr, and exit status 125."""
     try:
+        unblock_signals()
         open_std_streams()
         status = app(standalone_mode=False) or 0
         write_text(sys.stdout, "")

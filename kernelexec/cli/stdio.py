@@ -60,6 +60,11 @@ def cell_status(result: ExecutionResult) -> int:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def unblock_signals() -> None:
+    """Unblock the signals that end a command: a parent may have blocked them. Ignored ones stay ignored, as nohup wants it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, signal.SIGCHLD))
+
+
 def open_std_streams() -> None:
     """Open /dev/null for each closed stream, so that no other file gets its number.
 

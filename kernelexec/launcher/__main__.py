@@ -23,6 +23,7 @@ sys.path[:] = [entry for entry in sys.path if entry != str(here)]
 # The package is found here and not on the path, where its neighbours would hide modules of the standard library.
 package = sys.modules[here.name] = ModuleType(here.name)
 package.__path__ = [str(here)]
+import_module(f"{here.name}.platform").reset_signals()
 protocol = import_module(f"{here.name}.protocol")
 programs = {
     protocol.GUARD_FLAG: "launch.guard",

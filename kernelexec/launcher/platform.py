@@ -92,6 +92,8 @@ class LauncherPlatform:
         )
 
 
+#: Signals that Python ignores in every program, for exceptions instead; ``subprocess`` restores them for its children.
+_IGNORED_BY_PYTHON = {getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ") if hasattr(signal, name)}
 #: The features of this machine.
 PLATFORM = LauncherPlatform.for_system(sys.platform)
 #: Signals that end a program, the gentlest first. Windows has no SIGKILL, but its SIGTERM is as hard.
@@ -101,6 +103,16 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGKILL", sign
 def default_shell() -> list[str]:
     """Return the shell that runs commands, with the option before the command."""
     return list(next((shell for shell in PLATFORM.shells if shutil.which(shell[0])), PLATFORM.shells[-1]))
+
+
+def reset_signals() -> None:
+    """Unblock all signals and restore the actions of a new Python program: a parent may have blocked or ignored them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return
+    for signum in signal.valid_signals() - _IGNORED_BY_PYTHON:
+        if signal.getsignal(signum) == signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def signal_group(leader: int, signum: int) -> None:

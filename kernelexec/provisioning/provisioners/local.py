@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -256,6 +257,13 @@ class WrappedKernelProvisioner(LocalKernelProvisioner):
         return replace(await super().stats(), isolation=self.isolation)
 
 
+#: The beginning of a command that inherits an ignored SIGCHLD, with which bubblewrap sees no end of its child.
+_RESTORES_CHILD_SIGNAL = (
+    *(sys.executable, "-IS", "-c"),
+    "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])",
+)
+
+
 class BubblewrapKernelProvisioner(WrappedKernelProvisioner):
     """A wrapped provisioner: when bubblewrap's own process ends, so does everything in its namespaces."""
 
@@ -264,7 +272,8 @@ class BubblewrapKernelProvisioner(WrappedKernelProvisioner):
     """Bubblewrap's command line, without the kernel's command."""
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        return await super()._launch([*self.arguments, "--", *cmd], kwargs)
+        restore = _RESTORES_CHILD_SIGNAL if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN else ()
+        return await super()._launch([*restore, *self.arguments, "--", *cmd], kwargs)
 
 
 async def _wait_end(process: Any) -> None:  # noqa: ANN401 - a ``Popen`` or an ``AdoptedProcess``
