@@ -216,6 +216,10 @@ class AsyncExecutor:
         session = self._registry.sessions.get(name)
         return None if session is None or session.scope.is_stopping else session
 
+    def mask(self, text: str) -> str:
+        """Return a text in which the names of secrets replace all values that kernels were started with."""
+        return self._registry.mask(text)
+
     async def close_session(self, name: str) -> None:
         """Close a session, its processes and private files; its workspace stays. Raise ``UnknownSession`` if none is open."""
         session = self._registry.sessions.get(name) if isinstance(name, str) else None

@@ -56,6 +56,10 @@ class SessionRegistry:
         if KernelPool.is_on(self._config):
             self._pool = KernelPool(self._config, self._forks, scope, self._directories.root)
 
+    def mask(self, text: str) -> str:
+        """Return a text with masked secrets."""
+        return text if self._secrets is None else self._secrets.masker.mask_text(text)
+
     async def create(self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope) -> AsyncSession:
         """Create a session and start its task in the executor's scope: a cancelled caller leaves nothing behind."""
         await self._make_room()

@@ -32,6 +32,7 @@ from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, Kerne
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
 from kernelexec.text import NESTING_MAX, clean
+from kernelexec.untrusted_text import format_notes, quote_output
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import replace_beneath
 
@@ -93,7 +94,7 @@ class SandboxProvider:
         if not result.ok:
             if result.status == "aborted":
                 result.raise_for_error()  # the cell was refused
-            report = "\n".join([result.text[-_REPORT_CHARS:].strip(), *model_notes(result)]).strip()
+            report = "\n".join([quote_output(result.text[-_REPORT_CHARS:].strip()), format_notes(model_notes(result))]).strip()
             raise ExecutionFailed(f"{result.status}, state {result.state}: {report}", result)
         try:
             return _parse_value(code_run.value_json)

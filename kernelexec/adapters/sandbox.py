@@ -15,6 +15,7 @@ from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.executor import ExecutorOptions
 from kernelexec.results import model_notes
+from kernelexec.untrusted_text import format_notes, quote_output
 
 try:
     from ag2.tools.sandbox import ExecResult
@@ -146,7 +147,8 @@ def _send(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout
 def _wait_for_result(session: Session, execution_id: str) -> ExecResult:
     result = session.wait_for(execution_id).result
     assert result is not None
-    text = "\n".join(part for part in (result.text.strip(), *(() if result.ok else model_notes(result))) if part)
+    notes = "" if result.ok else format_notes(model_notes(result))
+    text = "\n".join(part for part in (quote_output(result.text.strip()), notes) if part)
     return ExecResult(output=text, exit_code=result.exit_code if result.exit_code is not None else 1)
 
 

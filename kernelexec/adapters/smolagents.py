@@ -14,6 +14,7 @@ from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
 from kernelexec.results import ExecuteResult, ExecutionResult, Output, best_image, model_notes
+from kernelexec.untrusted_text import format_notes, quote_output
 
 try:
     import PIL.Image
@@ -66,14 +67,14 @@ class PythonExecutor(RemotePythonExecutor):
         """
         self._send_again()
         result = self.session.execute(code)
-        logs = result.stdout + result.stderr
+        logs = quote_output(result.stdout + result.stderr)
         error = result.error
         if error is not None and error.ename == self.FINAL_ANSWER_EXCEPTION:
             return CodeOutput(output=self._decode_answer(error.evalue), logs=logs, is_final_answer=True)
         if not result.ok:
-            notes = model_notes(remove_notebooks(result))
-            report = "\n".join([result.text.rstrip("\n"), *notes, f"[{result.status}, state {result.state}]"])
-            raise AgentExecutionError(report, self.logger)
+            notes = format_notes([*model_notes(remove_notebooks(result)), f"{result.status}, state {result.state}"])
+            text = quote_output(result.text).rstrip("\n")
+            raise AgentExecutionError(f"{text}\n{notes}", self.logger)
         return CodeOutput(output=_last_value(result), logs=logs, is_final_answer=False)
 
     def send_tools(self, tools: dict[str, Any]) -> None:

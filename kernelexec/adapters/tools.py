@@ -13,6 +13,7 @@ from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import cut_middle
+from kernelexec.untrusted_text import format_note, format_notes, quote_output
 
 #: The default limit of text per call, in bytes; ``read_output`` reads the rest.
 TEXT_BYTES = 20_000
@@ -58,9 +59,10 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
         raise InvalidConfig(f"text_bytes={text_bytes!r:.80}: must be a whole number of bytes >= {_TEXT_BYTES_MIN}.")
 
     def format_result(result: ExecutionResult) -> str:
-        head = f"[{result.status}, exit code {result.exit_code}, state {result.state}, id {result.execution_id}]"
-        text = cut_middle(result.text.rstrip("\n"), text_bytes)
-        return "\n".join(part for part in (head, text, *model_notes(remove_notebooks(result))) if part)
+        head = f"{result.status}, exit code {result.exit_code}, state {result.state}, id {result.execution_id}"
+        notes = format_notes(model_notes(remove_notebooks(result)))
+        text = cut_middle(quote_output(result.text.rstrip("\n")), text_bytes)
+        return "\n".join(part for part in (format_note(head), text, notes) if part)
 
     def execute_code(code: str, timeout: float | None = None) -> str:
         return format_result(session.execute(code, timeout=timeout))
@@ -70,8 +72,8 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
 
     def read_output(execution_id: str, offset: int = 0) -> str:
         page = session.read_output(execution_id, offset=offset, limit=text_bytes)
-        more = "" if page.next_offset is None else f"\n[read on with offset={page.next_offset}]"
-        return f"{page.text}{more}"
+        more = "" if page.next_offset is None else "\n" + format_note(f"read on with offset={page.next_offset}")
+        return f"{quote_output(page.text)}{more}"
 
     text = {"type": "string"}
     return (

@@ -201,6 +201,10 @@ class Executor:
         portal, session = self._open_portal(), self._executor.open_session(name)
         return None if session is None else Session(portal, session)
 
+    def mask(self, text: str) -> str:
+        """See ``AsyncExecutor.mask``."""
+        return self._executor.mask(text)
+
     def close_session(self, name: str) -> None:
         """See ``AsyncExecutor.close_session``."""
         self._open_portal().call(partial(self._executor.close_session, name))

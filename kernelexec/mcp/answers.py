@@ -1,4 +1,8 @@
-"""Answers for a model: a cell's result as bounded text, tables and pictures, with a machine-readable record."""
+"""Answers for a model: a cell's output, its pictures, and notes of ours in a block of their own, with a record for programs.
+
+Each line of the notes is marked as ``[kernelexec: ...]``, and such a mark in output is changed, so output cannot imitate a
+note, even if a client joins the blocks. An answer with nothing to note has no such block.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,10 @@ from kernelexec.adapters.shared.pictures import PICTURE_BYTES
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.pictures import PICTURES_MAX, InlinePictures, select_pictures
 from kernelexec.mcp.tables import compact_table
-from kernelexec.results import Stream, best_image, model_notes, output_text
+from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text
 from kernelexec.results.notes import JOINED_MAX, join_names
 from kernelexec.text import apply_returns, clean, utf8_size
+from kernelexec.untrusted_text import format_note, format_notes, quote_output
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.
 PREVIEW_CHARS = 20_000
@@ -37,15 +42,24 @@ _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)"
 
 
 async def render_answer(partial_result: PartialResult) -> ToolResult:
-    """Return the answer to a call: content only, since some clients hide the content of an answer with structure."""
+    """Return the answer to a call: content only, since some clients hide the content of an answer with structure.
+
+    Its blocks are the output, pictures, late output and the notes; each is omitted if there is none.
+    """
     record = _make_record(partial_result)
-    text = _render_text(replace(partial_result, outputs=tuple(map(compact_table, partial_result.outputs))))
-    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps(text)) - len(json.dumps(record))
+    texts = _render_output(replace(partial_result, outputs=tuple(map(compact_table, partial_result.outputs))))
+    late = _render_late(partial_result.result)
     images = [image for output in partial_result.outputs if (image := best_image(output)) is not None]
+    notes = list(_list_notes(partial_result, has_output=bool(texts or images)))
+    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([texts, late, notes])) - len(json.dumps(record))
     pictures = await select_pictures(images, room)
-    text += "".join(f"\n{line}" for line in _describe_hidden_pictures(pictures, len(images), partial_result))
-    content = [TextContent(type="text", text=text), *pictures.shown]
+    notes += _describe_hidden_pictures(pictures, len(images), partial_result)
+    content = [*_text_blocks(texts), *pictures.shown, *_text_blocks([*late, format_notes(notes)])]
     return ToolResult(content=content, meta={RECORD: record}, is_error=partial_result.result.status == "aborted")
+
+
+def _text_blocks(texts: Sequence[str]) -> list[TextContent]:
+    return [TextContent(type="text", text=text) for text in texts if text]
 
 
 def count_json_bytes(value: object) -> int:
@@ -71,49 +85,60 @@ def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_
     if len(text) <= chars:
         return text
     half = max(chars // 2, 1)
-    return f"{text[:half]}\n[... {'at least ' * is_cut}{len(text) - 2 * half} characters left out: {more} ...]\n{text[-half:]}"
+    gap = format_note(f"{'at least ' * is_cut}{len(text) - 2 * half} characters left out: {more}")
+    return f"{text[:half]}\n{gap}\n{text[-half:]}"
 
 
-def _render_text(partial_result: PartialResult) -> str:
+def _render_output(partial_result: PartialResult) -> list[str]:
+    """Return the text of the output; none if it is blank."""
+    output = quote_output(apply_returns(output_text(partial_result.outputs)))
+    if not output.strip():
+        return []
+    more = f"read_output(execution_id='{partial_result.result.execution_id}'{_render_offset(partial_result)}) continues"
+    return [preview(output, more if partial_result.is_readable else _NOT_READABLE, is_cut=partial_result.result.truncated)]
+
+
+def _render_late(result: ExecutionResult) -> list[str]:
+    """Return the text of output that came after the end of its cell, below a note."""
+    text = quote_output(output_text(result.late)[:_LATE_CHARS]) if result.late else ""
+    return [f"{format_note('output after the end of the cell')}\n{text}"] if text else []
+
+
+def _list_notes(partial_result: PartialResult, *, has_output: bool) -> Iterator[str]:
+    """Yield the lines of the notes; none for output of a cell that ended as expected."""
     result = partial_result.result
-    output = apply_returns(output_text(partial_result.outputs))
-    parts = [_render_headline(partial_result)]
+    is_usual = result.status == "ok" and result.state == "kept" and not result.interrupted
+    if not is_usual:
+        yield _describe_outcome(partial_result)
     if partial_result.missed_bytes:
-        parts.append(f"[{partial_result.missed_bytes} earlier bytes are no longer kept here; read_output has them]")
-    if output.strip():
-        more = f"read_output(execution_id='{result.execution_id}'{_render_offset(partial_result)}) continues"
-        shown = preview(output, more if partial_result.is_readable else _NOT_READABLE, is_cut=result.truncated)
-        parts.append(str(clean(shown)).rstrip("\n"))
-    else:
-        parts.append(_describe_no_output(partial_result))
-    if result.late:
-        parts.append("[output after the end of the cell:]\n" + str(clean(output_text(result.late)[:_LATE_CHARS])))
-    parts.extend(f"[{line}]" for line in model_notes(result, timeout_advice=TIMEOUT_ADVICE))
-    return "\n".join(parts)
+        yield f"{partial_result.missed_bytes} earlier bytes are no longer kept here; read_output has them"
+    if not has_output and result.status != "aborted":
+        yield _describe_no_output(partial_result)
+    yield from model_notes(result, timeout_advice=TIMEOUT_ADVICE)
 
 
-def _render_headline(partial_result: PartialResult) -> str:
+def _describe_outcome(partial_result: PartialResult) -> str:
     result = partial_result.result
     session = f"session {result.session}"
     if result.status == "running":
         waits = f"it waits behind {partial_result.queue_position} other(s)" if partial_result.queue_position else "it continues"
         call = f"wait_execution(execution_id='{result.execution_id}', cursor={partial_result.cursor})"
-        return f"[running: {session}; {waits}. Call {call} to collect it; do not send it again.]"
+        return f"running: {session}; {waits}. Call {call} to collect it; do not send it again."
     if result.status in ("unknown", "aborted"):
-        return f"[{result.status}: {session}; {'its result is unknown' if result.status == 'unknown' else 'it did not run'}]"
+        return f"{result.status}: {session}; {'its result is unknown' if result.status == 'unknown' else 'it did not run'}"
     facts = [session, f"exit code {result.exit_code}"] if result.status != "ok" else [session]
     if result.interrupted:
         facts.append(f"ended by {result.interrupted}")
-    return f"[{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s]"
+    return f"{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s"
 
 
 def _describe_no_output(partial_result: PartialResult) -> str:
     result = partial_result.result
     if result.status == "unknown":
-        return "(its output is unknown)"
-    if result.status != "aborted" and result.truncated:
-        return "(no output could be kept)"
-    return "(no new output)" if result.status != "aborted" and partial_result.since else "(no output)"
+        return "its output is unknown"
+    if result.truncated:
+        return "no output could be kept"
+    return "no new output" if partial_result.since else "no output"
 
 
 def _render_offset(partial_result: PartialResult) -> str:
@@ -143,14 +168,14 @@ def _describe_hidden_pictures(pictures: InlinePictures, count: int, partial_resu
     """Describe the workspace files with pictures that are omitted or shown smaller."""
     if pictures.smaller:
         files = _describe_saved_files(pictures.smaller, count, partial_result)
-        yield f"[{len(pictures.smaller)} picture(s) shown smaller; {files}]"
+        yield f"{len(pictures.smaller)} picture(s) shown smaller; {files}"
     if pictures.left_out:
         limits = (
             f"an answer has at most {PICTURES_MAX} pictures of at most {PICTURE_BYTES // 1000} kB each, "
             f"and {ANSWER_BYTES // 1000} kB in all, pictures in base64"
         )
         files = _describe_saved_files(pictures.left_out, count, partial_result)
-        yield f"[{len(pictures.left_out)} picture(s) not shown here: {limits}; {files}]"
+        yield f"{len(pictures.left_out)} picture(s) not shown here: {limits}; {files}"
 
 
 def _describe_saved_files(numbers: Sequence[int], count: int, partial_result: PartialResult) -> str:
@@ -168,4 +193,4 @@ def render_stream(partial_result: PartialResult, name: str) -> str:
     outputs = [output for output in partial_result.outputs if isinstance(output, Stream) and output.name == name]
     text = apply_returns(output_text(outputs))
     more = "read_output(execution_id) has all of it" if partial_result.is_readable else _NOT_READABLE
-    return str(clean(preview(text, more, is_cut=partial_result.result.truncated)))
+    return preview(quote_output(text), more, is_cut=partial_result.result.truncated)

@@ -17,7 +17,7 @@ from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import report_errors
 from kernelexec.session import AsyncSession
-from kernelexec.text import clean_text
+from kernelexec.untrusted_text import format_note, quote_output
 
 #: The addresses. A session is named by its name or handle, as in tools.
 NOTEBOOK = "kernelexec://sessions/{session}/notebook"
@@ -63,8 +63,8 @@ class Resources:
             limit, text = TEXT_BYTES, None
             while text is None or _count_text_bytes(text) > TEXT_BYTES:
                 page = await opened.read_output(execution_id, offset=0, limit=limit)
-                limit, text = limit // 2, clean_text(page.text)
-        more = "" if page.next_offset is None else f"\n[read_output with offset={page.next_offset} continues]"
+                limit, text = limit // 2, quote_output(page.text)
+        more = "" if page.next_offset is None else "\n" + format_note(f"read_output with offset={page.next_offset} continues")
         return _make_result(f"{text}{more}", _PLAIN)
 
     async def _read_file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:

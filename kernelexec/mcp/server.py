@@ -26,6 +26,7 @@ from kernelexec.mcp.callers import CallerMiddleware
 from kernelexec.mcp.calls.arguments import ArgumentReader
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.calls.tasks_extension import TasksExtension
+from kernelexec.mcp.calls.visible_text import VisibleText
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.resources import Resources
@@ -84,7 +85,7 @@ def make_server(
         "kernelexec",
         instructions=_write_instructions(executor.config, options),
         version=importlib.metadata.version("kernelexec"),
-        middleware=[ArgumentReader(), callers, CallLogger()],
+        middleware=[VisibleText(executor.mask), ArgumentReader(), callers, CallLogger()],
         auth=auth,
         strict_input_validation=True,
         mask_error_details=False,

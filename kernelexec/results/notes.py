@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelexec.results.result import ExecutionResult
-from kernelexec.text import clean
+from kernelexec.untrusted_text import escape_line
 
 #: The limits of names or files in a line, and of its characters.
 JOINED_MAX = 100
@@ -13,7 +13,10 @@ _LINE_CHARS = 4000
 
 
 def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[str]:
-    """Return the notes of a result, its state, hints and files; ``timeout_advice`` ends the sentence about a timeout."""
+    """Return the notes of a result, its state, hints and files, each on one line, whatever names a cell has chosen.
+
+    ``timeout_advice`` ends the sentence about a timeout.
+    """
     notes = list(result.notes)
     if result.state == "lost":
         names = ", ".join(result.lost_names[:JOINED_MAX])
@@ -27,7 +30,7 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
         notes.append("Look whether its effects and variables are there. With a new request_id it would run again.")
     if result.files:
         notes.append(f"files made or changed: {join_names(result.files)}")
-    return [str(clean(line[:_LINE_CHARS])) for line in notes]
+    return [escape_line(line[:_LINE_CHARS]) for line in notes]
 
 
 def join_names(names: Sequence[str], limit: int = JOINED_MAX) -> str:

@@ -19,7 +19,7 @@ async def work(read, write):
         print(len((await session.list_tools()).tools), "tools")
         await session.call_tool("execute_code", {"code": "x = 41"})
         answer = await session.call_tool("execute_code", {"code": "x + 1"})
-        print(answer.content[0].text.splitlines()[1], answer.isError)
+        print(answer.content[0].text.splitlines()[0], answer.isError)
         picture = "from IPython.display import Image; import base64; Image(base64.b64decode(PNG))"
         png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
         answer = await session.call_tool("execute_code", {"code": f"PNG = {png!r}\\n{picture}"})

@@ -26,7 +26,7 @@ async def work(client):
     task = await call_tool_task(client, "execute_code", {"code": "time.sleep(60)"})
     await task.cancel()
     print((await task.wait()).status)
-    print((await client.call_tool("execute_code", {"code": "x + 1"})).content[0].text.splitlines()[1])
+    print((await client.call_tool("execute_code", {"code": "x + 1"})).content[0].text.splitlines()[0])
     await client.call_tool("close_session", {"session": "default"})
 
 async def main():

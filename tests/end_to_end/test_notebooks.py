@@ -31,7 +31,13 @@ SHOWN: dict[str, tuple[str, ...]] = {
         "the same interval: '27 to 39'",
     ),
     "debugging_loop": ("True after 3 tries: 4.0", "3 PASS, 1 FAIL, 2 ERROR", "stock is [5, 7] - kernel 1", "version 3: 3 PASS"),
-    "mcp_client": ("connected: True", "['text', 'image'] image/png", "is_error: False", "is_error: True", "connected: False"),
+    "mcp_client": (
+        "connected: True",
+        "['text', 'image', 'text'] image/png",
+        "is_error: False",
+        "is_error: True",
+        "connected: False",
+    ),
     "containers_and_limits": (
         "interfaces: ['lo']",
         "cause oom",

@@ -21,6 +21,7 @@ from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.session import AsyncSession
+from kernelexec.untrusted_text import format_note, quote_output
 
 T = TypeVar("T")
 #: A generator of calls to a session; each call's result is sent back.
@@ -160,11 +161,11 @@ class BlockRunner:
 
 
 def result_text(result: ExecutionResult) -> str:
-    """Return the text of a result for a model: all output, then the notes in brackets."""
-    lines = [f"[{line}]" for line in model_notes(result)]
+    """Return the text of a result for a model: all output, then the notes, which output cannot imitate."""
+    lines = list(map(format_note, model_notes(result)))
     if result.error is None and result.diagnosis is not None:
         lines.insert(0, result.diagnosis.message)
-    return "\n".join([*([result.text.rstrip("\n")] if result.text.strip() else []), *lines])
+    return "\n".join([*([quote_output(result.text).rstrip("\n")] if result.text.strip() else []), *lines])
 
 
 def remove_notebooks(result: ExecutionResult) -> ExecutionResult:

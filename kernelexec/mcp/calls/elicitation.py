@@ -25,7 +25,7 @@ from kernelexec.mcp.calls.progress import generate_report_times
 from kernelexec.mcp.calls.task import TASK
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
-from kernelexec.text import clean_text
+from kernelexec.untrusted_text import escape_invisible, escape_line
 
 _APPROVAL, _APPROVE = "approval", "approve"
 _INPUT = "input"
@@ -147,7 +147,7 @@ class Elicitation:
         shown, more = proposal.source[:_SHOWN_CHARS], len(proposal.source) - _SHOWN_CHARS
         shown += f"\n[... {more} more characters]" if more > 0 else ""
         session, reasons = self._format_session(proposal.session), " ".join(request.reasons)
-        return clean_text(f"Run this {kind} in session {session}? {reasons}\n\n{shown}")
+        return escape_invisible(f"Run this {kind} in session {session}? {reasons}\n\n{shown}")
 
 
 def make_input_form(pending: PendingInput, session: str) -> ElicitRequest:
@@ -156,7 +156,7 @@ def make_input_form(pending: PendingInput, session: str) -> ElicitRequest:
 
 
 def _describe_input(request: InputRequest, session: str) -> str:
-    return clean_text(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
+    return escape_line(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
 
 
 def _make_form(message: str, schema: dict[str, Any]) -> ElicitRequest:

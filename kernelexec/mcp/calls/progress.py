@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.results import ExecutionResult, Output, output_text
-from kernelexec.text import clean_text
+from kernelexec.untrusted_text import escape_line
 
 #: Seconds to the first progress report, and the time from which on steps are no longer doubled.
 _FIRST_STEP, _LAST_DOUBLED = 1.0, 4.0
@@ -59,5 +59,5 @@ def find_last_line(outputs: Sequence[Output]) -> str:
     for output in reversed(outputs[-_LOOKED_AT:]):
         tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
         if lines := [line.strip() for line in tail.split("\n") if line.strip()]:
-            return clean_text(lines[-1][:_LINE_CHARS])
+            return escape_line(lines[-1][:_LINE_CHARS])
     return ""

@@ -89,6 +89,10 @@ class SessionService:
         self._waiting_calls: Counter[str] = Counter()
         self._tasks: WeakValueDictionary[str, Task] = WeakValueDictionary()
 
+    def mask(self, text: str) -> str:
+        """Return a text with masked secrets."""
+        return self._executor.mask(text)
+
     def check_wait(self, wait: float | None) -> float:
         """Return the seconds that a call may block: ``wait``, or the default for None; raise ``InvalidTimeout``."""
         return self.wait if wait is None else check_wait(wait)

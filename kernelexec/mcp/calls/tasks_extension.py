@@ -189,8 +189,9 @@ class TasksExtension(ServerExtension):
                 return task, self._sessions.find_session_of(task_id, task.session)
             except (UnknownSession, UnknownExecution):
                 del self._tasks[key]
+        shown = self._sessions.mask(task_id)
         message = (
-            f"You have no task {task_id!r:.100}. Use the taskId of an answer with resultType task. The server keeps only the "
+            f"You have no task {shown!r:.100}. Use the taskId of an answer with resultType task. The server keeps only the "
             "newest tasks that have ended, and none of a closed session."
         )
         raise MCPError(INVALID_PARAMS, message)

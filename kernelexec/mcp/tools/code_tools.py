@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
+from kernelexec.untrusted_text import format_note, quote_output
 
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
@@ -171,9 +172,9 @@ class CodeTools:
             begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
             is_running = (await opened.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
             page = await opened.read_output(execution_id, offset=begin, limit=room, grep=grep)
-        nothing = "(no output)" if not begin and grep is None else "(no matching line)" if grep else "(no more output)"
-        last = f"[from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}]"
-        return make_text_answer(f"{page.text or nothing}\n{last}", "kernelexec/page", page)
+        nothing = "no output" if not begin and grep is None else "no matching line" if grep else "no more output"
+        last = f"from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}"
+        return make_quoting_answer(page.text, last if page.text else f"{nothing}; {last}", "kernelexec/page", page)
 
     async def interrupt_kernel(self, session: SessionName = "default") -> ToolResult:
         """Interrupt the running cell."""
@@ -240,6 +241,18 @@ def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None)
 
 
 def make_text_answer(text: str, key: str = "", record: Any = None) -> ToolResult:  # noqa: ANN401 - any of our dataclasses
-    """Return an answer of text, with a record in its metadata if there is one."""
-    content = [TextContent(type="text", text=clean_text(text))]
+    """Return an answer of our own text, with a record in its metadata if there is one."""
+    return _make_answer([text], key, record)
+
+
+def make_quoting_answer(text: str, note: str, key: str, record: Any) -> ToolResult:  # noqa: ANN401 - as above
+    """Return an answer with a text of a cell or file, and a note about it in a block of its own."""
+    quoted = quote_output(text)
+    if quoted != text:
+        note += r"; invisible characters are shown as escapes such as \u202e, and marks as \[kernelexec:"
+    return _make_answer([*([quoted] if quoted else []), format_note(note)], key, record)
+
+
+def _make_answer(texts: Sequence[str], key: str, record: Any) -> ToolResult:  # noqa: ANN401 - as above
+    content = [TextContent(type="text", text=clean_text(text)) for text in texts]
     return ToolResult(content=content, meta={key: clean(asdict(record) | {"text": None})} if key else None)

@@ -15,6 +15,7 @@ from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.mcp.tools.code_tools import RequestId, SessionName, Timeout, Wait
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import clean_text
+from kernelexec.untrusted_text import escape_line, quote_output
 
 _FILES_MAX = 100
 
@@ -75,7 +76,8 @@ class CommandTools:
             options = CallOptions(wait, elicitation, render)
             partial_result = await self._sessions.run_cell(opened, send, options, title=shown)
         except KernelexecError as exc:
-            return _make_refusal(shown, directory, str(exc))
+            mask = self._sessions.mask
+            return _make_refusal(mask(shown), mask(directory), mask(str(exc)))
         if elicitation.input_required is not None:
             return cast("CommandAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
         return await render(partial_result)
@@ -92,7 +94,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
     collect = f"{how}: call {call}, do not send it again."
     error = result.error
     if error is not None and not stderr and error.ename != "KeyboardInterrupt":  # the end of a kernel would not be reported
-        stderr = clean_text(preview(f"{error.ename}: {error.evalue}", "see notes"))
+        stderr = preview(quote_output(f"{error.ename}: {error.evalue}"), "see notes")
     return CommandAnswer(
         success=result.ok,
         exit_code=result.exit_code,
@@ -106,7 +108,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
         timed_out=result.interrupted == "timeout",
         truncated=result.truncated or partial_result.missed_bytes > 0 or "characters left out" in f"{stdout}{stderr}",
         state=result.state,
-        files=[clean_text(name) for name in result.files[:_FILES_MAX]],
+        files=[escape_line(name) for name in result.files[:_FILES_MAX]],
         notes=[collect] if running else model_notes(result, timeout_advice=TIMEOUT_ADVICE),
     )
 

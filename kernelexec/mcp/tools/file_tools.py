@@ -12,8 +12,9 @@ from fastmcp.tools import ToolResult
 
 from kernelexec.mcp.answers import fit_answer
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import SessionName, make_text_answer, report_errors
+from kernelexec.mcp.tools.code_tools import SessionName, make_quoting_answer, make_text_answer, report_errors
 from kernelexec.results import FilesDeleted
+from kernelexec.untrusted_text import escape_line
 
 #: Entries that one answer shows.
 _SHOWN = 500
@@ -99,8 +100,8 @@ class FileTools:
         follows = "end of file" if read.next_offset is None else f"continue with offset={read.next_offset}"
         odd = "; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}" if read.lossy else ""
         read = replace(read, path=opened.mask(read.path), text=opened.mask(read.text))
-        last = f"[{read.path}, from byte {read.offset} of {read.total_bytes}; {follows}{odd}]"
-        return make_text_answer(f"{read.text or '(empty)'}\n{last}", "kernelexec/file", read)
+        last = f"{'empty; ' * (not read.text)}{read.path}, from byte {read.offset} of {read.total_bytes}; {follows}{odd}"
+        return make_quoting_answer(read.text, last, "kernelexec/file", read)
 
     async def write_file(
         self,
@@ -116,7 +117,8 @@ class FileTools:
             written = await opened.files.write(path, content, append=append)
         written = replace(written, path=opened.mask(written.path))
         done = "created" if written.created else "added to" if append else "replaced"
-        return make_text_answer(f"{written.path} was {done}: {written.size_bytes} bytes.", "kernelexec/file", written)
+        shown = escape_line(written.path)
+        return make_text_answer(f"{shown} was {done}: {written.size_bytes} bytes.", "kernelexec/file", written)
 
     async def delete_files(
         self,

@@ -189,7 +189,10 @@ def test_another_executor_in_the_same_directory_keeps_its_notebook_to_itself(tmp
             second.session.save_notebook()
             result = first.execute_code_blocks(python(f"open('made-{number}.ipynb', 'w').close()"))
             created = str(first.session.workspace / f"made-{number}.ipynb")
-            assert (result.output, result.output_files) == (f"[files made or changed: made-{number}.ipynb]\n", [created])
+            assert (result.output, result.output_files) == (
+                f"[kernelexec: files made or changed: made-{number}.ipynb]\n",
+                [created],
+            )
 
 
 SCENARIOS: dict[str, tuple[list[tuple[str, str]], Any, str | None]] = {

@@ -28,17 +28,17 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Functi
 
 def test_variables_last_and_failures_are_text(tools: dict[str, FunctionTool]) -> None:
     run = tools["execute_code"].call
-    assert run(code="x = 41").startswith("[ok, exit code 0, state kept, id ")
+    assert run(code="x = 41").startswith("[kernelexec: ok, exit code 0, state kept, id ")
     assert run(code="x + 1", timeout=None).splitlines()[1] == "42"
     failed = run(code="x / 0")
-    assert failed.startswith("[error, exit code 1, state kept")
+    assert failed.startswith("[kernelexec: error, exit code 1, state kept")
     assert "ZeroDivisionError" in failed
     missing = run(code="open('made.txt', 'w').close()\nimport nump").partition("No module named 'nump'\n")[2].splitlines()
-    assert [line.partition(": ")[::2] for line in missing] == [
+    assert [line.removeprefix("[kernelexec: ").removesuffix("]").partition(": ")[::2] for line in missing] == [
         ("hint", "nump is not installed in the kernel's environment: install it, or do without."),
         ("files made or changed", "made.txt"),
     ]
-    assert "[error, exit code 124, state kept" in run(code="import time; time.sleep(60)", timeout=0.5)
+    assert "[kernelexec: error, exit code 124, state kept" in run(code="import time; time.sleep(60)", timeout=0.5)
     assert asyncio.run(tools["execute_code"].acall(code="x")).splitlines()[1] == "41"
 
 
@@ -55,7 +55,7 @@ def test_long_output_is_read_on(tools: dict[str, FunctionTool]) -> None:
     page, offset = "", 0
     while True:
         read = tools["read_output"].call(execution_id=execution_id, offset=offset)
-        text, _, more = read.partition("\n[read on with offset=")
+        text, _, more = read.partition("\n[kernelexec: read on with offset=")
         page += text
         if not more:
             break
@@ -99,7 +99,7 @@ def test_the_smallest_bound_still_reads_on(tmp_path: Path) -> None:
         tools = {tool.name: tool for tool in function_tools(executor.session(), text_bytes=4)}
         execution_id = tools["execute_code"].call(code="print('\U0001f600' * 2)").partition("id ")[2].partition("]")[0]
         first = tools["read_output"].call(execution_id=execution_id)
-        assert first == "\U0001f600\n[read on with offset=4]"
+        assert first == "\U0001f600\n[kernelexec: read on with offset=4]"
         assert tools["read_output"].call(execution_id=execution_id, offset=8) == "\n"
 
 

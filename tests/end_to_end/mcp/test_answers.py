@@ -24,7 +24,7 @@ def test_a_picture_without_room_in_the_result_is_a_file(agent: Agent) -> None:
     )
     answer = agent.call("execute_code", code=code, session="pictures")
     assert record_of(answer)["truncated"]
-    assert "(no output)" not in text_of(answer)
+    assert "no output could be kept" in text_of(answer)
     assert "1 output(s) were too large for this result" in text_of(answer)
     assert "outputs/cell-0001-1.png" in text_of(answer)
     assert "too large" not in agent.text("execute_code", code="1", session="pictures")
@@ -49,8 +49,8 @@ def test_a_page_of_what_still_runs_is_not_the_end(agent: Agent) -> None:
     assert record_of(interrupted)["execution_id"] == execution_id
     assert "end of output]" in agent.text("read_output", execution_id=execution_id)
     nothing = agent.text("read_output", execution_id=execution_id, grep="nowhere")
-    assert nothing.startswith("(no matching line)")
-    assert "(no more output)" in agent.text("read_output", execution_id=execution_id, offset=100)
+    assert nothing.startswith("[kernelexec: no matching line; ")
+    assert "no more output" in agent.text("read_output", execution_id=execution_id, offset=100)
 
 
 def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(agent: Agent) -> None:
@@ -62,11 +62,11 @@ def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(agent: Agent) -> 
 
 def test_what_is_left_out_is_not_reported_as_less_than_it_is(agent: Agent) -> None:
     text = agent.text("execute_code", code="print('x' * 3_000_000)", session="long")
-    assert "[... at least 1" in text
-    assert "[... 10000 characters" in agent.text("execute_code", code="print('x' * 29_999)", session="long")
+    assert "[kernelexec: at least 1" in text
+    assert "[kernelexec: 10000 characters" in agent.text("execute_code", code="print('x' * 29_999)", session="long")
     answer = agent.call("execute_command", command="head -c 3000000 /dev/zero | tr '\\0' x", session="long")
     assert answer.structured_content is not None
-    assert "[... at least 1" in answer.structured_content["stdout"]
+    assert "[kernelexec: at least 1" in answer.structured_content["stdout"]
 
 
 def test_an_unknown_outcome_says_so_and_what_to_do(tmp_path: Path) -> None:
@@ -79,7 +79,9 @@ def test_an_unknown_outcome_says_so_and_what_to_do(tmp_path: Path) -> None:
         psutil.wait_procs(family, timeout=10)
     with raw(tmp_path, "legacy") as client:
         text = client.answer(client.call("execute_code", **call))["result"]["content"][0]["text"]
-    assert text.startswith("[unknown: session default; its result is unknown]\n(its output is unknown)\n")
+    assert text.startswith(
+        "[kernelexec: unknown: session default; its result is unknown]\n[kernelexec: its output is unknown]\n"
+    )
     assert "It did not run again." in text
     assert "With a new request_id it would run again." in text
 
@@ -104,4 +106,4 @@ def test_an_outcome_of_an_earlier_server_promises_no_more_than_it_has(tmp_path: 
         with connected(transport(tmp_path), ERAS[0]) as agent:
             texts.append(agent.text("execute_code", **call))
     assert "read_output(" in texts[0]
-    assert "[... 80001 characters left out: it ran before, and its output is no longer available ...]" in texts[1]
+    assert "[kernelexec: 80001 characters left out: it ran before, and its output is no longer available]" in texts[1]

@@ -52,7 +52,7 @@ def test_a_file_is_written_read_listed_and_deleted(agent: Agent, name: str) -> N
     ran = agent.text("execute_code", code="exec(open('src/a.py').read())\nprint(n)", session=name)
     assert "42" in ran.splitlines()
     read = agent.call("read_file", path="src/a.py", session=name)
-    assert text_of(read) == "n = 41\nn += 1\n\n[src/a.py, from byte 0 of 14; end of file]"
+    assert text_of(read) == "n = 41\nn += 1\n[kernelexec: src/a.py, from byte 0 of 14; end of file]"
     assert read.meta is not None
     assert read.meta["kernelexec/file"]["total_bytes"] == 14
     listed = found(agent, "list_files", recursive=True, pattern="*.py", session=name)
@@ -66,15 +66,15 @@ def test_a_long_file_is_read_on(agent: Agent, name: str) -> None:
     whole = "".join(f"line {number}\n" for number in range(8000))
     agent.call("write_file", path="long.txt", content=whole, session=name)
     first = agent.text("read_file", path="long.txt", session=name)
-    assert first.endswith(f"\n[long.txt, from byte 0 of {len(whole)}; continue with offset=20000]")
+    assert first.endswith(f"\n[kernelexec: long.txt, from byte 0 of {len(whole)}; continue with offset=20000]")
     rest = agent.text("read_file", path="long.txt", offset=20000, limit=10**9, session=name)
-    assert first.rpartition("\n[")[0] + rest.rpartition("\n[")[0] == whole
-    assert "(empty)" in agent.text("read_file", path="long.txt", offset=10**6, session=name)
+    assert first.rpartition("[")[0] + rest.rpartition("[")[0] == whole
+    assert "[kernelexec: empty; " in agent.text("read_file", path="long.txt", offset=10**6, session=name)
 
 
 def test_a_file_that_is_no_text_says_so(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="open('raw', 'wb').write(bytes(range(256)))", session=name)
-    assert "end of file; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}]" in agent.text(
+    assert "end of file; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}; invisible " in agent.text(
         "read_file", path="raw", session=name
     )
 

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("era", ERAS)
 def test_each_agent_has_a_kernel_of_its_own_under_the_same_name(server: Server, era: str) -> None:
     with server.client(era, x_kernelexec_agent=f"a-{era}") as item, server.client(era, x_kernelexec_agent=f"b-{era}") as other:
-        assert "state kept" in item.text("execute_code", code="x = 'one'")
+        assert "no output" in item.text("execute_code", code="x = 'one'")
         assert "NameError" in other.text("execute_code", code="x")
         assert [row["name"] for row in item.rows("list_sessions", "sessions")] == ["default"]
         spaces = {agent.rows("list_sessions", "sessions")[0]["workspace"] for agent in (item, other)}
@@ -47,7 +47,7 @@ def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
             call = {"code": f"mine = {value}"}
             agent.do("call_tool", "execute_code", call, meta=meta)
         reported = agent.do("call_tool", "execute_code", {"code": "mine"}, meta={"kernelexec/agent": "m1"})
-        assert text_of(reported).splitlines()[1] == "1"
+        assert text_of(reported).splitlines()[0] == "1"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -63,7 +63,7 @@ def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: s
 def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -> None:
     with server.client(x_kernelexec_agent="many-1") as item, server.client(x_kernelexec_agent="many-2") as other:
         asked = [agent.start("execute_code", code="import os; os.getpid()") for _ in range(50) for agent in (item, other)]
-        pids = [text_of(call.result(BOUND)).splitlines()[1] for call in asked]
+        pids = [text_of(call.result(BOUND)).splitlines()[0] for call in asked]
         assert len(set(pids[::2])) == len(set(pids[1::2])) == 1
         assert set(pids[::2]) != set(pids[1::2])
 
@@ -71,7 +71,7 @@ def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -
 def test_an_old_clients_connection_is_an_agent(server: Server) -> None:
     with server.client("legacy") as item, server.client("legacy") as other:
         item.text("execute_code", code="x = 1")
-        assert "1" in item.text("execute_code", code="x").splitlines()[1]
+        assert "1" in item.text("execute_code", code="x").splitlines()[0]
         assert "NameError" in other.text("execute_code", code="x")
 
 
@@ -84,7 +84,7 @@ def test_an_unknown_client_learns_to_create_a_handle(server: Server) -> None:
     assert built is not None
     with server.client() as again:
         handle = built["session"]
-        assert f"session {handle}" in again.text("execute_code", code="x = 41", session=handle)
+        assert f"session {handle}" in again.text("execute_code", code="x = 41; 1 / 0", session=handle)
         begun = again.call("execute_code", code="import time; time.sleep(1); x + 1", session=handle, wait=0)
         execution = begun.meta["kernelexec/result"]["execution_id"]  # type: ignore[index]
         assert "None of your open sessions has" in again.text("wait_execution", execution_id=execution)
@@ -110,7 +110,7 @@ def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) ->
                 assert reported[0] == reported[1], tool
                 assert "is open" in reported[0][1], tool
         with server.client(authorization=f"Bearer {alice}") as agent:
-            assert agent.text("execute_code", code="secret", session=handle).splitlines()[1] == "1"
+            assert agent.text("execute_code", code="secret", session=handle).splitlines()[0] == "1"
 
 
 def test_tokens_say_which_user_it_is_and_what_is_allowed(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_client_that_goes_away_or_gives_up_leaves_the_kernel_in_step(server: S
         appears(server.process, directory)  # type: ignore[arg-type]
         call.cancel()
         began = time.monotonic()
-        assert agent.text("execute_code", code="x").splitlines()[1] == "1"
+        assert agent.text("execute_code", code="x").splitlines()[0] == "1"
         assert time.monotonic() - began < 20  # the cell was interrupted: it would run for a minute
 
 

@@ -114,13 +114,13 @@ def test_the_output_of_a_running_cell_is_what_it_is_so_far(agent: Agent) -> None
     long = agent.call("execute_code", code="print('x' * 2_000_000)", session="runs")
     answer = read(agent, f"runs/output/{record_of(long)['execution_id']}")[1]
     assert isinstance(answer, str)
-    assert answer.endswith(f"\n[read_output with offset={TEXT_BYTES} continues]")
+    assert answer.endswith(f"\n[kernelexec: read_output with offset={TEXT_BYTES} continues]")
     assert len(answer) < TEXT_BYTES + 100
     quotes = agent.call("execute_code", code="print('\"' * 2_000_000)", session="runs")
     answer = read(agent, f"runs/output/{record_of(quotes)['execution_id']}")[1]
     assert isinstance(answer, str)
     assert len(json.dumps(answer)) < TEXT_BYTES + 200
-    assert answer.endswith(f"\n[read_output with offset={answer.index(chr(10))} continues]")
+    assert answer.endswith(f"\n[kernelexec: read_output with offset={answer.index(chr(10))} continues]")
 
 
 def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def agent(served: Served) -> Iterator[Agent]:
 def test_a_client_runs_cells_in_one_kernel_by_the_published_port(agent: Agent) -> None:
     agent.text("execute_code", code="x = 1")
     again = agent.call("execute_code", code="x")
-    assert text_of(again).splitlines()[1] == "1"
+    assert text_of(again).splitlines()[0] == "1"
     record = record_of(again)
     assert (record["isolation"], record["state"]) == ("container-host", "kept")
 
@@ -180,7 +180,7 @@ def test_results_say_what_confines_a_kernel_in_there(agent: Agent) -> None:
 @needs_engine
 def test_kernels_are_an_ordinary_users_without_capabilities_and_the_root_is_read_only(agent: Agent) -> None:
     look = "import os; print(os.getuid(), open('/proc/self/status').read().split('CapBnd:')[1].split()[0])"
-    assert agent.text("execute_code", code=look).splitlines()[1] == f"{USER} {'0' * 16}"
+    assert agent.text("execute_code", code=look).splitlines()[0] == f"{USER} {'0' * 16}"
     assert "Error" in agent.text("execute_code", code="open('/opt/venv/written', 'w')")
 
 

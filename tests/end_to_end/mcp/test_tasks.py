@@ -60,7 +60,7 @@ def test_a_long_cell_is_a_task_with_the_result_of_a_call_that_blocks(connect: Co
         answer = agent.call("execute_code", code=PICTURE)
         assert [seen.status for seen in knowing.looks][-1] == "completed"
         assert any("drawn" in seen.status_message for seen in knowing.looks[:-1])
-        assert [block.type for block in answer.content] == ["text", "image"]
+        assert [block.type for block in answer.content] == ["text", "image", "text"]
         assert answer.structured_content is None
         record = record_of(answer)
         assert (record["status"], record["state"], record["execution_id"]) == ("ok", "kept", knowing.looks[-1].task_id)
@@ -76,7 +76,7 @@ def test_what_is_done_at_once_or_says_how_long_it_waits_is_no_task(connect: Conn
     knowing = Knowing()
     with connect(extensions=[knowing]) as agent:
         agent.text("execute_code", code="pass")
-        assert agent.text("execute_code", code="1 + 1").splitlines()[1] == "2"
+        assert agent.text("execute_code", code="1 + 1").splitlines()[0] == "2"
         begun = agent.call("execute_code", code="import time; time.sleep(1); 6 * 7", wait=0.1)
         assert record_of(begun)["status"] == "running"
         assert "42" in agent.text("wait_execution", execution_id=record_of(begun)["execution_id"])
@@ -93,7 +93,7 @@ def test_a_cancelled_task_has_interrupted_its_cell_and_the_state_is_kept(connect
         assert ended.status == "cancelled"
         assert ended.result is None
         assert "wait_execution" in ended.status_message
-        assert agent.text("execute_code", code="x + 1").splitlines()[1] == "42"
+        assert agent.text("execute_code", code="x + 1").splitlines()[0] == "42"
         left = agent.call("wait_execution", execution_id=task.task_id)
         assert "begun" in text_of(left)
         assert (record_of(left)["interrupted"], record_of(left)["state"]) == ("request", "kept")
@@ -130,7 +130,7 @@ def test_a_task_of_a_session_that_has_ended_is_unknown(connect: Connect) -> None
 def test_a_client_that_asks_for_no_task_sees_what_it_always_saw(connect: Connect) -> None:
     with connect() as agent:
         answer = agent.call("execute_code", code="import time; time.sleep(1); 6 * 7")
-        assert (text_of(answer).splitlines()[1], record_of(answer)["status"]) == ("42", "ok")
+        assert (text_of(answer).splitlines()[0], record_of(answer)["status"]) == ("42", "ok")
         tools = agent.do("list_tools")
         for method, more in METHODS.items():
             with pytest.raises(MCPError, match=TASKS) as caught:
@@ -143,7 +143,7 @@ def test_a_client_that_asks_for_no_task_sees_what_it_always_saw(connect: Connect
 def test_before_the_extension_there_are_no_tasks(connect: Connect) -> None:
     with connect("legacy", extensions=[Knowing()]) as agent:
         answer = agent.call("execute_code", code="import time; time.sleep(1); 6 * 7")
-        assert text_of(answer).splitlines()[1] == "42"
+        assert text_of(answer).splitlines()[0] == "42"
         for method, more in METHODS.items():
             with pytest.raises(MCPError) as caught:
                 request(agent, method, record_of(answer)["execution_id"], **more)

@@ -38,10 +38,9 @@ def structure(result: Any) -> dict[str, Any]:
 
 def test_a_frame_of_one_call_is_plotted_in_the_next(agent: Agent, name: str) -> None:
     first = agent.call("execute_code", code=FRAME, session=name)
-    assert text_of(first).startswith(f"[ok: session {name}, state kept")
-    assert "(no output)" in text_of(first)
+    assert text_of(first) == "[kernelexec: no output]"
     plotted = agent.call("execute_code", code="frame.plot();", session=name)
-    assert [block.type for block in plotted.content] == ["text", "image"]
+    assert [block.type for block in plotted.content] == ["text", "image", "text"]
     assert [block.mime_type for block in plotted.content if block.type == "image"] == ["image/png"]
     assert plotted.structured_content is None
     record = record_of(plotted)
@@ -71,7 +70,7 @@ def test_pictures_of_a_detached_cell_come_with_its_end(agent: Agent, name: str) 
     code = "import matplotlib.pyplot as plt, time\ntime.sleep(0.5)\nplt.plot([1, 2]);"
     running = agent.call("execute_code", code=code, session=name, wait=0)
     ended = agent.call("wait_execution", execution_id=record_of(running)["execution_id"])
-    assert [block.type for block in ended.content] == ["text", "image"]
+    assert [block.type for block in ended.content] == ["text", "image", "text"]
 
 
 def test_a_failed_cell_is_an_answer_with_its_traceback_and_state(agent: Agent, name: str) -> None:
@@ -80,9 +79,10 @@ def test_a_failed_cell_is_an_answer_with_its_traceback_and_state(agent: Agent, n
     assert not failed.is_error
     assert record_of(failed)["status"] == "error"
     text = text_of(failed)
-    assert text.startswith(f"[error: session {name}, exit code 1, state kept")
-    assert text.index("before") < text.index("ZeroDivisionError") < text.index("[hint: ")
-    assert "\n5\n" in agent.text("execute_code", code="x", session=name) + "\n"
+    assert [block.type for block in failed.content] == ["text", "text"]
+    notes = text.index(f"[kernelexec: error: session {name}, exit code 1, state kept")
+    assert text.index("before") < text.index("ZeroDivisionError") < notes < text.index("[kernelexec: hint: ")
+    assert agent.text("execute_code", code="x", session=name) == "5\n"
 
 
 def test_a_lost_state_is_reported_with_its_names(agent: Agent, name: str) -> None:
@@ -97,11 +97,11 @@ def test_long_output_is_shown_at_both_ends_and_read_on(agent: Agent, name: str) 
     text, execution_id = text_of(result), record_of(result)["execution_id"]
     assert len(text) < 20_500
     assert "line 0\n" in text
-    assert text.endswith("line 19999")
+    assert text.endswith("line 19999\n")
     actual = re.search(rf"read_output\(execution_id='{execution_id}', offset=(\d+)\)", text)
     assert actual is not None
     page = agent.text("read_output", execution_id=execution_id, offset=int(actual[1]), limit=100)
-    shown = text[: text.index("\n[... ")].split("\n", 1)[1]
+    shown = text[: text.index("\n[kernelexec: ")]
     everything = "".join(f"line {i}\n" for i in range(20000))
     assert shown + page[:50] == everything[: len(shown) + 50]
     assert "continue with offset=" in page
@@ -112,7 +112,7 @@ def test_long_output_is_shown_at_both_ends_and_read_on(agent: Agent, name: str) 
 def test_at_most_four_pictures_are_inline_and_the_others_are_named(agent: Agent, name: str) -> None:
     code = "import matplotlib.pyplot as plt\nfor n in range(6):\n    plt.plot([n])\n    plt.show()"
     result = agent.call("execute_code", code=code, session=name)
-    assert [block.type for block in result.content] == ["text"] + ["image"] * 4
+    assert [block.type for block in result.content] == ["text", *["image"] * 4, "text"]
     assert "2 picture(s) not shown here" in text_of(result)
     assert "see outputs/cell-0001-5.png, outputs/cell-0001-6.png in the workspace" in text_of(result)
 
@@ -128,7 +128,7 @@ def test_what_is_too_large_or_no_picture_is_not_sent_as_one(agent: Agent, name: 
         "display({'image/png': 'bm8gcGljdHVyZQ=='}, raw=True)"
     )
     result = agent.call("execute_code", code=code, session=name)
-    assert [block.type for block in result.content] == ["text", "image", "image"]
+    assert [block.type for block in result.content] == ["text", "image", "image", "text"]
     assert all(len(block.data) < 700_000 for block in result.content if block.type == "image")
     assert "1 picture(s) not shown here" in text_of(result)
 
@@ -141,7 +141,7 @@ def test_pictures_together_fit_into_one_answer(agent: Agent, name: str) -> None:
         "for _ in range(3): display({'image/jpeg': content}, raw=True)\nlen(content)"
     )
     result = agent.call("execute_code", code=code, session=name)
-    assert [block.type for block in result.content] == ["text", "image", "image"]
+    assert [block.type for block in result.content] == ["text", "image", "image", "text"]
     assert sum(len(block.data) for block in result.content if block.type == "image") < 900_000
     assert "see outputs/cell-0001-3.jpg in the workspace" in text_of(result)
 

@@ -1,0 +1,54 @@
+"""The last step of every answer: what a model would read unseen is shown, and secrets in errors are masked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fastmcp.exceptions import FastMCPError
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+from mcp.types import CallToolRequestParams, TextContent
+
+from kernelexec.untrusted_text import escape_invisible, escape_value, has_invisible
+
+
+class VisibleText(Middleware):
+    """Middleware that shows invisible characters of answers and errors as escapes, and masks secrets in errors.
+
+    An error may repeat an argument of the client.
+    """
+
+    def __init__(self, mask: Callable[[str], str]) -> None:
+        self._mask = mask
+
+    async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
+        """See fastmcp's ``Middleware``."""
+        try:
+            return await call_next(context)
+        except FastMCPError as exc:
+            exc.args = tuple(escape_invisible(self._mask(arg)) if isinstance(arg, str) else arg for arg in exc.args)
+            raise
+
+    async def on_call_tool(
+        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
+    ) -> ToolResult:
+        """See fastmcp's ``Middleware``."""
+        answer = await call_next(context)
+        return show_invisible(answer) if isinstance(answer, ToolResult) else answer
+
+
+def show_invisible(answer: ToolResult) -> ToolResult:
+    """Return an answer whose texts and structure have no invisible characters."""
+    structure = answer.structured_content
+    if structure is not None and has_invisible(json.dumps(structure, ensure_ascii=False)):
+        structure = escape_value(structure)
+        text = json.dumps(structure, ensure_ascii=False)
+        return ToolResult([TextContent(type="text", text=text)], structure, answer.meta, is_error=answer.is_error)
+    for block in answer.content:
+        if isinstance(block, TextContent):
+            block.text = escape_invisible(block.text)
+    if answer.meta is not None and has_invisible(json.dumps(answer.meta, ensure_ascii=False)):
+        answer.meta = escape_value(answer.meta)
+    return answer
