@@ -103,6 +103,7 @@ class AsyncExecutor:
             )
             cache.check_directory(self.config.cache.results_directory, writable)
         self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._adoption_lock = anyio.Lock()
         self._scope: TaskScope | None = None
         self._directories = ExecutorDirectories(self.config)
         approver = options.get("approver")
@@ -219,6 +220,16 @@ class AsyncExecutor:
     def mask(self, text: str) -> str:
         """Return a text in which the names of secrets replace all values that kernels were started with."""
         return self._registry.mask(text)
+
+    async def adopt_sessions(self) -> tuple[str, ...]:
+        """Adopt the sessions of executors in this workspace that have ended since this one was opened; return their names.
+
+        Only containers outlive their executor, so this returns nothing at once for any other ``isolation``.
+        """
+        async with self._adoption_lock:
+            scope, before = self._check_open(), set(self.sessions())
+            await self._registry.adopt_orphans(scope)
+        return tuple(name for name in self.sessions() if name not in before)
 
     async def close_session(self, name: str) -> None:
         """Close a session, its processes and private files; its workspace stays. Raise ``UnknownSession`` if none is open."""

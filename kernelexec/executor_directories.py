@@ -17,7 +17,7 @@ from kernelexec.provisioning.runtime.locations import create_temp_root, runtime_
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
 from kernelexec.records.journal import journal_path, running_cell
 from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.takeover import OrphanedSession
+from kernelexec.session.cells.takeover import OrphanedSession, read_results
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.session_resources import SessionResources
 
@@ -84,21 +84,31 @@ class ExecutorDirectories:
     def _sweep(self) -> None:
         awaiting_owner: frozenset[str] | None = None
         if self._config.isolation == "container":
-            from kernelexec.provisioning.container.orphans import sweep_containers  # noqa: PLC0415 - as above
-
-            try:
-                awaiting_owner = sweep_containers(self._config, self._stop)
-            except EngineFailed:
-                logger.exception("kernelexec.sweep_failed")
+            awaiting_owner = self._sweep_containers()
 
         def is_awaiting_owner(path: Path) -> bool:
             """Return whether a kernel in it may wait for a new owner, or the engine did not answer."""
+            nonlocal awaiting_owner
+            if awaiting_owner is not None and str(path) not in awaiting_owner:
+                if not list_orphaned_sessions(path):
+                    return False
+                awaiting_owner = self._sweep_containers()  # its owner may have ended since the last look
             return str(path) in awaiting_owner if awaiting_owner is not None else bool(list_orphaned_sessions(path))
 
         sweep(tuple(runtime_bases()), self._stop, spare=is_awaiting_owner)
         remove_orphaned_workspaces(
             self._config.absolute_workspace, {root.path.name for root in self._roots[1:]}, runtime_bases()
         )
+
+    def _sweep_containers(self) -> frozenset[str] | None:
+        """Remove the containers of dead owners; return the directories whose kernels wait for an owner, None if unknown."""
+        from kernelexec.provisioning.container.orphans import sweep_containers  # noqa: PLC0415 - as above
+
+        try:
+            return sweep_containers(self._config, self._stop)
+        except EngineFailed:
+            logger.exception("kernelexec.sweep_failed")
+            return None
 
     def stop_sweeping(self) -> None:
         """Ask a running sweep to stop."""
@@ -126,6 +136,7 @@ def adopted_resources(
     journal = orphan.journal or journal_path(config.workspace, orphan.name)
     unfinished_cell = running_cell(journal) if config.journal else None
     ended_languages = find_ended_languages(orphan.directory)
+    results = read_results(orphan.directory)
     return SessionResources.adopt(orphan, root, config, secrets), OrphanedSession(
-        orphan.handover, unfinished_cell, ended_languages
+        orphan.handover, unfinished_cell, ended_languages, results
     )

@@ -205,6 +205,10 @@ class Executor:
         """See ``AsyncExecutor.mask``."""
         return self._executor.mask(text)
 
+    def adopt_sessions(self) -> tuple[str, ...]:
+        """See ``AsyncExecutor.adopt_sessions``."""
+        return self._open_portal().call(self._executor.adopt_sessions)
+
     def close_session(self, name: str) -> None:
         """See ``AsyncExecutor.close_session``."""
         self._open_portal().call(partial(self._executor.close_session, name))

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -190,7 +191,8 @@ def _path(value: str | None) -> Path | None:
 
 @mcp_app.command(
     cls=InstallCommand,
-    epilog=f"Exit status: 0 when the client leaves; 128 plus its number after a signal; {OWN_FAILURE} if it cannot serve. "
+    epilog="Exit status: 0 when the client leaves and after SIGTERM; 128 plus its number after another signal; "
+    f"{OWN_FAILURE} if it cannot serve. "
     "`kernelexec mcp install CLIENT` adds the server to a client.",
 )
 @with_isolation_options
@@ -269,6 +271,10 @@ def mcp(
         bool, typer.Option("--allow-input", help="Let cells use input(): the client asks its user (elicitation).")
     ] = False,
     log: Annotated[str | None, _text("--log-file", "FILE", "Log events to a file as JSON lines, without code.")] = None,
+    keep_kernels: Annotated[
+        bool,
+        typer.Option("--keep-kernels", help="Leave containers and running cells to the next server in the workspace."),
+    ] = False,
     wait: Annotated[
         float | None,
         typer.Option("--wait", metavar="SECONDS", help="How long a tool call blocks that does not say how long. Default: 45."),
@@ -324,7 +330,7 @@ def mcp(
     current_directory()
     _require_fastmcp()
     quotas = {"sessions": max_sessions, "calls_per_minute": calls_per_minute}
-    serving: dict[str, Any] = {"allow_input": allow_input}
+    serving: dict[str, Any] = {"allow_input": allow_input, "keep_kernels": keep_kernels}
     if wait is not None:
         serving["wait"] = check_seconds(wait, "wait")
     if linger is not None:
@@ -390,7 +396,7 @@ def _mcp_command() -> Any:  # noqa: ANN401 - typer's own kind of command
 
 
 def _serve(config: Config, http: HttpOptions | None, options: ServerOptions) -> int:
-    """Serve MCP; return exit status 0 at the end of stdin, or 128 plus the number of the signal that ended the server."""
+    """Serve MCP; return exit status 0 at the end of stdin and after SIGTERM, or 128 plus the number of another signal."""
     from kernelexec.mcp import ServerFailed, serve
 
     run = partial(serve, config, options=options)
@@ -407,7 +413,7 @@ def _serve(config: Config, http: HttpOptions | None, options: ServerOptions) -> 
             raise
         address = http.socket or f"{http.host}:{http.port}"
         raise CommandFailed(f"{address}: cannot listen there: {exc.strerror or exc}.") from exc
-    return 0 if signum is None else SIGNAL_BASE + signum
+    return 0 if signum in (None, signal.SIGTERM) else SIGNAL_BASE + signum
 
 
 def _print_address(http: HttpOptions, where: str) -> None:

@@ -26,7 +26,7 @@ _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown s
 _ANSWER_SECONDS, _FOLLOW_SECONDS = 30.0, 0.5
 _KEY_BYTES = 200
 #: Requests that a server answers immediately, unless it is stopped or hangs.
-_QUICK_REQUESTS = ("look", "stop")
+_QUICK_REQUESTS = ("look", "stop", "restart")
 
 
 NameArgument = Annotated[
@@ -95,6 +95,9 @@ def stop(
     name: NameArgument = None,
     cell: Annotated[bool, typer.Option("--cell", help="Only interrupt the running cell.")] = False,
     process: Annotated[int | None, typer.Option("--process", metavar="PID", help="End this whole server instead.")] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="With --process: leave its containers and cells to the next server.")
+    ] = False,
 ) -> int:
     """Close a session of a running server, interrupt its cell, or stop the server."""
     if process is not None:
@@ -103,9 +106,11 @@ def stop(
         roots = [root for root, pid in list_live_roots(runtime_bases()) if pid == process and (root / CONTROL).exists()]
         if not roots:
             raise UnknownSession(f"No server of yours is process {process}: `kernelexec ps` shows them.")
-        next(_send_request(roots[0], do="stop"))
-        eprint(f"process {process} ends")
+        next(_send_request(roots[0], do="restart" if restart else "stop"))
+        eprint(f"process {process} ends{', its kernels wait for the next server' * restart}")
         return 0
+    if restart:
+        raise InvalidRequest("--restart needs --process: it ends a whole server.")
     session = select_session(name, list_live_sessions(runtime_bases()))
     answer = next(_send_request(session.root, do="interrupt" if cell else "close", session=session.name))
     if cell and answer["interrupted"] is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -36,11 +36,15 @@ _LEFT = (
 
 
 class AdminSocket:
-    """Socket for one server; its ``stop`` event is set when the operator stops the server."""
+    """Socket for one server; its ``stop`` event is set when the operator stops the server.
 
-    def __init__(self, executor: AsyncExecutor, stop: anyio.Event) -> None:
+    ``on_restart`` stops the server without ending its kernels; None if they cannot be kept.
+    """
+
+    def __init__(self, executor: AsyncExecutor, stop: anyio.Event, on_restart: Callable[[], None] | None = None) -> None:
         self._executor = executor
         self._stop = stop
+        self._on_restart = on_restart
         self._key = secrets.token_hex(32)
 
     async def serve(self) -> None:
@@ -79,6 +83,11 @@ class AdminSocket:
         elif do == "stop":
             yield {"stopping": True}
             self._stop.set()
+        elif do == "restart":
+            if self._on_restart is None:
+                raise InvalidRequest("the kernels of this server end with it, since no next server could adopt them.")
+            yield {"stopping": True}
+            self._on_restart()
         elif do == "close":
             await self._executor.close_session(session)
             yield {"closed": session}

@@ -45,7 +45,7 @@ class Resources:
     async def notebook(self, session: str) -> ResourceResult:
         """Read a session's notebook: its cells and their outputs so far, in Jupyter's format."""
         with _report_errors():
-            opened = self._sessions.find_session(session)
+            opened = await self._sessions.find_session(session)
             if opened.notebook is None:
                 raise InvalidRequest(f"Session {session} has no notebook.")
             await opened.save_notebook()
@@ -54,12 +54,12 @@ class Resources:
     async def file(self, session: str, path: str) -> ResourceResult:
         """Read a file of a session's workspace, as text if possible, else as bytes."""
         with _report_errors():
-            return await self._read_file(self._sessions.find_session(session), path, mimetypes.guess_type(path)[0])
+            return await self._read_file(await self._sessions.find_session(session), path, mimetypes.guess_type(path)[0])
 
     async def output(self, session: str, execution_id: str) -> ResourceResult:
         """Read the text output of a cell so far, from its beginning."""
         with _report_errors():
-            opened = self._sessions.find_session_of(execution_id, session)
+            opened = await self._sessions.find_session_of(execution_id, session)
             limit, text = TEXT_BYTES, None
             while text is None or _count_text_bytes(text) > TEXT_BYTES:
                 page = await opened.read_output(execution_id, offset=0, limit=limit)

@@ -1,13 +1,22 @@
-"""Life of a server with any transport: a signal, the end of the connection or an operator closes everything that it started."""
+"""Life of a server with any transport: a signal, the end of the connection or an operator ends it.
+
+The end closes everything that the server started. A server that keeps its kernels ends as by a crash instead, after it has
+answered its calls and written its records: the containers wait for the next server in the workspace.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import anyio
 
+from kernelexec.config import Config
+from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.admin_socket import AdminSocket
 
@@ -20,10 +29,48 @@ class ServerFailed(RuntimeError):
     """Error of a server that ended by itself; its cause is the original error."""
 
 
+@dataclass(eq=False, slots=True)
+class KernelKeeping:
+    """Whether and how a server ends without ending its kernels.
+
+    Args:
+        is_possible: whether kernels can outlive the server: see ``can_keep_kernels``.
+        is_wanted: whether every end keeps them, but for SIGINT.
+        release_calls: lets running calls return.
+        clean_up: called last, before the process exits.
+    """
+
+    is_possible: bool
+    is_wanted: bool = False
+    release_calls: Callable[[], None] = lambda: None
+    clean_up: Callable[[], None] = lambda: None
+
+    @classmethod
+    def of(cls, config: Config, *, is_wanted: bool) -> KernelKeeping:
+        """Return the choice for these settings.
+
+        Raises:
+            InvalidConfig: kernels are to be kept and cannot outlive the server.
+        """
+        if is_wanted and not can_keep_kernels(config):
+            raise InvalidConfig(
+                "--keep-kernels: kernels end with their server unless they are in containers that the next server adopts: "
+                "isolation must be container, container.mode persistent, and container.adopt true."
+            )
+        return cls(can_keep_kernels(config), is_wanted)
+
+
+def can_keep_kernels(config: Config) -> bool:
+    """Return whether kernels can outlive their executor, for the next one in the workspace to adopt."""
+    options = config.container
+    return config.isolation == "container" and options.adopt and options.mode == "persistent"
+
+
 async def run_until_signal(
     executor: AsyncExecutor,
     stop: anyio.Event,
     serve: Callable[[AsyncExecutor], Awaitable[None]],
+    keeping: KernelKeeping,
     *,
     closed: anyio.Event | None = None,
     grace: float = 0.0,
@@ -31,7 +78,7 @@ async def run_until_signal(
     """Open an executor and serve until ``stop`` is set, a signal arrives or ``serve`` ends; return the signal, if any.
 
     Everything is closed on return. After the sessions have ended, ``closed`` is set, and ``serve`` has ``grace`` seconds
-    to send its last responses before it is cancelled.
+    to send its last responses before it is cancelled. If kernels are kept, the process exits instead with status 0.
 
     Raises:
         ServerFailed: ``serve`` failed, which is a bug.
@@ -42,6 +89,10 @@ async def run_until_signal(
 
     def on_signal(signum: signal.Signals) -> None:
         signals.append(signum)
+        stop.set()
+
+    def on_restart() -> None:
+        keeping.is_wanted = True
         stop.set()
 
     async def run_serve() -> None:
@@ -59,8 +110,10 @@ async def run_until_signal(
     async with anyio.create_task_group() as tasks:
         async with executor:
             tasks.start_soon(run_serve)
-            tasks.start_soon(AdminSocket(executor, stop).serve)
+            tasks.start_soon(AdminSocket(executor, stop, on_restart if keeping.is_possible else None).serve)
             await stop.wait()
+            if keeping.is_wanted and executor.sessions() and not failures and signal.SIGINT not in signals:
+                await _exit_without_kernels(executor, keeping, closed, ended, grace)
         if closed is not None:
             closed.set()
         with anyio.move_on_after(grace):
@@ -69,3 +122,21 @@ async def run_until_signal(
     if failures:
         raise ServerFailed(f"The server ended by itself: {failures[0]!r:.500}") from failures[0]
     return signals[0] if signals else None
+
+
+async def _exit_without_kernels(
+    executor: AsyncExecutor, keeping: KernelKeeping, closed: anyio.Event | None, ended: anyio.Event, grace: float
+) -> None:
+    """Answer the running calls, write the records, and exit at once, so that the kernels wait for their next owner."""
+    keeping.release_calls()
+    if closed is not None:
+        closed.set()
+    with anyio.move_on_after(grace):
+        await ended.wait()
+    async with anyio.create_task_group() as tasks:
+        for name in executor.sessions():
+            if (session := executor.open_session(name)) is not None:
+                tasks.start_soon(session.write_handover)
+    keeping.clean_up()
+    sys.stderr.flush()
+    os._exit(0)  # leaving the executor would end the kernels

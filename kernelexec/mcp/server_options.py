@@ -48,6 +48,8 @@ class ServerOptions:
     quotas: Quotas = field(default_factory=Quotas)
     allow_input: bool = False
     """Whether cells may call `input()`."""
+    keep_kernels: bool = False
+    """Whether the kernels outlive the server, for the next server in the workspace."""
     wait: float = WAIT_SECONDS
     """How many seconds a call blocks that does not say how long."""
     silent_seconds: float | None = SILENT_SECONDS

@@ -20,4 +20,4 @@ class ServerPrompts:
     async def debug(self, session: str = "default", execution_id: str = "") -> str:
         """Debug a failed cell in five steps, with all facts about it; by default the session's newest failed cell."""
         with report_errors():
-            return await self._sessions.find_session(session).debugging(execution_id or None)
+            return await (await self._sessions.find_session(session)).debugging(execution_id or None)

@@ -37,7 +37,7 @@ from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
 from kernelexec.session.cells.result_cache import open_result_cache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
-from kernelexec.session.cells.takeover import OrphanedSession
+from kernelexec.session.cells.takeover import OrphanedSession, write_results
 from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.background_commands import BackgroundCommands
 from kernelexec.session.features.culling import IdleCulling, IdleTimer
@@ -280,6 +280,15 @@ class AsyncSession:
             message = f"The notebook {self.notebook} cannot be written ({self._notebook_writer.failure}): free space for it."
             raise NotebookNotWritten(f"{message} Its cells are kept in memory, and written when that is possible.")
 
+    async def write_handover(self) -> None:
+        """Write everything that the next owner of the session's kernel needs, before this process ends without ending it."""
+        await self.save_notebook()
+        results = [run.result for run in self._queue.history.runs.values() if run.result is not None]
+        try:
+            await run_in_thread(write_results, self._runtime, results)
+        except OSError:
+            logger.exception("kernelexec.results_not_written", extra={"session": self.name})
+
     async def open(self, *, replays: str | None = None, orphan: OrphanedSession | None = None) -> None:
         """Start the first kernel: a new one, or that of an ``orphan``, a dead owner's session, with its running cell.
 
@@ -307,6 +316,8 @@ class AsyncSession:
                 running = None if run is None else run.execution_id
                 event = SessionAdopted(self.name, self.workspace, self._supervisor.epoch, kernel.container, running)
                 self._dispatch(event)
+                for finished_run in orphan.make_finished_runs():
+                    self._queue.history.add(finished_run)
                 if run is not None:
                     self._queue.add(run)
                     self._requests.adopt(run)

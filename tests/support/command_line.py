@@ -27,6 +27,8 @@ SWALLOW = "while True:\n    try:\n        time.sleep(60)\n    except BaseExcepti
 WAITS = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
 #: Signals that end a server; None is the end of its stdin.
 ENDS = [signal.SIGTERM, signal.SIGINT, None]
+#: The exit status of a server by what ends it.
+END_STATUS = {signal.SIGTERM: 0, signal.SIGINT: 128 + signal.SIGINT, None: 0}
 #: A cell that starts a process in a session of its own, shows that it runs by a file, and obeys no interrupt.
 STUBBORN = (
     "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\nopen('begun', 'w').close()\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
@@ -88,6 +88,14 @@ class SessionService:
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._waiting_calls: Counter[str] = Counter()
         self._tasks: WeakValueDictionary[str, Task] = WeakValueDictionary()
+        self._waits: set[anyio.CancelScope] = set()
+        self._is_releasing = False
+
+    def release_calls(self) -> None:
+        """Let all calls return what there is by now, since the server ends without its kernels: their cells continue."""
+        self._is_releasing = True
+        for scope in self._waits:
+            scope.cancel()
 
     def mask(self, text: str) -> str:
         """Return a text with masked secrets."""
@@ -108,7 +116,7 @@ class SessionService:
             KernelexecError: see ``AsyncExecutor.session``.
         """
         if Caller.is_handle(name):
-            return self.find_session(name)
+            return await self.find_session(name)
         session_name = CALLER.get().resolve_session(name)
         if elicitation is None or self._executor.open_session(session_name) is not None:
             return await self._create(session_name)
@@ -128,6 +136,8 @@ class SessionService:
             CALLER.get().client, session_name, lambda name: executor.open_session(name) is not None
         ):
             self._note_connection(session_name)
+            if executor.open_session(session_name) is None:
+                await executor.adopt_sessions()
             try:
                 while True:
                     try:
@@ -157,7 +167,7 @@ class SessionService:
         Raises:
             UnknownSession: the caller has no such session.
         """
-        session = self.find_session(name)
+        session = await self.find_session(name)
         self._handles.pop(session.name, None)
         await session.close()
 
@@ -166,7 +176,7 @@ class SessionService:
         sessions = (self._executor.open_session(name) for name in self._executor.sessions() if CALLER.get().owns_session(name))
         return tuple(session for session in sessions if session is not None)
 
-    def find_session(self, name: str) -> AsyncSession:
+    async def find_session(self, name: str) -> AsyncSession:
         """Return the caller's open session of that name or handle.
 
         Raises:
@@ -175,6 +185,8 @@ class SessionService:
         caller = CALLER.get()
         session_name = caller.resolve_session(name)
         session = self._executor.open_session(session_name)
+        if session is None and session_name in await self._executor.adopt_sessions():
+            session = self._executor.open_session(session_name)
         if session is not None:
             if caller.is_handle(name):
                 self._handles[session_name] = name
@@ -184,16 +196,21 @@ class SessionService:
         how_to = "create_session creates one" if caller.is_handle(name) else "execute_code and execute_command create one"
         raise UnknownSession(f"No session {name!r} is open{did_you_mean(name, names)}. {hint} {how_to}.")
 
-    def find_session_of(self, execution_id: str, name: str | None = None) -> AsyncSession:
+    async def find_session_of(self, execution_id: str, name: str | None = None) -> AsyncSession:
         """Return the caller's open session that has an execution; search only ``name``, a name or handle, if it is set.
 
         Raises:
             UnknownSession: see ``find_session``.
             UnknownExecution: no session has the execution.
         """
-        for session in self.list_sessions() if name is None else [self.find_session(name)]:
-            if execution_id in session.executions():
-                return session
+        has_adopted = False
+        while True:
+            for session in self.list_sessions() if name is None else [await self.find_session(name)]:
+                if execution_id in session.executions():
+                    return session
+            if has_adopted or not await self._executor.adopt_sessions():
+                break
+            has_adopted = True
         message = (
             f"None of your open sessions has an execution {execution_id!r:.100}. Use the execution_id of an answer with status "
             "running, and pass the session's handle if it has one. Sessions keep only their newest finished executions; "
@@ -233,7 +250,7 @@ class SessionService:
         """
         if options.elicitation is None or (answer := options.elicitation.input_answer) is None:
             return None
-        session = self.find_session_of(answer.execution_id, name)
+        session = await self.find_session_of(answer.execution_id, name)
         self.inputs.accept(answer)
         if not sends:
             return await self._wait(session, answer.execution_id, options, cursor=cursor)
@@ -279,11 +296,12 @@ class SessionService:
         report_times = generate_report_times(self.interval)
         report_at = began + next(report_times)
         read_to, last_line, over = cursor, "", False
-        while not over:
+        while not (over or self._is_releasing):
             over = deadline <= report_at
             step = max(min(deadline, report_at) - time.monotonic(), SHORTEST_TIMEOUT)
-            progress = await self._wait_for_progress(session, execution_id, cursor=read_to, wait=step)
-            if progress.result is not None or not await self._ask_client(execution_id, elicitation):
+            with self._interruptible_wait():
+                progress = await self._wait_for_progress(session, execution_id, cursor=read_to, wait=step)
+            if self._is_releasing or progress.result is not None or not await self._ask_client(execution_id, elicitation):
                 break
             read_to, last_line = progress.cursor, find_last_line(progress.outputs) or last_line
             if not over and elicitation is not None:
@@ -291,7 +309,7 @@ class SessionService:
             while report_at <= time.monotonic():
                 report_at = began + next(report_times)
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
-        if progress.result is not None and not cursor:
+        if progress.result is not None and (not cursor or progress.cursor < cursor):  # smaller: an earlier owner ran it
             return PartialResult(self.rename_session(progress.result), progress.result.outputs, 0, progress.cursor)
         result = progress.result or ExecutionResult(
             execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
@@ -300,6 +318,16 @@ class SessionService:
             result = replace(result, notes=(_INPUT_NOTE,))
         ends = cursor, progress.cursor, progress.missed_bytes, progress.queue_position
         return PartialResult(self.rename_session(result), progress.outputs, *ends)
+
+    @contextmanager
+    def _interruptible_wait(self) -> Iterator[None]:
+        """Wait in the block until ``release_calls``."""
+        with anyio.CancelScope() as scope:
+            self._waits.add(scope)
+            try:
+                yield
+            finally:
+                self._waits.discard(scope)
 
     async def _wait_for_progress(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float) -> Progress:
         """Wait until an execution ends, asks for input or the time is over; return its new output."""
@@ -345,7 +373,7 @@ class SessionService:
                 if not self._waiting_calls[execution_id]:
                     del self._waiting_calls[execution_id]
         except anyio.get_cancelled_exc_class():
-            if not (execution_id in self._waiting_calls or execution_id in self._tasks):
+            if not (self._is_releasing or execution_id in self._waiting_calls or execution_id in self._tasks):
                 with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
                     await session.interrupt(execution_id)
             raise

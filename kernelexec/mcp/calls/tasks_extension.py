@@ -115,7 +115,7 @@ class TasksExtension(ServerExtension):
         return self._tasks.setdefault((task.owner, task.execution_id), task)
 
     async def _get(self, request: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
-        task, session = self._find(request, params.task_id, read_only=True)
+        task, session = await self._find(request, params.task_id, read_only=True)
         progress = await session.wait_for(task.execution_id, cursor=task.cursor, wait=SHORTEST_TIMEOUT)
         if progress.cursor != task.cursor:
             task.cursor, task.updated = progress.cursor, datetime.now(UTC)
@@ -130,7 +130,7 @@ class TasksExtension(ServerExtension):
         return _make_status(task, "complete", "completed", result=await self._render_result(task, session))
 
     async def _update(self, request: ServerRequestContext[Any, Any], params: TaskUpdateParams) -> dict[str, Any]:
-        task, _ = self._find(request, params.task_id, read_only=False)
+        task, _ = await self._find(request, params.task_id, read_only=False)
         answered = {key: params.input_responses[key] for key in self._list_questions(task) if key in params.input_responses}
         try:
             answers = {key: ElicitResult.model_validate(answer) for key, answer in answered.items()}
@@ -150,7 +150,7 @@ class TasksExtension(ServerExtension):
         return {key: form.model_dump(by_alias=True, mode="json", exclude_none=True) for key, form in forms.items()}
 
     async def _cancel(self, request: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
-        task, session = self._find(request, params.task_id, read_only=False)
+        task, session = await self._find(request, params.task_id, read_only=False)
         progress = await session.wait_for(task.execution_id, cursor=task.cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is None:
             task.is_cancelled, task.updated = True, datetime.now(UTC)
@@ -170,7 +170,9 @@ class TasksExtension(ServerExtension):
             result = CallToolResult(content=content, structured_content=structured)
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
-    def _find(self, request: ServerRequestContext[Any, Any], task_id: str, *, read_only: bool) -> tuple[Task, AsyncSession]:
+    async def _find(
+        self, request: ServerRequestContext[Any, Any], task_id: str, *, read_only: bool
+    ) -> tuple[Task, AsyncSession]:
         """Return the caller's task of that id, and its session; raise ``MCPError`` if there is none or it is not allowed."""
         if self.client_settings(request) is None:
             data: dict[str, Any] = {"requiredCapabilities": {"extensions": {self.identifier: {}}}}
@@ -186,7 +188,7 @@ class TasksExtension(ServerExtension):
         task = self._tasks.get(key)
         if task is not None:
             try:
-                return task, self._sessions.find_session_of(task_id, task.session)
+                return task, await self._sessions.find_session_of(task_id, task.session)
             except (UnknownSession, UnknownExecution):
                 del self._tasks[key]
         shown = self._sessions.mask(task_id)

@@ -69,18 +69,18 @@ class BackgroundTools:
     ) -> BackgroundAnswer:
         """Return a background command's state and newest output."""
         with report_errors():
-            output = await self._sessions.find_session(session).background_output(command_id, lines=lines)
+            output = await (await self._sessions.find_session(session)).background_output(command_id, lines=lines)
         return _make_answer(output.command, output.stdout, output.stderr, output.stdout_dropped + output.stderr_dropped)
 
     async def kill_background(self, command_id: CommandId, session: SessionName = "default") -> BackgroundAnswer:
         """End a background command."""
         with report_errors():
-            return _make_answer(await self._sessions.find_session(session).kill_background(command_id))
+            return _make_answer(await (await self._sessions.find_session(session)).kill_background(command_id))
 
     async def list_background(self, session: SessionName = "default") -> BackgroundList:
         """List the background commands."""
         with report_errors():
-            commands = await self._sessions.find_session(session).background_commands()
+            commands = await (await self._sessions.find_session(session)).background_commands()
         return fit_answer(
             lambda chars: BackgroundList([_make_answer(command, chars=chars) for command in commands]), PREVIEW_CHARS
         )

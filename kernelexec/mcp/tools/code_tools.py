@@ -154,7 +154,7 @@ class CodeTools:
                 raise InvalidRequest(f"cursor={cursor} must be 0 or the cursor of an earlier answer.")
             partial_result = await self._sessions.resume(session, options, cursor=cursor)
             if partial_result is None:
-                opened = self._sessions.find_session_of(execution_id, session)
+                opened = await self._sessions.find_session_of(execution_id, session)
                 partial_result = await self._sessions.follow(opened, execution_id, options, cursor=cursor)
         return await _make_cell_answer(partial_result, elicitation)
 
@@ -168,7 +168,7 @@ class CodeTools:
     ) -> ToolResult:
         """Read a page of output."""
         with report_errors():
-            opened = self._sessions.find_session_of(execution_id, session)
+            opened = await self._sessions.find_session_of(execution_id, session)
             begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
             is_running = (await opened.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
             page = await opened.read_output(execution_id, offset=begin, limit=room, grep=grep)
@@ -179,7 +179,7 @@ class CodeTools:
     async def interrupt_kernel(self, session: SessionName = "default") -> ToolResult:
         """Interrupt the running cell."""
         with report_errors():
-            result = await self._sessions.find_session(session).interrupt()
+            result = await (await self._sessions.find_session(session)).interrupt()
         if result is None:
             return make_text_answer(f"Nothing runs in session {session}, so nothing was interrupted.")
         return await render_answer(PartialResult(self._sessions.rename_session(result), result.outputs))
@@ -187,7 +187,7 @@ class CodeTools:
     async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
         """Replace the kernel."""
         with report_errors():
-            opened = self._sessions.find_session(session)
+            opened = await self._sessions.find_session(session)
             await opened.restart()
         return make_text_answer(
             f"Session {session} has a new kernel (kernel_epoch {opened.kernel_epoch}). Variables, imports, cd and export are "
@@ -219,7 +219,7 @@ class CodeTools:
     async def list_variables(self, session: SessionName = "default") -> VariableList:
         """List a session's variables."""
         with report_errors():
-            listing = await self._sessions.find_session(session).variables(limit=_VARIABLES_MAX)
+            listing = await (await self._sessions.find_session(session)).variables(limit=_VARIABLES_MAX)
         return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.variables], listing.total)
 
 

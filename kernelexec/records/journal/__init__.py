@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelexec.records.journal.history import read_history
 from kernelexec.records.journal.journal import Journal
 from kernelexec.records.journal.reader import SUFFIX, JournaledRequest, JournalRow, journal_path, journals, path_of, read, rows
+from kernelexec.records.journal.records import shorten_result
 from kernelexec.records.journal.running_cell import RunningCell, running_cell
 from kernelexec.records.journal.statistics import statistics
 
@@ -21,5 +22,6 @@ __all__ = [
     "read_history",
     "rows",
     "running_cell",
+    "shorten_result",
     "statistics",
 ]

@@ -18,7 +18,7 @@ from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
-from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Timing
+from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Stream, Timing, output_text
 from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
@@ -198,12 +198,16 @@ class CellRun:
         self.caller_wakeup.set()
 
     def read_page(self, offset: int, limit: int, grep: str | None) -> OutputPage:
-        """Return a page of the stream output, from the spill file if there is one, else from memory."""
-        total = self.collector.stream_bytes if self.collector else 0
+        """Return a page of the stream output, from the spill file if there is one, else from memory.
+
+        Of a run of a previous owner only the result's output is there.
+        """
         if self.collector is not None and self.collector.spilled and self.spill is not None:
-            spill = self.spill
+            spill, total = self.spill, self.collector.stream_bytes
             return spill.grep(grep, offset, limit, total) if grep else spill.page(offset, limit, total)
-        raw = (self.collector.raw_text if self.collector else "").encode("utf-8", "replace")
+        streams = [output for output in self.result.outputs if isinstance(output, Stream)] if self.result else []
+        raw = (self.collector.raw_text if self.collector else output_text(streams)).encode("utf-8", "replace")
+        total = self.collector.stream_bytes if self.collector else len(raw)
         if grep is None:
             return page_of(raw[offset : offset + limit + MARGIN_BYTES], offset, limit, total, len(raw))
         finder = Grep(grep, offset, limit)

@@ -1,13 +1,35 @@
-"""The kernel and the running cell of an orphaned session, for its next owner."""
+"""The kernel, the running cell and the newest results of an orphaned session, for its next owner."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from kernelexec.cells import CodeCell
 from kernelexec.provisioning import Handover
-from kernelexec.records.journal import RunningCell
+from kernelexec.records.journal import RunningCell, shorten_result
+from kernelexec.results import ExecutionResult
 from kernelexec.session.cells.cell_run import CellRun, Timestamps
+from kernelexec.workspace.safe_files import read_regular, replace_file
+
+_RESULTS_FILE = "results.jsonl"
+_RESULTS_MAX, _RESULTS_BYTES = 20, 64 * 1024 * 1024
+
+
+def write_results(directory: Path, results: Iterable[ExecutionResult]) -> None:
+    """Write the newest results into a session's private directory, for its next owner; raise ``OSError`` on a full disk."""
+    lines = [shorten_result(result).to_json().encode() for result in [*results][-_RESULTS_MAX:]]
+    replace_file(directory / _RESULTS_FILE, b"\n".join(lines), mode=0o600)
+
+
+def read_results(directory: Path) -> tuple[ExecutionResult, ...]:
+    """Return the results that the last owner of a session wrote when it ended in order; none after a crash."""
+    with suppress(OSError, ValueError):
+        content = read_regular(directory / _RESULTS_FILE, _RESULTS_BYTES)
+        return tuple(ExecutionResult.from_json(line) for line in content.splitlines())
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +40,21 @@ class OrphanedSession:
     running_cell: RunningCell | None
     ended_epochs: Mapping[str, int] = field(default_factory=dict)
     """The last epoch of each other language's kernel that ended with the owner."""
+    results: tuple[ExecutionResult, ...] = ()
+    """The newest results, which callers may not have collected."""
+
+    def make_finished_runs(self) -> list[CellRun]:
+        """Return a finished run for each result."""
+        runs = []
+        for result in self.results:
+            cell = CodeCell("")
+            run = CellRun(
+                cell=cell, masked_cell=cell, timeout=0.0, isolation=result.isolation, execution_id=result.execution_id
+            )
+            run.finish(result)
+            run.wake_callers()
+            runs.append(run)
+        return runs
 
     def make_run(self, isolation: str) -> CellRun | None:
         """Return a run that resumes the cell, or None if no cell runs in that kernel: cells of other kernels have ended."""

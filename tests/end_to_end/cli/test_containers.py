@@ -17,7 +17,7 @@ from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import OWNER
 from kernelexec.errors import ContainerGone
 from tests.end_to_end.cli.test_doctor import CONTAINER
-from tests.support.command_line import BOUND, COMMAND, SWALLOW, appears, environment, script, started
+from tests.support.command_line import BOUND, COMMAND, END_STATUS, SWALLOW, appears, environment, script, started
 from tests.support.engine import needs_engine
 from tests.support.terminal import Terminal
 
@@ -103,7 +103,7 @@ def test_the_server_removes_its_containers_at_a_signal_and_when_its_client_leave
             process.send_signal(end)
         _, stderr = process.communicate(timeout=BOUND)
         assert time.monotonic() - begun < SOON
-        assert process.returncode == (0 if end is None else 128 + end)
+        assert process.returncode == END_STATUS[end]
     assert is_gone(removed(stderr.decode()))
 
 

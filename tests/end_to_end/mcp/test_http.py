@@ -17,7 +17,7 @@ from mcp.types import INVALID_PARAMS
 
 from kernelexec.mcp.callers import Caller
 from tests.conftest import Command
-from tests.support.command_line import BOUND, STUBBORN, appears, kernelexec, names, refused
+from tests.support.command_line import BOUND, END_STATUS, STUBBORN, appears, kernelexec, names, refused
 from tests.support.mcp_clients import ERAS, text_of
 from tests.support.mcp_server import TOOLS, Server, create_token, serving
 
@@ -153,7 +153,7 @@ def test_everything_ends_in_time_also_while_a_cell_runs(
             began = time.monotonic()
             server.process.send_signal(end)
             status, took = server.process.wait(BOUND), time.monotonic() - began
-        assert (status, took < 5) == (128 + end, True)
+        assert (status, took < 5) == (END_STATUS[end], True)
         gone, left = psutil.wait_procs(family, timeout=5)
         assert (left, len(gone)) == ([], len(family))
         assert len(family) >= 2

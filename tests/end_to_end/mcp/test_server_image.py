@@ -203,7 +203,7 @@ def test_sigterm_ends_the_server_during_a_cell_and_leaves_nothing(engine: Engine
         assert volumes
         begun = time.monotonic()
         engine.signal(served.container, signal.SIGTERM)
-        assert engine.api.wait(served.container, timeout=BOUND)["StatusCode"] == 128 + signal.SIGTERM
+        assert engine.api.wait(served.container, timeout=BOUND)["StatusCode"] == 0
         assert time.monotonic() - begun < 5
         assert "Traceback" not in engine.logs(served.container)
     assert served.container not in {each["Id"] for each in containers(engine)}
@@ -231,7 +231,7 @@ def test_kernels_beside_the_server_are_chosen_by_a_profile_and_have_the_same_pat
     inside, _, outside = home.partition(":")
     assert inside == outside == service["environment"]["XDG_RUNTIME_DIR"]
     assert service["command"][:2] == ["--isolation", "container"]
-    assert service["command"][3].startswith(f"{inside}/")
+    assert service["command"][-1].startswith(f"{inside}/")
 
 
 def test_the_compose_file_and_the_image_ask_for_health_in_the_same_way() -> None:

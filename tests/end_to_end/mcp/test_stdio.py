@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec.mcp.stdio import LineReader, make_parse_error
 from tests.conftest import Command
-from tests.support.command_line import AWAY, BOUND, COMMAND, STUBBORN, appears, environment, names, refused
+from tests.support.command_line import AWAY, BOUND, COMMAND, END_STATUS, STUBBORN, appears, environment, names, refused
 from tests.support.mcp_clients import ERAS, raw
 
 
@@ -46,7 +46,7 @@ def test_everything_ends_in_time_also_while_a_cell_runs(
         assert left == []
         assert len(gone) == len(family)
         messages, stderr = client.end()
-    assert status == (0 if end is None else 128 + end)
+    assert status == END_STATUS[end]
     assert all(message["jsonrpc"] == "2.0" for message in messages)
     assert "Traceback" not in stderr
     assert names(private) == []
@@ -130,7 +130,7 @@ def test_a_client_that_stops_reading_does_not_keep_the_server(tmp_path: Path) ->
         begun = client.call("execute_code", code="open('begun', 'w').close()")
         assert begun
         client.process.terminate()
-        assert client.process.wait(5) == 128 + signal.SIGTERM
+        assert client.process.wait(5) == 0
 
 
 def test_a_client_whose_pipes_break_ends_the_server(tmp_path: Path) -> None:
