@@ -238,6 +238,7 @@ class ForkServerReport(TypedDict, total=False):
     serves: bool
     threads: int
     imported: str
+    shows: bool
     failed: str
     request: int
     pid: int

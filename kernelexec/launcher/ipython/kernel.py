@@ -24,6 +24,7 @@ from ..owner import OwnerLease, notify_ready
 from ..processes import tree
 from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, MemoryReport, ReplyMetadata, is_shell_call
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
+from .figures import Figures
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
 from .patches.message_session import pack
 from .patches.task_context import follow_wakers
@@ -65,6 +66,7 @@ class LauncherKernel(IPythonKernel):
             names=NameChanges(self.shell),
         )
         self._control = ControlRequests(self._context)
+        self._figures = Figures(self.shell)
         self.control_handlers |= self._control.handlers
         self.shell.ask_for_command = self._control.ask_for_command
         self._own_streams: tuple[Any, Any, Any] = (sys.stdout, sys.stderr, sys.displayhook)
@@ -130,6 +132,7 @@ class LauncherKernel(IPythonKernel):
             ignore_interrupts()
             content = self._build_failure_reply(exc)
         self._context.cell.task = None
+        self._figures.end_cell()
         self._publisher.between_cells = True
         if owner.is_forked_child:  # a child of the cell came back: the kernel is its parent's
             os._exit(content.get("status") == "error")
@@ -158,6 +161,7 @@ class LauncherKernel(IPythonKernel):
         self._cpu_before = platform.cpu_seconds()
         self._memory_monitor.begin_cell()
         self.shell.prepare_cell()
+        self._figures.begin_cell()
 
     def _separate_children(self) -> None:
         """Read the output of programs and children so far, and forget orphans that have ended."""

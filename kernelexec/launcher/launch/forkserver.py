@@ -11,18 +11,21 @@ import builtins
 import ctypes
 import gc
 import importlib
+import io
 import json
+import logging
 import os
 import select
 import socket
 import sys
+import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
@@ -65,7 +68,11 @@ def main(arguments: list[str]) -> None:
 
 
 class _Server:
-    """The parent of forked kernels, which waits for their ends. Between requests it imports the modules that users may want."""
+    """The parent of forked kernels, which waits for their ends. Between requests it imports the modules that users may want.
+
+    A module that shows text or leaves threads while it is imported ends the server: a kernel has to show the text in the cell
+    that imports the module, and threads do not survive a fork.
+    """
 
     def __init__(self, channel: socket.socket, modules: Iterable[str], mark: int | None) -> None:
         self._channel = channel
@@ -77,7 +84,7 @@ class _Server:
 
     def serve(self) -> ForkRequest:
         """Serve requests; return in a forked child only."""
-        idle_until = monotonic() + _IDLE_ONLY_SECONDS
+        idle_until = time.monotonic() + _IDLE_ONLY_SECONDS
         while True:
             ready = self._poll.poll(_IDLE_MILLISECONDS if self._modules else None)
             for fd, _ in ready:
@@ -85,7 +92,7 @@ class _Server:
                     self._report_end(fd)
                 elif (request := self._handle_request()) is not None:
                     return request
-            if self._modules and (not ready or monotonic() > idle_until):
+            if self._modules and (not ready or time.monotonic() > idle_until):
                 self._import(self._modules.popleft())
 
     def _handle_request(self) -> ForkRequest | None:
@@ -132,17 +139,25 @@ class _Server:
         _send(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(status)})
 
     def _import(self, name: str) -> None:
-        """Import a module, and report a failure. A module that leaves threads ends this process: they do not survive a fork."""
+        """Import a module as a cell does, and report a failure."""
         report: ForkServerReport = {"imported": name}
+        shown, filters = _ShownText(), list(warnings.filters)
         try:
-            with _stand_in_shell():
-                importlib.import_module(name)
+            with _stand_in_shell(), redirect_stdout(shown), redirect_stderr(shown):
+                exec("__import__(name)", {"__name__": "__main__", "name": name})  # noqa: S102 - its warnings name the caller
         except BaseException as exc:
             report["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
-        threads = _prepare_fork()
-        _send(self._channel, {**report, "threads": threads})
-        if threads != 1:
+        kernel_app.imported_filters[:0] = [entry for entry in warnings.filters if entry not in filters]
+        threads, shows = _prepare_fork(), bool(shown.getvalue())
+        _send(self._channel, {**report, "threads": threads, "shows": shows})
+        if threads != 1 or shows:
             os._exit(0)
+
+
+class _ShownText(io.StringIO):
+    """A stream that keeps text; pandas asks for its encoding, which is that of a kernel's stream."""
+
+    encoding = "UTF-8"
 
 
 @contextmanager
@@ -211,6 +226,7 @@ class ForkRequest:
         os.environ.update(self.environ)
         os.chdir(self.cwd)
         sys.argv[1:] = self.arguments
+        sys.orig_argv[1:] = sys.argv
         kernel_app.main(self.arguments)
 
 
@@ -237,12 +253,14 @@ def count_threads() -> int:
 
 
 def detach() -> None:
-    """Detach a forked child: its own session, only the standard descriptors, other random numbers."""
+    """Detach a forked child: its own session, only the standard descriptors, other random numbers, its own start time."""
     os.setsid()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only
         if int(name) > _STDERR:
             with suppress(OSError):
                 os.close(int(name))
+    log_time: Any = logging
+    log_time._startTime = time.time_ns() if isinstance(log_time._startTime, int) else time.time()  # noqa: SLF001 - no other
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:  # Python's own module sees to that itself
         numpy_random.seed()

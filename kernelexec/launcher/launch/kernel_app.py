@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from ..protocol import LaunchOptions
 from ..sandbox.confinement import confine
 
 _NINE = 9
+#: The filters that the modules of a fork server have added, the newest first; in a fresh kernel they precede ipykernel's.
+imported_filters: list[Any] = []
 
 
 class _NoSubshells:
@@ -138,6 +141,10 @@ def main(arguments: list[str]) -> None:
     with connection_arguments(options, arguments) as argv:
         app.initialize(argv)
     sys.argv[0] = str(Path(ipykernel.__file__).parent.with_name("ipykernel_launcher.py"))  # libraries look at its name
+    os.environ.setdefault("JPY_PARENT_PID", str(os.getppid()))  # as above
+    if imported_filters:
+        filters: Any = warnings.filters
+        filters[:] = [*imported_filters, *(entry for entry in filters if entry not in imported_filters)]
     try:
         app.start()
     finally:

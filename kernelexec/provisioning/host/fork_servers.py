@@ -71,8 +71,8 @@ class ForkServer:
         self.environ = dict(environ)
         self.imported: dict[str, str | None] = {}
         """The modules that it has tried to import, each with the error, or None."""
-        self.threaded: str | None = None
-        """The module that started threads, after which the server ended: threads do not survive a fork."""
+        self.unsuitable: str | None = None
+        """The module that started threads, or showed text, while it was imported, after which the server ended."""
         self._failure: ForkServerUnavailable | None = None
         """Why it gets no more requests; reports of kernels that it has forked may still come."""
         self._mark = ProcessMarker()
@@ -187,9 +187,10 @@ class ForkServer:
     def _on_import(self, message: dict[str, Any]) -> None:
         name = message["imported"]
         self.imported[name] = message.get("failed")
-        if message["threads"] != 1:
-            self.threaded = name
-            self._failure = ForkServerUnavailable(f"it has {message['threads']} threads since it has imported {name}")
+        if message["threads"] != 1 or message.get("shows"):
+            self.unsuitable = name
+            reason = "shows text" if message.get("shows") else f"leaves {message['threads'] - 1} threads"
+            self._failure = ForkServerUnavailable(f"the import of {name} {reason}")
 
     def _close(self) -> None:
         """Close the channel and fail all waiting requests."""
@@ -296,7 +297,7 @@ class ForkServers:
 
     async def _remove_ended(self) -> None:
         for server in [server for server in self._servers if not server.is_alive]:
-            if server.threaded is not None:  # the next server does not import it
-                self._modules = tuple(name for name in self._modules if name != server.threaded)
+            if server.unsuitable is not None:  # the next server does not import it
+                self._modules = tuple(name for name in self._modules if name != server.unsuitable)
             self._servers.remove(server)
             await server.stop()
