@@ -20,6 +20,7 @@ from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.takeover import OrphanedSession, read_results
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.session_resources import SessionResources
+from kernelexec.workspace import FileWatcher
 
 logger = logging.getLogger("kernelexec")
 
@@ -130,13 +131,17 @@ def config_of_orphan(orphan: OrphanedSessionFile, config: Config) -> Config:
 
 
 def adopted_resources(
-    orphan: OrphanedSessionFile, root: Path, config: Config, secrets: SecretStore | None = None
+    orphan: OrphanedSessionFile,
+    root: Path,
+    config: Config,
+    secrets: SecretStore | None = None,
+    watcher: FileWatcher | None = None,
 ) -> tuple[SessionResources, OrphanedSession]:
     """Return the resources of a dead owner's session, and its running cell; raise ``InvalidWorkDir`` without workspace."""
     journal = orphan.journal or journal_path(config.workspace, orphan.name)
     unfinished_cell = running_cell(journal) if config.journal else None
     ended_languages = find_ended_languages(orphan.directory)
     results = read_results(orphan.directory)
-    return SessionResources.adopt(orphan, root, config, secrets), OrphanedSession(
+    return SessionResources.adopt(orphan, root, config, secrets, watcher), OrphanedSession(
         orphan.handover, unfinished_cell, ended_languages, results
     )

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -19,11 +20,13 @@ from kernelexec.notices import Notices
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.pool import KernelPool, warm_kernel
 from kernelexec.provisioning import ForkServers, platform
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.session_resources import SessionResources
+from kernelexec.workspace import FileWatcher
 
 logger = logging.getLogger("kernelexec")
 
@@ -48,9 +51,14 @@ class SessionRegistry:
         self._forks = ForkServers(config) if config.uses_fork_server and platform.PLATFORM.has_fork_server else None
         self._secrets = SecretStore(config.secrets) if config.secrets else None
         self._pool: KernelPool | None = None
+        self._watcher: FileWatcher | None = None
 
     def start(self, scope: TaskScope) -> None:
         """Start the parts that sessions share, the fork server and the pool; called when the executor has started."""
+        with suppress(OSError):  # without it the files of workspaces are compared
+            self._watcher = FileWatcher()
+            track_fd(self._watcher.inotify.fd)
+            self._watcher.start(asyncio.get_running_loop())
         if self._forks is not None:
             scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
         if KernelPool.is_on(self._config):
@@ -94,9 +102,8 @@ class SessionRegistry:
         try:
             if self._pool is not None:
                 slot, reason = await self._pool.take(name, work_dir)
-            create = partial(
-                SessionResources.create, name, work_dir, self._directories.root, self._config, self._forks, slot, self._secrets
-            )
+            shared = (self._forks, slot, self._secrets, self._watcher)
+            create = partial(SessionResources.create, name, work_dir, self._directories.root, self._config, *shared)
             resources = await anyio.to_thread.run_sync(create)
             scope.check_open()
             if not created.cancelled():
@@ -121,7 +128,8 @@ class SessionRegistry:
             session, resources, config = None, None, config_of_orphan(orphan, self._config)
             try:
                 self._check_name_is_free(orphan.name)
-                resources, previous = await anyio.to_thread.run_sync(adopted_resources, orphan, root, config, self._secrets)
+                adopt = partial(adopted_resources, orphan, root, config, self._secrets, self._watcher)
+                resources, previous = await anyio.to_thread.run_sync(adopt)
                 session = self._start_session(orphan.name, resources, scope, config)
                 await session.open(orphan=previous)
             except (KernelexecError, OSError) as exc:
@@ -151,6 +159,10 @@ class SessionRegistry:
         for session in list(self.sessions.values()):
             session.scope.mark_end()
             self._remove(session)
+        if self._watcher is not None:
+            self._watcher.stop()
+            close_fd(self._watcher.inotify.fd)
+            self._watcher = None
 
     def _check_name_is_free(self, name: str) -> None:
         if name in self.sessions:
@@ -176,6 +188,7 @@ class SessionRegistry:
             approver=self._approver,
             on_close=self._remove,
             notes=resources.notes,
+            changes=resources.changes,
         )
         self.sessions[name] = session
         scope.tasks.start_soon(session.scope.run)

@@ -21,7 +21,7 @@ from kernelexec.records.journal import Journal, journal_path
 from kernelexec.records.log import ContainerLog
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.secrets import SecretStore
-from kernelexec.workspace import Workspace
+from kernelexec.workspace import FileChanges, FileWatcher, Workspace
 from kernelexec.workspace.contexts import contexts
 from kernelexec.workspace.directory import check_allowed_path
 from kernelexec.workspace.rmtree import remove_tree
@@ -43,6 +43,7 @@ class SessionResources:
     recorder: Recorder | None
     journal: Journal | None
     backend: Backend
+    changes: FileChanges
     log: ContainerLog | None = None
     notes: tuple[str, ...] = ()
     """Notes for the first result."""
@@ -57,6 +58,7 @@ class SessionResources:
         forks: ForkServers | None = None,
         slot: WarmSlot | None = None,
         secrets: SecretStore | None = None,
+        watcher: FileWatcher | None = None,
     ) -> SessionResources:
         """Create the resources of a new session. For a thread: the journal's former owner may still be closing it.
 
@@ -73,12 +75,25 @@ class SessionResources:
         is_private = work_dir is None and config.work_dir is None
         runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else partial(Path, slot.directory)
         return cls._create(
-            name, workspace, root, config, is_private=is_private, make_directory=runtime, forks=forks, secrets=secrets
+            name,
+            workspace,
+            root,
+            config,
+            is_private=is_private,
+            make_directory=runtime,
+            forks=forks,
+            secrets=secrets,
+            watcher=watcher,
         )
 
     @classmethod
     def adopt(
-        cls, orphan: OrphanedSessionFile, root: Path, config: Config, secrets: SecretStore | None = None
+        cls,
+        orphan: OrphanedSessionFile,
+        root: Path,
+        config: Config,
+        secrets: SecretStore | None = None,
+        watcher: FileWatcher | None = None,
     ) -> SessionResources:
         """Adopt the resources of a dead owner's session, in a root that this process now owns. For a thread.
 
@@ -91,7 +106,7 @@ class SessionResources:
         workspace = Workspace.at(orphan.workspace)
         if not workspace.path.is_relative_to(config.absolute_workspace.resolve()):
             check_allowed_path(workspace.path, config.allowed_paths)
-        adopt = partial(cls._create, orphan.name, workspace, root, config, is_private=False)
+        adopt = partial(cls._create, orphan.name, workspace, root, config, is_private=False, watcher=watcher)
         return adopt(make_directory=partial(_clear_owner_files, orphan), notebook=orphan.notebook, secrets=secrets)
 
     @classmethod
@@ -107,6 +122,7 @@ class SessionResources:
         notebook: Path | None = None,
         forks: ForkServers | None = None,
         secrets: SecretStore | None = None,
+        watcher: FileWatcher | None = None,
     ) -> SessionResources:
         log = journal = recorder = None
         notes: tuple[str, ...] = ()
@@ -127,13 +143,16 @@ class SessionResources:
                 cleanup.callback(_close_recorder, recorder)
             if config.journal:
                 journal = Journal(journal_path(config.workspace, name), limit_bytes=config.capacity.journal_bytes)
+            ignored = frozenset({recorder.path.name} if recorder else ())
+            changes = FileChanges(workspace.path, ignore=ignored, watcher=watcher)
             cleanup.pop_all()
-        return cls(workspace, directory, recorder, journal, backend, log, notes)
+        return cls(workspace, directory, recorder, journal, backend, changes, log, notes)
 
     def discard(self) -> None:
         """Close and remove everything except the workspace."""
         if self.journal is not None:
             self.journal.close()
+        self.changes.close()
         _close_recorder(self.recorder)
         _remove_empty(self.runtime)
 

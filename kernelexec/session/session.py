@@ -95,6 +95,7 @@ class AsyncSession:
         approver: Approver | None = None,
         on_close: Callable[[AsyncSession], None],
         notes: Sequence[str] = (),
+        changes: FileChanges | None = None,
     ) -> None:
         self.name = name
         self.replay: Replay | None = None
@@ -123,7 +124,7 @@ class AsyncSession:
         self._supervisor.notes += notes
         approval = CellApproval(name, config, validators, approver, backend.secrets)
         self._result_cache = open_result_cache(config, backend, workspace.path)
-        ignored = frozenset({notebook.name} if notebook else ())
+        self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))
         cell_runner = CellRunner(
             session=name,
             config=config,
@@ -133,7 +134,7 @@ class AsyncSession:
             secrets=backend.secrets,
             result_cache=self._result_cache,
             workspace=workspace.path,
-            changes=FileChanges(workspace.path, ignore=ignored),
+            changes=self._changes,
             spills=runtime / "out",
             dispatch=dispatch,
             dispatch_output=make_dispatcher(name, output_hooks) if output_hooks else None,
@@ -488,5 +489,6 @@ class AsyncSession:
             self._on_close(self)
 
     def _remove_files(self) -> None:
+        self._changes.close()
         self._queue.history.clear()
         remove_session_directories(self._runtime)

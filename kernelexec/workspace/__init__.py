@@ -7,6 +7,7 @@ from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.directory import Workspace
 from kernelexec.workspace.displays import DisplayFiles
 from kernelexec.workspace.file_changes import FileChanges
+from kernelexec.workspace.file_watch import FileWatcher
 from kernelexec.workspace.spill import SpillFile
 
-__all__ = ["DisplayFiles", "FileChanges", "FileOperations", "ReadTracker", "SpillFile", "Workspace"]
+__all__ = ["DisplayFiles", "FileChanges", "FileOperations", "FileWatcher", "ReadTracker", "SpillFile", "Workspace"]

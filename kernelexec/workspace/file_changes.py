@@ -1,4 +1,4 @@
-"""Files that a cell created or changed in the workspace, found by comparing names, sizes and times.
+"""Files that a cell created or changed in the workspace: reported by the system, or else found by comparing names and times.
 
 Links are not followed. The time of the inode counts too, because a program can reset the other one: new rights or a new hard
 link are a change.
@@ -9,19 +9,22 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernelexec.text import clean_text
+from kernelexec.workspace.file_watch import CHANGES_MAX, FileWatcher, Signature, WatchedTree, WatchRefused, read_inode_clock
 from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
 
 #: Directories that tools fill, which are not reported.
 IGNORED = frozenset(
     {".git", ".venv", "node_modules", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".kernelexec"}
 )
-#: The bound of entries; in a larger workspace only the first ones are compared.
-ENTRIES_MAX = 5000
+#: The bound of entries that are compared where the system does not report changes.
+ENTRIES_MAX = 10_000
+#: As many entries are compared in the event loop.
+_QUICK_ENTRIES = 500
 #: The temporary name of a file that is being replaced, which contains its final name.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 
@@ -32,26 +35,95 @@ class FileChanges:
     Args:
         root: the directory.
         ignore: paths in it that are not reported, nor the files that they are replaced by.
+        watcher: reports changes; without one, or if it refuses the directory, up to ``ENTRIES_MAX`` files are compared.
     """
 
-    def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset()) -> None:
+    def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset(), watcher: FileWatcher | None = None) -> None:
+        self.note: str | None = None
+        """Why the last answer may lack files; None if it is complete."""
         self._root = str(root)
         self._ignore = ignore
-        self._known = self.scan()
+        self._reason = "this system does not report changes" if watcher is None else ""
+        self._tree: WatchedTree | None = None
+        self._gathered: set[str] = set()
+        self._is_gathered = False
+        self._known: dict[str, Signature] = {}
+        self._is_complete = True
+        self._scanned_at = read_inode_clock()
+        if watcher is not None:
+            try:
+                self._tree = WatchedTree(watcher, root, IGNORED, self._is_ignored)
+            except WatchRefused as exc:
+                self._reason = str(exc)
+        if self._tree is None:
+            self._known = self.scan()
 
-    def changes(self) -> tuple[str, ...]:
-        """Return the files that are new or changed since the last call, sorted, relative to the workspace."""
-        now = self.scan()
-        known, self._known = self._known, now
-        return tuple(sorted(clean_text(path) for path, seen in now.items() if known.get(path) != seen))
+    @property
+    def is_slow(self) -> bool:
+        """Whether to call ``gather`` in a thread before ``changes``, which may take long."""
+        return len(self._known) > _QUICK_ENTRIES if self._tree is None else self._tree.is_slow
+
+    def gather(self) -> None:
+        """Look for changes, for the next call of ``changes``. For any thread."""
+        self._gathered |= self._compare() if self._tree is None else self._look(self._tree)
+        self._is_gathered = True
+
+    def changes(self, own: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the files that are new or changed since the last call, sorted, relative to the workspace.
+
+        The caller's ``own`` files, which it has just written, are among them.
+        """
+        if self._tree is None and self._is_gathered:
+            self._known |= {path: seen for path in own if (seen := self._sign(path)) is not None}
+        else:
+            self.gather()
+        self._is_gathered = False
+        paths, self._gathered = self._gathered | set(own), set()
+        return tuple(sorted(clean_text(path) for path in paths if not self._is_ignored(path)))
+
+    def close(self) -> None:
+        """End the watches."""
+        if self._tree is not None:
+            self._tree.close()
+
+    def _look(self, tree: WatchedTree) -> set[str]:
+        try:
+            paths = tree.look()
+        except WatchRefused as exc:
+            self._reason, self._scanned_at, self._tree = str(exc), tree.since, None
+            paths = tree.take_changes(tree.since)
+            tree.close()
+            return paths | self._compare_by_time()
+        self.note = f"files is not complete: more than {CHANGES_MAX} files changed." if tree.omitted else None
+        tree.omitted = 0
+        return paths
+
+    def _compare(self) -> set[str]:
+        since, was_complete, known = self._scanned_at, self._is_complete, self._known
+        self._known = now = self.scan()
+        if was_complete and self._is_complete:
+            return {path for path, seen in now.items() if known.get(path) != seen}
+        # The files before were not all known: the time of the inode says which of the others are new.
+        return {path for path, seen in now.items() if (known[path] != seen if path in known else seen[1] >= since)}
+
+    def _compare_by_time(self) -> set[str]:
+        since = self._scanned_at
+        self._known = self.scan()
+        return {path for path, seen in self._known.items() if seen[1] >= since}
 
     def _is_ignored(self, path: str) -> bool:
         unfinished = _UNFINISHED.fullmatch(path)
         return path in self._ignore or (unfinished is not None and unfinished[1] in self._ignore)
 
-    def scan(self) -> dict[str, tuple[int, ...]]:
+    def _sign(self, path: str) -> Signature | None:
+        with suppress(OSError):
+            return _sign(os.stat(os.path.join(self._root, path), follow_symlinks=False))  # noqa: PTH116, PTH118 - as ``scan``
+        return None
+
+    def scan(self) -> dict[str, Signature]:
         """Return of each file its rights, the times of its inode and of its content, and its size."""
-        files: dict[str, tuple[int, ...]] = {}
+        self._scanned_at, self._is_complete, self.note = read_inode_clock(), True, None
+        files: dict[str, Signature] = {}
         pending: list[tuple[str, os.stat_result | None]] = [("", None)]
         entries = 0
         while pending:
@@ -60,16 +132,21 @@ class FileChanges:
                 for entry in listing:
                     entries += 1
                     if entries > ENTRIES_MAX:
+                        self._is_complete = False
+                        self.note = f"files may not be complete: {self._reason}, and only {ENTRIES_MAX} files were compared."
                         return files
                     path = f"{relative}/{entry.name}" if relative else entry.name
                     with suppress(OSError):
                         if entry.is_dir(follow_symlinks=False):
                             if entry.name not in IGNORED:
                                 pending.append((path, entry.stat(follow_symlinks=False)))
-                        elif not self._is_ignored(path) and entry.is_file(follow_symlinks=False):
-                            seen = entry.stat(follow_symlinks=False)
-                            files[path] = (seen.st_mode, seen.st_ctime_ns, seen.st_mtime_ns, seen.st_size)
+                        elif entry.is_file(follow_symlinks=False):
+                            files[path] = _sign(entry.stat(follow_symlinks=False))
         return files
+
+
+def _sign(status: os.stat_result) -> Signature:
+    return status.st_mode, status.st_ctime_ns, status.st_mtime_ns, status.st_size
 
 
 @contextmanager

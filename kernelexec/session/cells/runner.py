@@ -27,6 +27,7 @@ from kernelexec.session.cells.result_cache import FROM_CACHE_NOTE, CellResultCac
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import LostState, Verdict, report_lost_state
+from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
 logger = logging.getLogger("kernelexec")
@@ -89,6 +90,8 @@ class CellRunner:
             verdict = await supervisor.watch(kernel, execution, self._compute_remaining_seconds(run), internal=run.internal)
         run.timestamps.ended = time.monotonic()
 
+        if not run.internal and self.changes.is_slow:
+            await run_in_thread(self.changes.gather)
         result = self._build_result(run, supervisor, kernel, verdict, lost_state)
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
@@ -134,7 +137,7 @@ class CellRunner:
         if kernel.remark is not None and not run.internal:
             verdict.notes.append(kernel.remark)
             kernel.remark = None
-        files = (lambda *_: ()) if run.internal else self._collect_files
+        files = (lambda *_: ()) if run.internal else partial(self._collect_files, verdict)
         networked = self.config.has_network
         return build_result(run, verdict, session=self.session, epoch=supervisor.epoch, files=files, networked=networked)
 
@@ -168,11 +171,14 @@ class CellRunner:
         run.spill = SpillFile(self.spills / run.execution_id, output.spill_bytes)
         return factory(output, spill=run.spill, on_output=self._make_output_callback(run, run.deliver_output))
 
-    def _collect_files(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
-        """Return the files that a cell wrote, and the files of its displays."""
+    def _collect_files(self, verdict: Verdict, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
+        """Return the files that a cell wrote, and the files of its displays; a note says if some may be missing."""
         saver = DisplayFiles(self.workspace, self.config.output.files_bytes if self.config.save_displays else 0)
         saved = saver.save(cell, outputs)
-        return tuple(dict.fromkeys((*self.changes.changes(), *saved)))
+        changed = self.changes.changes(saved)
+        if self.changes.note is not None:
+            verdict.notes.append(self.changes.note)
+        return tuple(dict.fromkeys((*changed, *saved)))
 
     async def _announce(self, run: CellRun, supervisor: KernelSupervisor) -> None:
         """Report the start of a cell to the hooks; write the journal to the disk if the request has an id."""

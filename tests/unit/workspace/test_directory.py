@@ -1,19 +1,16 @@
-"""A session's directory: what lies inside of it, and what changed there."""
+"""A session's directory: what lies inside of it."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
-from kernelexec.workspace import FileChanges, Workspace
-from kernelexec.workspace import file_changes as changes
+from kernelexec.workspace import Workspace
 from kernelexec.workspace.directory import check_name
 
 
@@ -189,116 +186,3 @@ def test_anything_else_is_no_name(tmp_path: Path, name: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"^session name .*: 1 to 64 letters, digits, dots, dashes and underscores"):
         Workspace.create_for_session(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
-
-
-def rewrite(path: Path, text: str) -> None:
-    """Write the same path again, a second later by its time."""
-    seen = path.stat().st_mtime_ns
-    path.write_text(text)
-    os.utime(path, ns=(seen + 10**9, seen + 10**9))
-
-
-def make(root: Path, *names: str) -> None:
-    """Make empty files, and the directories that they are in."""
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-
-
-def grow_unseen(path: Path) -> None:
-    """Change the size and not the time."""
-    seen = path.stat().st_mtime_ns
-    path.write_text("more")
-    os.utime(path, ns=(seen, seen))
-
-
-def write_unseen(path: Path) -> None:
-    """Change the content, and neither size nor time."""
-    seen = path.stat().st_mtime_ns
-    path.write_text("y")
-    os.utime(path, ns=(seen, seen))
-
-
-def put_over(root: Path) -> None:
-    rewrite(root / "b", "other")
-    (root / "b").replace(root / "a")
-
-
-def become_link(root: Path) -> None:
-    (root / "a").unlink()
-    (root / "a").symlink_to("b")
-
-
-CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
-    "nothing": (Path.exists, ()),
-    "a new file": (lambda root: make(root, "new"), ("new",)),
-    "a new file below": (lambda root: make(root, "d/new"), ("d/new",)),
-    "a file in a new directory": (lambda root: make(root, "e/f/g"), ("e/f/g",)),
-    "an empty directory": (lambda root: (root / "e").mkdir(), ()),
-    "a file written again": (lambda root: rewrite(root / "a", "a"), ("a",)),
-    "a file that grew": (lambda root: (root / "b").write_text("more"), ("b",)),
-    "a file that grew and kept its time": (lambda root: grow_unseen(root / "b"), ("b",)),
-    "a file that kept its size and time": (lambda root: write_unseen(root / "b"), ("b",)),
-    "new rights": (lambda root: (root / "b").chmod(0o600), ("b",)),
-    "a file removed": (lambda root: (root / "a").unlink(), ()),
-    "a file renamed": (lambda root: (root / "a").rename(root / "z"), ("z",)),
-    "a file put over another": (put_over, ("a",)),
-    "a file that was only read": (lambda root: (root / "a").read_text(), ()),
-    "the ignored file": (lambda root: make(root, "own.ipynb"), ()),
-    "its namesake below": (lambda root: make(root, "d/own.ipynb"), ("d/own.ipynb",)),
-    "caches": (lambda root: make(root, "d/__pycache__/a.pyc", ".pytest_cache/b", "d/node_modules/c/d.js"), ()),
-    "a repository": (lambda root: make(root, ".git/refs/x"), ()),
-    "a file that has a cache's name": (lambda root: make(root, "node_modules"), ("node_modules",)),
-    "a hidden file": (lambda root: make(root, ".hidden", ".config/x"), (".config/x", ".hidden")),
-    "a link to a file": (lambda root: (root / "link").symlink_to("a"), ()),
-    "a link to a directory outside": (lambda root: (root / "link").symlink_to("/usr"), ()),
-    "a link to itself": (lambda root: (root / "link").symlink_to("link"), ()),
-    "a file that became a link": (become_link, ()),
-    "a named pipe": (lambda root: os.mkfifo(root / "pipe"), ()),
-    "many, sorted": (lambda root: make(root, "z", "m", "d/x", "c"), ("c", "d/x", "m", "z")),
-}
-
-
-@pytest.fixture
-def watched(tmp_path: Path) -> tuple[Path, FileChanges]:
-    (tmp_path / "d").mkdir()
-    for name in ("a", "b", "d/c"):
-        (tmp_path / name).write_text("x")
-    return tmp_path, FileChanges(tmp_path, ignore=frozenset({"own.ipynb"}))
-
-
-@pytest.mark.parametrize(("act", "seen"), CHANGES.values(), ids=CHANGES)
-def test_new_and_changed_files_are_reported_once(
-    watched: tuple[Path, FileChanges], act: Callable[[Path], Any], seen: tuple[str, ...]
-) -> None:
-    root, watch = watched
-    act(root)
-    assert watch.changes() == seen
-    assert watch.changes() == ()
-
-
-def test_a_file_that_comes_back_is_reported_again(watched: tuple[Path, FileChanges]) -> None:
-    root, watch = watched
-    (root / "a").unlink()
-    assert watch.changes() == ()
-    (root / "a").write_text("x")
-    assert watch.changes() == ("a",)
-
-
-def test_a_workspace_that_is_gone_has_no_changes(tmp_path: Path) -> None:
-    watch = FileChanges(tmp_path / "gone")
-    assert watch.changes() == ()
-
-
-def test_a_name_that_is_no_text_can_still_be_written_as_json(watched: tuple[Path, FileChanges]) -> None:
-    root, watch = watched
-    Path(os.fsdecode(os.fsencode(root) + b"/bad\xff")).touch()
-    (reported,) = watch.changes()
-    assert json.dumps(reported, ensure_ascii=False).encode()
-
-
-def test_a_large_workspace_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = FileChanges(tmp_path)
-    make(tmp_path, *map(str, range(30)))
-    monkeypatch.setattr(changes, "ENTRIES_MAX", 10)
-    assert len(watch.changes()) == 10
