@@ -88,6 +88,18 @@ _MESSAGES = {
         "The limit of processes and threads is reached.",
         "End processes and threads that are no longer needed, or use fewer workers.",
     ),
+    r"Can't (?:pickle|get) (?:local object|<function <lambda>|<.*<locals>)": (
+        "Another process gets functions and classes by name, and this one has no name of its own.",
+        "Define it with `def` or `class` at the top level of a cell, or use threads.",
+    ),
+    r"Can't get attribute '.*' on <module '__(?:mp_)?main__'": (
+        "The other process does not have that function or class of a cell: it started before the cell.",
+        "Start processes after the definition, or put it into a file with `%%writefile work.py` and import that.",
+    ),
+    r"process in the process pool was terminated abruptly": (
+        "A worker process ended: it could not load the function, was killed, or lacked memory.",
+        "Look at the workers' errors in the output; put functions into a file with `%%writefile work.py` and import that.",
+    ),
     r"Read-only file system": (
         "That file system cannot be written.",
         "Write in the session's workspace or in $TMPDIR.",

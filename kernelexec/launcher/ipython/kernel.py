@@ -15,6 +15,7 @@ from .. import owner, platform
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
 from ..features.other_pythons import find_python_with
+from ..features.spawned_main import SpawnedMain
 from ..features.user_namespace import NameChanges
 from ..identity import named_as_base
 from ..output.iopub import Publisher
@@ -26,6 +27,7 @@ from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, Memo
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
 from .figures import Figures
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
+from .patches.class_sources import cell_sources, find_class_sources
 from .patches.message_session import pack
 from .patches.task_context import follow_wakers
 from .shell import LauncherShell
@@ -67,6 +69,8 @@ class LauncherKernel(IPythonKernel):
         )
         self._control = ControlRequests(self._context)
         self._figures = Figures(self.shell)
+        find_class_sources(self.shell.compile)
+        self._spawned_main = SpawnedMain(self.shell.user_module, self._list_sources)
         self.control_handlers |= self._control.handlers
         self.shell.ask_for_command = self._control.ask_for_command
         self._own_streams: tuple[Any, Any, Any] = (sys.stdout, sys.stderr, sys.displayhook)
@@ -210,6 +214,10 @@ class LauncherKernel(IPythonKernel):
         if published is not None:
             published.set_reply(reply_content, metadata, len(pack(reply_content)))
         return metadata
+
+    def _list_sources(self) -> list[str]:
+        """Return the sources of the cells, the oldest first."""
+        return [source for _, source in cell_sources(self.shell.compile) if not is_shell_call(source)][::-1]
 
     def _find_biggest_variables(self) -> list[tuple[str, int]]:
         listed = variables.describe_variables(self._context.names.current(), self.shell.user_ns, VARIABLES_MAX)["variables"]

@@ -44,7 +44,7 @@ def drop_own_frames(exc: BaseException) -> None:
     """Remove this package's frames from the tracebacks of an exception and of those before it: the failure is the user's."""
     for raised in islice(_follow_chain(exc), _CHAIN_MAX):
         frames: list[TracebackType] = []
-        entry = raised.__traceback__
+        entry: TracebackType | None = _get(raised, "__traceback__")
         while entry is not None:
             if not frames or not entry.tb_frame.f_code.co_filename.startswith(_OWN_DIRECTORY):
                 frames.append(entry)
@@ -69,7 +69,11 @@ def shortened_chain(exc: BaseException) -> Iterator[None]:
         last.__cause__, last.__context__, last.__suppress_context__ = before
 
 
+#: An attribute of an exception, whatever its class's own methods do.
+_get: Any = BaseException.__getattribute__
+
+
 def _follow_chain(exc: BaseException | None) -> Iterator[BaseException]:
     while exc is not None:
         yield exc
-        exc = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
+        exc = _get(exc, "__cause__") or (None if _get(exc, "__suppress_context__") else _get(exc, "__context__"))

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from contextvars import ContextVar, copy_context
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
 from ipykernel.compiler import XCachingCompiler
 from IPython.core.ultratb import AutoFormattedTB
 
@@ -78,3 +80,10 @@ def test_a_task_keeps_its_first_cell() -> None:
 
     asyncio.run(main())
     assert actual == [0]
+
+
+def test_python_finds_no_source_of_a_class_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = type("Cls", (), {"__module__": "__main__"})
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    with pytest.raises(OSError, match="source code not available"):
+        inspect.getsource(cls)

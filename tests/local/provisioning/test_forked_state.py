@@ -39,8 +39,8 @@ def describe_state():
     state["once"] = list(warnings.onceregistry)
     registries = {name: getattr(module, "__warningregistry__", ()) for name, module in sys.modules.items()}
     state["warned"] = sorted(name for name, registry in registries.items() if len(registry) > 1)
-    loggers = [(name, item) for name, item in logging.root.manager.loggerDict.items() if hasattr(item, "level")]
-    state["loggers"] = sorted((name, item.level, [type(handler).__name__ for handler in item.handlers]) for name, item in loggers)
+    items = [(name, item) for name, item in logging.root.manager.loggerDict.items() if hasattr(item, "level")]
+    state["loggers"] = sorted((name, item.level, [type(handler).__name__ for handler in item.handlers]) for name, item in items)
     state["signals"] = [str(signal.getsignal(number)).split(" at ")[0] for number in signal.valid_signals()]
     state["process"] = gc.get_threshold(), gc.isenabled(), sys.flags, socket.getdefaulttimeout(), atexit._ncallbacks()
     state["limits"] = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]

@@ -196,6 +196,26 @@ HINTS: dict[str, tuple[Error, str]] = {
     ),
     "a type": (error("TypeError", "unsupported operand"), "Check the types of the values that the marked line uses."),
     "an attribute": (error("AttributeError", "no attribute 'a'"), "Check the value's type, and `dir(value)`."),
+    "a function without a name": (
+        error("PicklingError", "Can't pickle <function <lambda> at 0x7f>: attribute lookup <lambda> on __main__ failed"),
+        "Define it with `def` or `class` at the top level of a cell, or use threads.",
+    ),
+    "a class in a function": (
+        error("AttributeError", "Can't pickle local object 'g.<locals>.L'"),
+        "Define it with `def` or `class` at the top level of a cell, or use threads.",
+    ),
+    "a class in a function, as Python 3.14 says it": (
+        error("PicklingError", "Can't pickle <class '__main__.g.<locals>.L'>: it's not found as __main__.g.<locals>.L"),
+        "Define it with `def` or `class` at the top level of a cell, or use threads.",
+    ),
+    "a function that the worker lacks": (
+        error("AttributeError", "Can't get attribute 'f' on <module '__main__' (built-in)>"),
+        "Start processes after the definition, or put it into a file with `%%writefile work.py` and import that.",
+    ),
+    "a worker that died": (
+        error("BrokenProcessPool", "A process in the process pool was terminated abruptly while the future was running."),
+        "Look at the workers' errors in the output; put functions into a file with `%%writefile work.py` and import that.",
+    ),
     "memory": (error("MemoryError", ""), "Work on smaller pieces, or delete objects that are no longer needed."),
     "input": (
         error("StdinNotImplementedError", "raw_input was called, but this frontend does not support input requests."),
