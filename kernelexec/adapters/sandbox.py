@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Self, Unpack
 
+from kernelexec.adapters.shared.calls import await_result, call_in_thread
 from kernelexec.blocking import Executor, Session
-from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.executor import ExecutorOptions
-from kernelexec.results import model_notes
+from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.untrusted_text import format_notes, quote_output
 
 try:
@@ -67,16 +66,14 @@ class Sandbox:
         """
         if not argv:
             return ExecResult(output="", exit_code=2)
-        session = await asyncio.to_thread(self._open)
-        beginning = asyncio.ensure_future(asyncio.to_thread(_send, session, argv, env or {}, timeout))
+        session = await call_in_thread(self._open)
         try:
-            begun = await asyncio.shield(beginning)
-            return begun if isinstance(begun, ExecResult) else await asyncio.to_thread(_wait_for_result, session, begun)
-        except asyncio.CancelledError:
-            begun = await beginning
-            if isinstance(begun, str):
-                await asyncio.to_thread(session.interrupt, begun)  # only this call's execution; the state is kept
-            raise
+            result = await await_result(session, lambda wait: _send(session, argv, env or {}, timeout, wait))
+        except (InvalidRequest, Refused) as exc:
+            return ExecResult(output=str(exc), exit_code=2)
+        notes = "" if result.ok else format_notes(model_notes(result))
+        text = "\n".join(part for part in (quote_output(result.text.strip()), notes) if part)
+        return ExecResult(output=text, exit_code=result.exit_code if result.exit_code is not None else 1)
 
     async def put_file(self, path: PurePosixPath, content: bytes) -> None:
         """Write a file of the workspace, by a relative path.
@@ -84,9 +81,9 @@ class Sandbox:
         Raises:
             ValueError: the path is absolute, or outside of the workspace.
         """
-        session = await asyncio.to_thread(self._open)
+        session = await call_in_thread(self._open)
         try:
-            await asyncio.to_thread(session.files.write, _check_relative(path), content)
+            await call_in_thread(lambda: session.files.write(_check_relative(path), content))
         except (InvalidRequest, Refused) as exc:
             raise ValueError(str(exc)) from exc
 
@@ -96,15 +93,15 @@ class Sandbox:
         Raises:
             ValueError: the path is absolute.
         """
-        session = await asyncio.to_thread(self._open)
-        await asyncio.to_thread(session.files.delete_many, _check_relative(path))
+        session = await call_in_thread(self._open)
+        await call_in_thread(lambda: session.files.delete_many(_check_relative(path)))
 
     async def aclose(self) -> None:
         """Close the session and end all its processes. A second call does nothing."""
-        await asyncio.to_thread(self._close)
+        await call_in_thread(self._close)
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self._open)
+        await call_in_thread(self._open)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -130,26 +127,15 @@ class Sandbox:
             self._opened.close()
 
 
-def _send(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None) -> str | ExecResult:
-    """Send the cell or command for a program; return its execution's id, or a result with the reason of a refusal."""
+def _send(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None, wait: float) -> ExecutionResult:
+    """Send the cell or command for a program."""
     program, inline = PurePosixPath(argv[0]).name, len(argv) == _INLINE_WORDS and argv[1] == "-c" and not env
-    try:
-        if inline and program in _PYTHONS:
-            return session.execute(argv[2], timeout=timeout, wait=SHORTEST_TIMEOUT).execution_id
-        assigned = [f"{name}={value}" for name, value in env.items()]
-        command_line = shlex.join([*(["env", *assigned] if env else []), *argv])
-        command = argv[2] if inline and program in _SHELLS else command_line
-        return session.execute_command(command, timeout=timeout, wait=SHORTEST_TIMEOUT).execution_id
-    except (InvalidRequest, Refused) as exc:
-        return ExecResult(output=str(exc), exit_code=2)
-
-
-def _wait_for_result(session: Session, execution_id: str) -> ExecResult:
-    result = session.wait_for(execution_id).result
-    assert result is not None
-    notes = "" if result.ok else format_notes(model_notes(result))
-    text = "\n".join(part for part in (quote_output(result.text.strip()), notes) if part)
-    return ExecResult(output=text, exit_code=result.exit_code if result.exit_code is not None else 1)
+    if inline and program in _PYTHONS:
+        return session.execute(argv[2], timeout=timeout, wait=wait)
+    assigned = [f"{name}={value}" for name, value in env.items()]
+    command_line = shlex.join([*(["env", *assigned] if env else []), *argv])
+    command = argv[2] if inline and program in _SHELLS else command_line
+    return session.execute_command(command, timeout=timeout, wait=wait)
 
 
 def _check_relative(path: PurePosixPath) -> str:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from kernelexec.adapters.shared.blocks import remove_notebooks
+from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer, make_answer
+from kernelexec.adapters.shared.calls import await_result, call_in_thread
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
-from kernelexec.results import ExecutionResult, model_notes
-from kernelexec.text import cut_middle
-from kernelexec.untrusted_text import format_note, format_notes, quote_output
+from kernelexec.results import ExecutionResult
+from kernelexec.untrusted_text import format_note, quote_output
 
-#: The default limit of text per call, in bytes; ``read_output`` reads the rest.
-TEXT_BYTES = 20_000
 _TEXT_BYTES_MIN = 4
 _TIMEOUT_SCHEMA = {"type": ["number", "null"], "description": "Seconds that it may run; null for the session's default."}
 
@@ -30,10 +28,11 @@ class FunctionTool:
     parameters: Mapping[str, Any]
     """The JSON Schema of its arguments."""
     call: Callable[..., str]
+    operation: Operation
 
     async def acall(self, **arguments: Any) -> str:  # noqa: ANN401 - a model's arguments
-        """Call the tool in a thread, without blocking the event loop."""
-        return await asyncio.to_thread(lambda: self.call(**arguments))
+        """Call the tool without blocking the event loop; if the caller is cancelled, the cell is interrupted."""
+        return (await self.operation.run_async(arguments)).text
 
     def openai(self, *, strict: bool = True) -> dict[str, Any]:
         """Return the tool in the form of OpenAI's chat API."""
@@ -43,6 +42,71 @@ class FunctionTool:
     def anthropic(self) -> dict[str, Any]:
         """Return the tool in the form of Anthropic's messages API."""
         return {"name": self.name, "description": self.description, "input_schema": dict(self.parameters)}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The operation behind a tool: a function of a session that returns a cell's result or text; its errors are text."""
+
+    session: Session
+    function: Callable[..., ExecutionResult | str]
+    properties: tuple[str, ...]
+    text_bytes: int
+    runs_code: bool
+    """Whether the function sends a cell or command, and so takes ``wait``."""
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.function.__name__
+
+    def run(self, arguments: Mapping[str, Any]) -> ToolAnswer:
+        """Return the answer: text, pictures and the cell's result."""
+        try:
+            self._check(arguments)
+            return self._format(self.function(**arguments))
+        except (TypeError, KernelexecError) as exc:
+            return self._describe(exc)
+
+    async def run_async(self, arguments: Mapping[str, Any]) -> ToolAnswer:
+        """Return the answer without blocking the event loop; if the caller is cancelled, the cell is interrupted."""
+        if not self.runs_code:
+            return await call_in_thread(lambda: self.run(arguments))
+        try:
+            self._check(arguments)
+            result = await await_result(self.session, partial(self._send, arguments))
+        except (TypeError, KernelexecError) as exc:
+            return self._describe(exc)
+        return await call_in_thread(lambda: self._format(result))
+
+    def _send(self, arguments: Mapping[str, Any], wait: float) -> ExecutionResult:
+        result = self.function(**arguments, wait=wait)
+        assert isinstance(result, ExecutionResult)
+        return result
+
+    def _check(self, arguments: Mapping[str, Any]) -> None:
+        """Raise ``InvalidRequest`` for unknown or missing arguments."""
+        if unknown := sorted(set(arguments) - set(self.properties)):
+            near = did_you_mean(unknown[0], list(self.properties))
+            names = ", ".join(self.properties)
+            raise InvalidRequest(f"{self.name}: {unknown[0]!r:.80} is not an argument{near}: must be one of {names}.")
+        parameters = inspect.signature(self.function).parameters.values()
+        needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+        if missing := [name for name in needed if name not in arguments]:
+            names = ", ".join(self.properties)
+            raise InvalidRequest(f"{self.name}: the argument {missing[0]!r} is missing: must have {names}.")
+
+    def _format(self, value: ExecutionResult | str) -> ToolAnswer:
+        return ToolAnswer(value) if isinstance(value, str) else make_answer(value, self.text_bytes)
+
+    def _describe(self, exc: Exception) -> ToolAnswer:
+        match exc:
+            case InvalidRequest():
+                return ToolAnswer(str(exc))
+            case KernelexecError():
+                return ToolAnswer(f"{type(exc).__name__}: {exc}")
+            case _:
+                return ToolAnswer(f"{self.name}: {exc}")
 
 
 def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[FunctionTool, ...]:
@@ -58,17 +122,11 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
     if isinstance(text_bytes, bool) or not isinstance(text_bytes, int) or text_bytes < _TEXT_BYTES_MIN:
         raise InvalidConfig(f"text_bytes={text_bytes!r:.80}: must be a whole number of bytes >= {_TEXT_BYTES_MIN}.")
 
-    def format_result(result: ExecutionResult) -> str:
-        head = f"{result.status}, exit code {result.exit_code}, state {result.state}, id {result.execution_id}"
-        notes = format_notes(model_notes(remove_notebooks(result)))
-        text = cut_middle(quote_output(result.text.rstrip("\n")), text_bytes)
-        return "\n".join(part for part in (format_note(head), text, notes) if part)
+    def execute_code(code: str, timeout: float | None = None, wait: float | None = None) -> ExecutionResult:
+        return session.execute(code, timeout=timeout, wait=wait)
 
-    def execute_code(code: str, timeout: float | None = None) -> str:
-        return format_result(session.execute(code, timeout=timeout))
-
-    def execute_command(command: str, timeout: float | None = None) -> str:
-        return format_result(session.execute_command(command, timeout=timeout))
+    def execute_command(command: str, timeout: float | None = None, wait: float | None = None) -> ExecutionResult:
+        return session.execute_command(command, timeout=timeout, wait=wait)
 
     def read_output(execution_id: str, offset: int = 0) -> str:
         page = session.read_output(execution_id, offset=offset, limit=text_bytes)
@@ -78,18 +136,18 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
     text = {"type": "string"}
     return (
         _make_tool(
-            execute_code,
+            Operation(session, execute_code, ("code", "timeout"), text_bytes, runs_code=True),
             "Run Python code in a persistent kernel, as a notebook cell: variables last from call to call, and the value of "
             "the last expression is shown. A failure with state kept loses nothing: fix what failed and go on.",
             {"code": {**text, "description": "The code."}, "timeout": _TIMEOUT_SCHEMA},
         ),
         _make_tool(
-            execute_command,
+            Operation(session, execute_command, ("command", "timeout"), text_bytes, runs_code=True),
             "Run a shell command in the kernel's workspace: cd and export last from call to call.",
             {"command": {**text, "description": "The command."}, "timeout": _TIMEOUT_SCHEMA},
         ),
         _make_tool(
-            read_output,
+            Operation(session, read_output, ("execution_id", "offset"), text_bytes, runs_code=False),
             "Read all that an execution printed, from a byte on, where its answer had only head and tail.",
             {
                 "execution_id": {**text, "description": "The id of an earlier answer."},
@@ -103,25 +161,10 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
     )
 
 
-def _make_tool(function: Callable[..., str], description: str, properties: Mapping[str, Any]) -> FunctionTool:
-    name = function.__name__
-    schema = {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
-    needed = [key for key, parameter in inspect.signature(function).parameters.items() if parameter.default is parameter.empty]
-
+def _make_tool(operation: Operation, description: str, properties: Mapping[str, Any]) -> FunctionTool:
     def call(**arguments: Any) -> str:  # noqa: ANN401 - a model's arguments
-        if unknown := sorted(set(arguments) - set(properties)):
-            near = did_you_mean(unknown[0], list(properties))
-            return f"{name}: {unknown[0]!r:.80} is not an argument{near}: must be one of {', '.join(properties)}."
-        if missing := [key for key in needed if key not in arguments]:
-            return f"{name}: the argument {missing[0]!r} is missing: must have {', '.join(properties)}."
-        try:
-            return function(**arguments)
-        except TypeError as exc:
-            return f"{name}: {exc}"
-        except InvalidRequest as exc:
-            return str(exc)
-        except KernelexecError as exc:
-            return f"{type(exc).__name__}: {exc}"
+        return operation.run(arguments).text
 
-    call.__name__ = call.__qualname__ = name  # Python's error messages use this name
-    return FunctionTool(name, description, schema, call)
+    call.__name__ = call.__qualname__ = operation.name  # Python's error messages use this name
+    schema = {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
+    return FunctionTool(operation.name, description, schema, call, operation)

@@ -1,0 +1,136 @@
+"""A sandbox for deep agents of LangChain: commands and files of one session, whose ``cd`` and ``export`` last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from kernelexec.adapters.shared.calls import await_result, call_in_thread
+from kernelexec.adapters.shared.commands import REFUSED, UNLIMITED, explain_end, join_report
+from kernelexec.adapters.shared.transfer import read_file, write_file
+from kernelexec.blocking import Session
+from kernelexec.errors import KernelexecError
+from kernelexec.results import ExecutionResult, Stream, output_text
+from kernelexec.untrusted_text import quote_output
+
+try:
+    from deepagents.backends.protocol import (
+        FILE_NOT_FOUND,
+        INVALID_PATH,
+        IS_DIRECTORY,
+        PERMISSION_DENIED,
+        ExecuteResponse,
+        FileDownloadResponse,
+        FileUploadResponse,
+    )
+    from deepagents.backends.sandbox import BaseSandbox
+except ImportError as exc:
+    raise ImportError("kernelexec.adapters.deepagents needs deepagents: pip install 'kernelexec[deepagents]'.") from exc
+
+
+class SessionSandbox(BaseSandbox):
+    """The backend of ``create_deep_agent(backend=...)``: the agent's shell and file tools work in a session.
+
+    Paths are absolute, as the session's commands see them; ``session.workspace_inside`` is their directory at the start. Calls
+    take turns. ``kernelexec.adapters.langchain`` has tools for Python code of the same session.
+
+    Args:
+        session: an open session, which the caller closes.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """The name of the session."""
+        return self._session.name
+
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        """Run a command; its output ends with a line about a timeout, a refusal or a lost state.
+
+        ``timeout`` is in seconds: None is the session's own, 0 is none. The exit code is 124 after a timeout, and 126 for a
+        command that a rule refuses.
+        """
+        try:
+            return _response(self._session.execute_command(command, timeout=_seconds(timeout)))
+        except KernelexecError as exc:
+            return ExecuteResponse(str(exc), exit_code=1)
+
+    async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        """Run a command without blocking the event loop; if the caller is cancelled, it is interrupted. See ``execute``."""
+        session, seconds = self._session, _seconds(timeout)
+        try:
+            return _response(
+                await await_result(session, lambda wait: session.execute_command(command, timeout=seconds, wait=wait))
+            )
+        except KernelexecError as exc:
+            return ExecuteResponse(str(exc), exit_code=1)
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Write files by absolute paths, with their missing directories."""
+        return [FileUploadResponse(path, self._attempt(path, lambda: self._upload(path, data))) for path, data in files]  # noqa: B023
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Read files by absolute paths."""
+        return [self._download(path) for path in paths]
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Write files without blocking the event loop. See ``upload_files``."""
+        return await call_in_thread(lambda: self.upload_files(files))
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Read files without blocking the event loop. See ``download_files``."""
+        return await call_in_thread(lambda: self.download_files(paths))
+
+    def _upload(self, path: str, content: bytes) -> None:
+        write_file(self._session, path, content)
+
+    def _download(self, path: str) -> FileDownloadResponse:
+        contents: list[bytes] = []
+        error = self._attempt(path, lambda: contents.append(read_file(self._session, path)))
+        return FileDownloadResponse(path, contents[0] if contents else None, error)
+
+    def _attempt(self, path: str, transfer: Callable[[], None]) -> str | None:
+        """Transfer a file and return the framework's name of the error, or None."""
+        if not path.startswith("/"):
+            return INVALID_PATH
+        try:
+            transfer()
+        except FileNotFoundError:
+            return FILE_NOT_FOUND
+        except IsADirectoryError:
+            return IS_DIRECTORY
+        except PermissionError:
+            return PERMISSION_DENIED
+        except (OSError, KernelexecError) as exc:
+            return str(exc)
+        return None
+
+
+def _seconds(timeout: int | None) -> float | None:
+    return UNLIMITED if timeout == 0 else timeout
+
+
+def _quote(text: str) -> str:
+    """Return the output of a command for a model; the JSON lines and the separators of the file tools do not change."""
+    return "".join(line if _is_answer(line) else _quote_line(line) for line in text.splitlines(keepends=True))
+
+
+def _quote_line(line: str) -> str:
+    return "\0".join(map(quote_output, line.split("\0")))
+
+
+def _is_answer(line: str) -> bool:
+    if not (line.startswith("{") and line.isascii()):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _response(result: ExecutionResult) -> ExecuteResponse:
+    text = _quote(output_text(output for output in result.outputs if isinstance(output, Stream)))
+    exit_code = REFUSED if result.status == "aborted" else result.exit_code
+    return ExecuteResponse(join_report(text, explain_end(result)), exit_code=exit_code, truncated=result.truncated)

@@ -1,0 +1,137 @@
+"""A session's tools and shell under the OpenAI Agents SDK, with a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent, Model, ModelResponse, Runner, ShellTool, Usage, set_tracing_disabled
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+from kernelexec import Executor
+from kernelexec.adapters.openai_agents import SessionShell, session_tools
+from tests.support.engine import IMAGE, needs_engine
+
+pytestmark = pytest.mark.filterwarnings("default")  # the framework's own
+
+NUMBERS = itertools.count()
+
+
+class Scripted(Model):
+    """A model that answers with the given items, one after the other."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = list(items)
+        self.inputs: list[Any] = []
+
+    async def get_response(self, *_: Any, **arguments: Any) -> ModelResponse:
+        self.inputs.append(arguments["input"])
+        return ModelResponse(output=[self.items.pop(0)], usage=Usage(), response_id=None)
+
+    def stream_response(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+
+def cell(code: str, timeout: float | None = None) -> ResponseFunctionToolCall:
+    return function("execute_code", json.dumps({"code": code, "timeout": timeout}))
+
+
+def function(name: str, arguments: str) -> ResponseFunctionToolCall:
+    return ResponseFunctionToolCall(type="function_call", name=name, call_id=f"call-{next(NUMBERS)}", arguments=arguments)
+
+
+def shell(*commands: str, timeout_ms: int | None = None) -> dict[str, Any]:
+    action = {"commands": list(commands), "timeout_ms": timeout_ms, "max_output_length": 1000}
+    return {"type": "shell_call", "id": "s1", "call_id": f"shell-{next(NUMBERS)}", "status": "completed", "action": action}
+
+
+def text(answer: str) -> ResponseOutputMessage:
+    content = [ResponseOutputText(type="output_text", text=answer, annotations=[])]
+    return ResponseOutputMessage(id="m1", type="message", role="assistant", status="completed", content=list(content))
+
+
+def outputs(model: Scripted) -> list[Any]:
+    """Return the outputs of tools in the model's last input."""
+    return [item["output"] for item in model.inputs[-1] if str(item.get("type", "")).endswith("_output")]
+
+
+@pytest.fixture(autouse=True)
+def no_tracing() -> None:
+    set_tracing_disabled(disabled=True)
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> Iterator[Executor]:
+    with Executor("local", workspace=tmp_path) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=needs_engine)])
+def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -> None:
+    with Executor(kind, workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
+        tools = session_tools(executor.session())
+        figure = "import matplotlib.pyplot as plt\nplt.plot([x, 1]);"
+        model = Scripted(cell("x = 41"), cell(figure), cell("import time; time.sleep(60)", 1), cell("x + 1"), text("done"))
+        result = asyncio.run(Runner.run(Agent("a", model=model, tools=list(tools)), "compute"))
+        assert result.final_output == "done"
+        first, pictured, slow, last = outputs(model)
+        assert first.startswith("[kernelexec: ok, exit code 0, state kept")
+        assert [part["type"] for part in pictured] == ["input_text", "input_image"]
+        assert pictured[1]["image_url"].startswith("data:image/png;base64,iVBOR")
+        assert "Over its timeout" in slow
+        assert last.splitlines()[1] == "42"
+        model = Scripted(cell("import os; os._exit(1)"), cell("x"), text("done"))
+        asyncio.run(Runner.run(Agent("a", model=model, tools=list(tools)), "go on"))
+        lost, missing = outputs(model)
+        assert "state lost" in lost
+        assert "NameError" in missing
+
+
+def test_arguments_that_a_model_invents_are_answered(executor: Executor) -> None:
+    calls = (function("execute_code", "{"), function("execute_code", "[1]"), function("execute_code", '{"cod": "1"}'))
+    model = Scripted(*calls, text("done"))
+    asyncio.run(Runner.run(Agent("a", model=model, tools=list(session_tools(executor.session()))), "compute"))
+    answers = outputs(model)
+    assert "must be JSON" in answers[0]
+    assert "must be a JSON object" in answers[1]
+    assert "did you mean 'code'" in answers[2]
+
+
+def test_shell_calls_are_commands_of_the_session(executor: Executor) -> None:
+    calls = (
+        shell("mkdir deeper", "cd deeper", "basename $PWD; echo problem >&2; false"),
+        shell("basename $PWD", timeout_ms=20_000),
+        shell("sleep 60", "echo never", timeout_ms=1000),
+        shell("rm -rf /"),
+    )
+    model = Scripted(*calls, text("done"))
+    tool = ShellTool(executor=SessionShell(executor.session()))
+    asyncio.run(Runner.run(Agent("a", model=model, tools=[tool]), "look"))
+    several, kept, slow, refused = outputs(model)
+    assert [output["outcome"]["exit_code"] for output in several] == [0, 0, 1]
+    assert (several[2]["stdout"], several[2]["stderr"].splitlines()[0]) == ("deeper\n", "problem")
+    assert kept[0]["stdout"] == "deeper\n"
+    assert [output["outcome"]["type"] for output in slow] == ["timeout"]
+    assert "Over its timeout" in slow[0]["stderr"]
+    assert "rm -rf" in refused[0]["stderr"]
+    assert refused[0]["outcome"]["exit_code"] != 0
+
+
+def test_a_cancelled_run_interrupts_its_cell(executor: Executor) -> None:
+    session = executor.session()
+
+    async def cancel() -> None:
+        model = Scripted(cell("x = 1"), cell("import time; time.sleep(600)", 600), text("done"))
+        running = asyncio.create_task(Runner.run(Agent("a", model=model, tools=list(session_tools(session))), "compute"))
+        await asyncio.sleep(2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancel())
+    assert session.execute("x").text == "1\n"
