@@ -15,9 +15,13 @@ import inspect
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, run_steps
+from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies, run_steps
+from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, warn_about_restart
 from kernelexec.adapters.shared.functions import FunctionPrompt, Functions
 from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
 from kernelexec.blocking import Executor, Session
@@ -30,6 +34,12 @@ if TYPE_CHECKING:
     from autogen.coding import CodeBlock
     from autogen.coding.base import CodeExecutor as Protocol
     from autogen.coding.base import IPythonCodeResult
+
+    class Ag2CodeResult(IPythonCodeResult):
+        """AG2's result of IPython blocks, with ``code_file`` as in its result of commands."""
+
+        code_file: str | None
+
 
 #: The name of this executor in a ``code_execution_config``.
 NAME = "kernelexec"
@@ -56,13 +66,21 @@ class Ag2CodeExecutor(FunctionPrompt):
     Args:
         session: an open session to use; it stays open. No other options of an executor are then allowed.
         isolation: see ``AsyncExecutor``.
+        timeout: seconds that a block may run; the configuration's by default.
+        work_dir: the directory to work in, which is created if it is missing. Each block is then saved there as a file.
+        output_dir: the directory in which images and HTML of cells become files, which the text names.
+        kernel_name: the kernelspec whose kernel runs Python blocks.
+        virtual_env_context: a virtual environment, as AG2's ``create_virtual_env`` returns it, whose programs and packages
+            cells find.
         functions: functions that cells can import: callables, results of AG2's ``with_requirements``, or source texts.
         functions_module: the name of the module with these functions.
-        execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default.
+        execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default,
+            and with a ``work_dir`` javascript too.
         options: see ``ExecutorOptions``; ``code_execution_config`` is the dictionary of agent frameworks.
 
     Raises:
-        ValueError: ``functions`` or ``functions_module`` is invalid.
+        ValueError: an argument is invalid, the output directory does not exist, or the kernel is not installed.
+        FileNotFoundError: the directory of ``work_dir`` does not exist.
         InvalidConfig: a setting is invalid.
         Disabled: execution is switched off.
         IsolationUnavailable: containers are chosen, as by default, and no engine is available.
@@ -73,24 +91,69 @@ class Ag2CodeExecutor(FunctionPrompt):
         session: Session | None = None,
         *,
         isolation: str | None = None,
+        timeout: float | None = None,
+        work_dir: str | Path | None = None,
+        output_dir: str | Path | None = None,
+        kernel_name: str = PYTHON_KERNEL,
+        virtual_env_context: SimpleNamespace | None = None,
         functions: Iterable[Any] = (),
         functions_module: str = "functions",
         execution_policies: Mapping[str, bool] | None = None,
         **options: Unpack[ExecutorOptions],
     ) -> None:
         self._functions = Functions.from_callables(functions, module=functions_module)
-        self._policies = dict(execution_policies or {})
+        self._policies = merge_policies(execution_policies, **({} if work_dir is None else {"javascript": False}))
+        arguments = {"timeout": timeout, "work_dir": work_dir, "virtual_env_context": virtual_env_context}
+        self._conventions = Conventions.create(
+            timeout=timeout,
+            work_dir=work_dir,
+            output_dir=output_dir,
+            kernel_name=kernel_name,
+            virtual_env_context=virtual_env_context,
+            names_displays=True,
+        )
+        self._timeout, self._kernel_name, self._output_dir = timeout, kernel_name, self._conventions.output_dir
         self._session = session
         self._blocks: BlockRunner | None = None
         self._opening, self._opened = threading.RLock(), ExitStack()
-        present = [name for name, value in {"isolation": isolation, **options}.items() if value not in (None, ())]
+        all_options = {"isolation": isolation, **arguments, **options}
+        present = [name for name, value in all_options.items() if value is not None and value != ()]
         if session is not None and present:
             raise InvalidConfig(
                 f"{', '.join(present)}: must not be set together with a session, whose executor has these options."
             )
-        self._executor = Executor(isolation, **options) if session is None else None
-        if self._executor is not None and not self._executor.config.enabled:
-            raise Disabled("Execution is switched off: pass code_execution_config=False to the agent itself.")
+        self._executor: Executor | None = None
+        if session is None:
+            options["config"] = self._conventions.configure(options.get("config"))
+            self._executor = Executor(isolation, **options)
+            if not self._executor.config.enabled:
+                raise Disabled("Execution is switched off: pass code_execution_config=False to the agent itself.")
+            self._conventions.check_kernel(self._executor.config.isolation)
+
+    @property
+    def timeout(self) -> float | None:
+        """Return the seconds that a block may run; None in an open session, whose executor decides."""
+        return self._timeout or (None if self._executor is None else self._executor.config.budgets.timeout)
+
+    @property
+    def work_dir(self) -> Path | None:
+        """Return the directory to work in as it was chosen; without a choice that of the session, None before it is open."""
+        return self._conventions.work_dir or (None if self._session is None else self._session.workspace)
+
+    @property
+    def output_dir(self) -> Path | None:
+        """Return the chosen directory for the files of displays."""
+        return self._output_dir
+
+    @property
+    def kernel_name(self) -> str:
+        """Return the kernelspec whose kernel runs Python blocks."""
+        return self._kernel_name
+
+    @property
+    def execution_policies(self) -> dict[str, bool]:
+        """Return for each language whether its blocks run; languages that are not listed run."""
+        return dict(self._policies)
 
     @property
     def code_extractor(self) -> CodeBlockExtractor:
@@ -113,20 +176,22 @@ class Ag2CodeExecutor(FunctionPrompt):
                     self._opened = opened.pop_all()
             return self._session
 
-    def execute_code_blocks(self, code_blocks: Sequence[CodeBlock]) -> IPythonCodeResult:
+    def execute_code_blocks(self, code_blocks: Sequence[CodeBlock]) -> Ag2CodeResult:
         """Run blocks in order, up to the first failure.
 
         ``exit_code`` is the exit code of the failed block: 124 after a timeout, -1 if a rule refused it; without a failure 0.
-        ``output_files`` are pictures, other displays, and files in the workspace that cells created or changed.
+        ``output_files`` are pictures, other displays, and files in the workspace that cells created or changed; ``code_file``
+        is the file in which the code of the first block was saved, if it was.
 
         Raises:
             ValueError: the functions cannot be imported, or their packages cannot be installed.
             KernelStartFailed, Closed, QueueFull: see ``AsyncSession.execute``.
         """
-        from autogen.coding.base import IPythonCodeResult  # noqa: PLC0415 - the framework is imported where it is used
-
         done = self._run([MarkdownBlock(block.code, block.language) for block in code_blocks])
-        return IPythonCodeResult(exit_code=done.exit_code, output=done.output, output_files=list(done.files))
+        result: Ag2CodeResult = _make_result_type()(
+            exit_code=done.exit_code, output=done.output, output_files=list(done.files), code_file=done.code_file
+        )
+        return result
 
     def reply(
         self, messages: Sequence[Mapping[str, Any]], *, last_n_messages: int | Literal["auto"] | None = None
@@ -152,9 +217,16 @@ class Ag2CodeExecutor(FunctionPrompt):
         return None
 
     def restart(self) -> None:
-        """Restart the session's kernels: variables are lost, files are kept. AG2 calls this when an agent is reset."""
+        """Restart the session's kernels: variables are lost, files are kept. AG2 calls this when an agent is reset.
+
+        Before the first block there is nothing to restart, and a UserWarning says so.
+        """
         if self._session is not None:
             self._session.restart()
+            if self._blocks is not None:
+                self._blocks.is_restarted = True
+        else:
+            warn_about_restart()
 
     def stop(self) -> None:
         """Close the executor and its session. The next use opens them again."""
@@ -178,9 +250,20 @@ class Ag2CodeExecutor(FunctionPrompt):
         with self._opening:
             session = self.session
             if self._blocks is None:
-                self._blocks = BlockRunner(session.workspace, self._functions, self._policies)
+                self._blocks = BlockRunner(session.workspace, self._functions, self._policies, self._conventions)
             runner = self._blocks
         return run_steps(runner.run(session, code_blocks))
+
+
+@cache
+def _make_result_type() -> Any:  # noqa: ANN401 - a type of the framework, which is imported here
+    """Return AG2's result of IPython blocks, with the file of the code that its result of commands has."""
+    from autogen.coding.base import IPythonCodeResult  # noqa: PLC0415 - as above
+
+    class CodeFileResult(IPythonCodeResult):
+        code_file: str | None = None
+
+    return CodeFileResult
 
 
 def create_executor(code_execution_config: Mapping[str, Any]) -> Protocol:

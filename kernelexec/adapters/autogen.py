@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from kernelexec.adapters.shared.blocks import BlockRunner, run_steps_async
+from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, is_current_directory, warn_about_restart
 from kernelexec.adapters.shared.functions import FunctionPrompt, Functions
 from kernelexec.adapters.shared.markdown import MarkdownBlock
 from kernelexec.errors import KernelexecError
@@ -27,11 +34,20 @@ except ImportError as exc:
     raise ImportError("kernelexec.adapters.autogen needs autogen-core: pip install 'kernelexec[autogen]'.") from exc
 
 
+T = TypeVar("T")
+#: The settings that are options of the executor itself.
+_EXECUTOR_OPTIONS = {"isolation", "use_docker", "workspace", "code_execution_config"}
+#: The exit code of a cancelled call.
+_CANCELLED = 125
+
+
 @dataclass
 class AutogenCodeResult(CodeResult):
-    """AutoGen's ``exit_code`` and ``output``, and the paths of the files that cells created."""
+    """AutoGen's ``exit_code`` and ``output``, and the paths of displays and of files that cells created."""
 
-    output_files: list[Path]
+    output_files: list[Path] = field(default_factory=list)
+    code_file: str | None = None
+    """The file in which the code of the first block was saved, if it was."""
 
 
 class AutogenExecutorConfig(BaseModel):
@@ -45,6 +61,12 @@ class AutogenExecutorConfig(BaseModel):
     config: dict[str, Any] | None = None
     code_execution_config: dict[str, Any] | None = None
     execution_policies: dict[str, bool] | None = None
+    timeout: float | None = None
+    work_dir: str | None = None
+    output_dir: str | None = None
+    kernel_name: str = PYTHON_KERNEL
+    functions_module: str = "functions"
+    cleanup_temp_files: bool = False
 
 
 class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecutorConfig]):
@@ -56,9 +78,20 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         functions: functions that cells can import: callables, results of ``with_requirements``, or source texts.
         functions_module: the name of the module with these functions.
         execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default.
+        timeout: seconds that a block may run; the configuration's by default.
+        work_dir: the directory to work in, which is created if it is missing; without it and a ``workspace`` it is a temporary
+            one, which ``stop`` removes. With it the executor is as AutoGen's command line executors are: each block is saved
+            there as a file, which ``cleanup_temp_files`` deletes after its run; the first block opens the session; and a
+            cancelled call returns the exit code 125.
+        output_dir: the directory for images and HTML, created if it is missing. Then results are as those of AutoGen's Jupyter
+            executor: the text has all outputs, the files are there, and a timeout raises ``TimeoutError``.
+        kernel_name: the kernelspec whose kernel runs Python blocks.
+        virtual_env_context: a virtual environment, as ``venv.EnvBuilder.ensure_directories`` returns it, whose programs and
+            packages cells find; it is not serialized.
 
     Raises:
-        ValueError: ``functions`` or ``functions_module`` is invalid.
+        ValueError: an argument is invalid, or the kernel is not installed.
+        FileNotFoundError: the directory of ``work_dir`` does not exist.
         InvalidConfig: a setting is invalid.
         IsolationUnavailable: containers are chosen, as by default, and no engine is available.
     """
@@ -79,6 +112,12 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         functions: Iterable[Any] = (),
         functions_module: str = "functions",
         execution_policies: Mapping[str, bool] | None = None,
+        timeout: float | None = None,
+        work_dir: str | Path | None = None,
+        output_dir: str | Path | None = None,
+        kernel_name: str = PYTHON_KERNEL,
+        cleanup_temp_files: bool = False,
+        virtual_env_context: SimpleNamespace | None = None,
     ) -> None:
         self._functions = Functions.from_callables(functions, module=functions_module)
         self._settings = AutogenExecutorConfig(
@@ -88,10 +127,35 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             config=config,
             code_execution_config=code_execution_config,
             execution_policies=None if execution_policies is None else dict(execution_policies),
+            timeout=timeout,
+            work_dir=None if work_dir is None else str(work_dir),
+            output_dir=None if output_dir is None else str(output_dir),
+            kernel_name=kernel_name,
+            functions_module=functions_module,
+            cleanup_temp_files=cleanup_temp_files,
         )
-        options = self._settings.model_dump(exclude={"execution_policies"})
+        self._conventions = Conventions.create(
+            timeout=timeout,
+            work_dir=work_dir,
+            output_dir=output_dir,
+            kernel_name=kernel_name,
+            deletes_code=cleanup_temp_files,
+            virtual_env_context=virtual_env_context,
+            creates_output_dir=True,
+        )
+        if work_dir is not None and is_current_directory(work_dir):
+            warnings.warn("Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=2)
+        options = self._settings.model_dump(include=_EXECUTOR_OPTIONS)
+        options["config"] = self._conventions.configure(config)
+        self._temporary: Path | None = None
+        """The directory of the session, which is removed when the executor stops."""
+        if workspace is None and not _has_directory(options["config"]) and not _has_directory(code_execution_config):
+            self._temporary = Path(tempfile.gettempdir()) / f"kernelexec-{secrets.token_hex(8)}"
+            options["config"] = {"notebook": False, "journal": False, **options["config"], "work_dir": self._temporary}
         self._executor = AsyncExecutor(**options, validators=validators, approver=approver)
+        self._conventions.check_kernel(self._executor.config.isolation)
         self._session: AsyncSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._blocks: BlockRunner | None = None
         self._opening, self._opened = asyncio.Lock(), AsyncExitStack()
 
@@ -103,8 +167,9 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             async with AsyncExitStack() as opened:
                 session = await (await opened.enter_async_context(self._executor)).session()
                 self._opened = opened.pop_all()
-            self._blocks = BlockRunner(session.workspace, self._functions, self._settings.execution_policies or {})
-            self._session = session
+            policies = self._settings.execution_policies or {}
+            self._blocks = BlockRunner(session.workspace, self._functions, policies, self._conventions)
+            self._session, self._loop = session, asyncio.get_running_loop()
 
     async def stop(self) -> None:
         """Close the session and its executor. A second call does nothing."""
@@ -112,10 +177,20 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             if self._session is not None:
                 self._session, self._blocks = None, None
                 await self._opened.aclose()
+            if self._temporary is not None:
+                await asyncio.to_thread(shutil.rmtree, self._temporary, ignore_errors=True)
 
     async def restart(self) -> None:
-        """Restart the session's kernels: variables are lost, files are kept."""
-        await self.session.restart()
+        """Restart the session's kernels: variables are lost, files are kept.
+
+        Before the start there is nothing to restart, and a UserWarning says so.
+        """
+        if self._session is None:
+            warn_about_restart()
+        else:
+            await self._session.restart()
+            assert self._blocks is not None
+            self._blocks.is_restarted = True
 
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
@@ -123,22 +198,74 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         """Run blocks in order, up to the first failure.
 
         ``exit_code`` is the exit code of the failed block: 124 after a timeout, -1 if a rule refused it; without a failure 0.
-        Cancellation interrupts this call's cell or removes it from the queue; other calls are not affected.
+        Cancellation interrupts this call's cell or removes it from the queue; other calls are not affected. Other event loops
+        than that of the start may call this too, while that runs.
 
         Raises:
-            asyncio.CancelledError: the token was cancelled.
+            asyncio.CancelledError: the token was cancelled, and there is no ``work_dir``.
+            TimeoutError: a block was over its time, and there is an ``output_dir``.
             RuntimeError: the executor is not started.
             ValueError: the functions cannot be imported, or their packages cannot be installed.
             KernelStartFailed, QueueFull: see ``AsyncSession.execute``.
         """
+        if self._session is None and self._conventions.saves_code:
+            await self.start()
         session = self.session
         parsed = [MarkdownBlock(block.code, block.language) for block in code_blocks]
         assert self._blocks is not None
         steps = self._blocks.run(session, parsed)
-        work = asyncio.ensure_future(run_steps_async(steps, wrap=lambda call: _interrupt_on_cancel(session, call)))
+        wrap = partial(_interrupt_on_cancel, session)
+        work = asyncio.ensure_future(self._call_in_own_loop(lambda: run_steps_async(steps, wrap=wrap)))
         cancellation_token.link_future(work)
-        done = await work
-        return AutogenCodeResult(done.exit_code, done.output, [Path(file) for file in done.files])
+        try:
+            done = await work
+        except asyncio.CancelledError:
+            if not (self._conventions.saves_code and cancellation_token.is_cancelled()):
+                raise
+            return AutogenCodeResult(_CANCELLED, "\nCancelled: Code execution was cancelled.")
+        if done.timed_out and self._conventions.output_dir is not None:
+            raise TimeoutError(done.output)
+        return AutogenCodeResult(done.exit_code, done.output, [Path(file) for file in done.files], done.code_file)
+
+    async def _call_in_own_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a call in the event loop that started the executor, which may run in another thread."""
+        if self._loop is None or self._loop is asyncio.get_running_loop() or not self._loop.is_running():
+            return await call()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
+
+    @property
+    def timeout(self) -> float:
+        """Return the seconds that a block may run."""
+        return self._conventions.timeout or self._executor.config.budgets.timeout
+
+    @property
+    def work_dir(self) -> Path:
+        """Return the directory to work in as it was chosen; without a choice a temporary one, which ``stop`` removes.
+
+        Raises:
+            RuntimeError: a ``workspace`` was chosen, and the executor is not started.
+        """
+        if self._temporary is not None:
+            self._temporary.mkdir(mode=0o700, exist_ok=True)
+            return self._temporary
+        return self._conventions.work_dir or self.session.workspace
+
+    @property
+    def output_dir(self) -> Path | None:
+        """Return the chosen directory for the files of displays."""
+        if self._conventions.output_dir is not None and is_current_directory(self._conventions.output_dir):
+            warnings.warn("Using the current directory as output_dir is deprecated.", DeprecationWarning, stacklevel=2)
+        return self._conventions.output_dir
+
+    @property
+    def kernel_name(self) -> str:
+        """Return the kernelspec whose kernel runs Python blocks."""
+        return self._conventions.kernel_name
+
+    @property
+    def cleanup_temp_files(self) -> bool:
+        """Return whether the file of a block is deleted once it has run."""
+        return self._conventions.deletes_code
 
     @property
     def session(self) -> AsyncSession:
@@ -148,7 +275,9 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             RuntimeError: the executor is not started.
         """
         if self._session is None:
-            raise RuntimeError("The executor is not started: use it as `async with`, or call start().")
+            raise RuntimeError(
+                "Executor must be started before executing cells: it is not started. Use it as `async with`, or call start()."
+            )
         return self._session
 
     def _to_config(self) -> AutogenExecutorConfig:
@@ -157,6 +286,11 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
     @classmethod
     def _from_config(cls, config: AutogenExecutorConfig) -> Self:
         return cls(**config.model_dump())
+
+
+def _has_directory(options: Mapping[str, Any] | None) -> bool:
+    """Return whether options choose the directory of sessions."""
+    return any((options or {}).get(name) is not None for name in ("work_dir", "workspace"))
 
 
 async def _interrupt_on_cancel(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the call

@@ -120,6 +120,11 @@ class Session:
         return self._target.names
 
     @property
+    def start_notes(self) -> tuple[str, ...]:
+        """See ``AsyncSession``."""
+        return self._target.start_notes
+
+    @property
     def statistics(self) -> Statistics:
         """See ``AsyncSession.statistics``."""
         return self._target.statistics

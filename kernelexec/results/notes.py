@@ -23,7 +23,7 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
         names_text = f": {names} are gone" if names else ""
         notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
     if result.interrupted == "timeout":
-        notes.append(f"Over its timeout: give a larger timeout if it needs more time{timeout_advice}.")
+        notes.append(f"Timeout: it was ended at its limit; give a larger timeout if it needs more time{timeout_advice}.")
     if result.diagnosis is not None and result.status == "error":
         notes.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
     if result.status == "unknown":

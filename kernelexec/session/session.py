@@ -223,6 +223,11 @@ class AsyncSession:
         return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
 
     @property
+    def start_notes(self) -> tuple[str, ...]:
+        """Those notes of the first result that are about the Python kernel and its place, not about the cell."""
+        return self._context.masking.mask_texts(self._supervisor.start_notes)
+
+    @property
     def connection_file(self) -> Path | None:
         """The connection file by which any Jupyter client can attach to the living kernel; None without a living kernel.
 

@@ -11,16 +11,19 @@ import os
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernelexec.adapters.shared.conventions import DEFAULTS, PYTHON_KERNEL, Conventions
 from kernelexec.adapters.shared.functions import Functions
 from kernelexec.adapters.shared.markdown import LINE_END, MarkdownBlock
 from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.session import AsyncSession
+from kernelexec.session.kernels.verdict import NEW_KERNEL_NOTE
 from kernelexec.untrusted_text import format_note, quote_output
 
 T = TypeVar("T")
@@ -39,6 +42,10 @@ ALIASES = {
 EXECUTION_POLICIES: Mapping[str, bool] = {"html": False, "css": False}
 
 _FILENAME = re.compile(r"\s*(?:#|//|/\*|<!--)[ \t]*filename:[ \t]*(?P<name>.+?)[ \t]*(?:\*/|-->)?[ \t]*$", re.IGNORECASE)
+#: A comment that is nothing but the name of a file.
+_PLAIN_FILENAME = re.compile(r"\s*(?:#|//|/\*|<!--)[ \t]*(?P<name>[\w./-]+\.\w+)[ \t]*(?:\*/|-->)?[ \t]*$")
+#: A line of Jupyter's for the shell: in bash, ``!`` is followed by a blank.
+_BANG = re.compile(r"\s*!\S")
 _PIP = r"^(?P<call>[ \t]*(?:[!%][ \t]*)?(?:python3? -m )?pip install)(?P<rest>(?![^\n]*-q)(?![\w-])[^\n]*)$"
 #: Patterns of text that is not an installation, by language: other magics, strings, comments and here-documents.
 _INSTALLATIONS = {
@@ -67,6 +74,9 @@ class BlocksResult:
     exit_code: int
     output: str
     files: tuple[str, ...] = ()
+    code_file: str | None = None
+    """The file in which the code of the first block was saved."""
+    timed_out: bool = False
 
 
 @dataclass(slots=True)
@@ -76,12 +86,15 @@ class BlockRunner:
     workspace: Path
     functions: Functions
     policies: Mapping[str, bool] = field(default_factory=dict)
+    conventions: Conventions = DEFAULTS
+    is_restarted: bool = False
+    """Whether the caller has restarted the session since its last block."""
     _has_functions: bool = False
     _saved_files: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The states of files that this object saved, which are not files of cells until a cell changes them."""
 
     def __post_init__(self) -> None:
-        self.policies = {**EXECUTION_POLICIES, **{ALIASES.get(name, name): runs for name, runs in self.policies.items()}}
+        self.policies = merge_policies(self.policies)
 
     def run(self, session: Session | AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> Steps[BlocksResult]:
         """Run or save each block.
@@ -96,9 +109,14 @@ class BlockRunner:
             done.append((yield from self._run_block(session, block)))
             if done[-1].exit_code:
                 break
+        if not done:
+            return BlocksResult(0, "")
         files = tuple(dict.fromkeys(file for each in done for file in each.files))
-        text = "".join(each.output if each.output.endswith("\n") else f"{each.output}\n" for each in done if each.output)
-        return BlocksResult(done[-1].exit_code, text, files) if done else BlocksResult(0, "")
+        if self.conventions.output_dir is not None:
+            text = "\n".join(each.output for each in done)
+        else:
+            text = "".join(each.output if each.output.endswith("\n") else f"{each.output}\n" for each in done if each.output)
+        return replace(done[-1], output=text, files=files, code_file=done[0].code_file)
 
     def load_functions(self, session: Session | AsyncSession) -> Steps[None]:
         """Load the functions into the session once."""
@@ -118,26 +136,62 @@ class BlockRunner:
         language = ALIASES.get(block.language.lower(), block.language.lower())
         runs = self.policies.get(language, True)
         named = _FILENAME.match(LINE_END.split(block.code, maxsplit=1)[0])
+        if self.conventions.saves_code and named is None:
+            named = _PLAIN_FILENAME.match(LINE_END.split(block.code, maxsplit=1)[0])
         name = named["name"] if named else _default_name(block.code, language)
         saved = None
         try:
-            if named or not runs or language == "powershell":
+            if named or not runs or language == "powershell" or self.conventions.saves_code:
                 written = yield session.files.write(name, block.code)
                 saved = self.workspace / written.path
                 self._saved_files[written.path] = _file_state(saved)
             if not runs:
-                return BlocksResult(0, f"Code saved to {saved}", (str(saved),))
+                return BlocksResult(0, f"Code saved to {saved}", (str(saved),), str(saved))
             result = yield from self._execute(session, quiet_pip(block.code, language), language, name)
+            result = self._remove_saved_files(remove_notebooks(result))
         except (InvalidPath, FileRefused) as exc:
-            return BlocksResult(1, f"{name} is not in the workspace, or cannot be written there: {exc}")
+            return BlocksResult(1, f"Filename is not in the workspace, or cannot be written there: {name}: {exc}")
         except (Refused, InvalidRequest) as exc:
             return BlocksResult(1, str(exc))
-        result = self._remove_saved_files(remove_notebooks(result))
+        finally:
+            if saved is not None and runs and not named:
+                self.conventions.delete_code(saved)
+        code_file = None if saved is None else str(saved)
+        return self._make_result(session, result, language, code_file, name if named else "")
+
+    def _make_result(
+        self, session: Session | AsyncSession, result: ExecutionResult, language: str, code_file: str | None, name: str
+    ) -> BlocksResult:
+        """Return the result of a block; ``name`` is the file that the block names."""
+        result = self._remove_notes(result, session.start_notes)
         files = tuple(str(self.workspace / each) for each in result.files)
-        text = result_text(result)
-        if saved and result.error is not None and language == "python":
+        exit_code = 0 if result.ok else result.exit_code or 1
+        if self.conventions.output_dir is not None:
+            pieces, saved_displays = self.conventions.format_displays(result)
+            notes = _list_notes(result if result.error is None else replace(result, diagnosis=None))
+            text, files = "\n".join([*pieces, *notes]), (*saved_displays, *files)
+        else:
+            text = result_text(result)
+        if name and result.error is not None and language == "python":
             text += f"\n[Cell In[{result.execution_count}] is {name}]"
-        return BlocksResult(0 if result.ok else result.exit_code or 1, text, files)
+        if exit_code and self._is_failed_bang(result, language):
+            exit_code = 0
+        return BlocksResult(exit_code, text, files, code_file, result.interrupted == "timeout")
+
+    def _remove_notes(self, result: ExecutionResult, start_notes: tuple[str, ...]) -> ExecutionResult:
+        """Remove the notes that are about the kernel: where it runs, its environment, and a restart that the caller made."""
+        if self.is_restarted and result.cause == "request":
+            result = replace(result, state="kept", cause=None, lost_names=())
+            start_notes += tuple(note for note in result.notes if note.startswith(NEW_KERNEL_NOTE))
+        if (venv := self.conventions.virtual_env) is not None:
+            start_notes += tuple(note for note in result.notes if str(venv) in note)
+        self.is_restarted = False
+        return replace(result, notes=tuple(note for note in result.notes if note not in start_notes))
+
+    def _is_failed_bang(self, result: ExecutionResult, language: str) -> bool:
+        """Return whether a command failed that a cell began with ``!``, which is no failure of the cell in Jupyter."""
+        is_jupyter = self.conventions.is_jupyter and language == "python"
+        return is_jupyter and result.error is None and result.interrupted is None and result.state == "kept"
 
     def _remove_saved_files(self, result: ExecutionResult) -> ExecutionResult:
         """Remove files from a result that this object saved, unless a cell has changed them."""
@@ -150,22 +204,36 @@ class BlockRunner:
         match language:
             case "":
                 raise InvalidRequest("unknown language: name the language after the opening fence.")
-            case "bash":
+            case "bash" if not _BANG.match(code):
                 result = yield session.execute_command(code)
+            case "bash":
+                result = yield session.execute(code)
             case "powershell":
                 result = yield session.execute_command(f"pwsh -NonInteractive -File {shlex.quote(name)}")
+            case "python" if self.conventions.kernel_name != PYTHON_KERNEL:
+                result = yield session.execute(code, language=self.conventions.kernel_name)
             case _:
                 result = yield session.execute(code, language=language)
         outcome: ExecutionResult = result
         return outcome
 
 
+def merge_policies(policies: Mapping[str, bool] | None, **defaults: bool) -> dict[str, bool]:
+    """Return the policies of all languages that have one; ``defaults`` add to the usual ones."""
+    chosen = {ALIASES.get(name, name): runs for name, runs in (policies or {}).items()}
+    return {**EXECUTION_POLICIES, **defaults, **chosen}
+
+
 def result_text(result: ExecutionResult) -> str:
     """Return the text of a result for a model: all output, then the notes, which output cannot imitate."""
+    return "\n".join([*([quote_output(result.text).rstrip("\n")] if result.text.strip() else []), *_list_notes(result)])
+
+
+def _list_notes(result: ExecutionResult) -> list[str]:
     lines = list(map(format_note, model_notes(result)))
     if result.error is None and result.diagnosis is not None:
         lines.insert(0, result.diagnosis.message)
-    return "\n".join([*([quote_output(result.text).rstrip("\n")] if result.text.strip() else []), *lines])
+    return lines
 
 
 def remove_notebooks(result: ExecutionResult) -> ExecutionResult:
@@ -176,10 +244,10 @@ def remove_notebooks(result: ExecutionResult) -> ExecutionResult:
 
 
 def quiet_pip(code: str, language: str) -> str:
-    """Add ``-qqq`` to pip installations, so that they report failures only; string contents do not change."""
+    """Add ``-qq`` to pip installations, so that they report failures only; string contents do not change."""
 
     def add_quiet(match: re.Match[str]) -> str:
-        return match[0] if match["call"] is None else f"{match['call']} -qqq{match['rest']}"
+        return match[0] if match["call"] is None else f"{match['call']} -qq{match['rest']}"
 
     pattern = _INSTALL_PATTERNS.get(language)
     return code if pattern is None else pattern.sub(add_quiet, code)
@@ -188,28 +256,30 @@ def quiet_pip(code: str, language: str) -> str:
 def run_steps(steps: Steps[T]) -> T:
     """Run steps with a blocking session."""
     answer = None
-    while True:
-        try:
-            answer = steps.send(answer)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+    with closing(steps):
+        while True:
+            try:
+                answer = steps.send(answer)
+            except StopIteration as end:
+                value: T = end.value
+                return value
 
 
 async def run_steps_async(steps: Steps[T], *, wrap: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None) -> T:
     """Run steps with an asynchronous session; exceptions of calls are raised in the steps. ``wrap`` wraps each call."""
     answer, failure = None, None
-    while True:
-        try:
-            call = steps.send(answer) if failure is None else steps.throw(failure)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        answer, failure = None, None
-        try:
-            answer = await (call if wrap is None else wrap(call))
-        except Exception as exc:  # noqa: BLE001 - raised in the steps
-            failure = exc
+    with closing(steps):
+        while True:
+            try:
+                call = steps.send(answer) if failure is None else steps.throw(failure)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            answer, failure = None, None
+            try:
+                answer = await (call if wrap is None else wrap(call))
+            except Exception as exc:  # noqa: BLE001 - raised in the steps
+                failure = exc
 
 
 def _default_name(code: str, language: str) -> str:

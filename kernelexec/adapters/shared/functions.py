@@ -37,8 +37,8 @@ class Functions:
                 has no readable source, or is a partial or a bound method; or two functions have the same name.
         """
         if not module.isidentifier() or keyword.iskeyword(module):
-            problem = "it is a keyword" if module.isidentifier() else "it is not an identifier"
-            raise ValueError(f"functions_module={module!r}: must be an importable module name; {problem}.")
+            problem = "is a keyword" if module.isidentifier() else "is not one"
+            raise ValueError(f"Module name must be a valid Python identifier: functions_module={module!r} {problem}.")
         listed = list(functions)
         read = [_parse_function(each) for each in listed]
         for name, count in Counter(node.name for node, _ in read).items():
@@ -53,8 +53,8 @@ class Functions:
         return cls(module, source + "\n" if source else "", "\n\n".join(_stub(node) for node, _ in read), tuple(packages))
 
     def format_prompt(self, template: str = PROMPT) -> str:
-        """Fill ``{module}`` and ``{functions}``, or ``$module`` and ``$functions``, into a prompt about the functions."""
-        for name, text in (("module", self.module), ("functions", self.stubs)):
+        """Fill ``{module}`` and ``{functions}`` into a prompt; ``$module``, ``$module_name`` and ``$functions`` too."""
+        for name, text in (("module_name", self.module), ("module", self.module), ("functions", self.stubs)):
             template = template.replace("{" + name + "}", text).replace("$" + name, text)
         return template
 

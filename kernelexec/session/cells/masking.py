@@ -25,6 +25,10 @@ class ResultMasking:
         """Return a text with masked secrets."""
         return text if self.secrets is None else self.secrets.masker.mask_text(text)
 
+    def mask_texts(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return texts with masked secrets."""
+        return texts if self.secrets is None else self.secrets.masker.mask_texts(texts)
+
     def mask_cell(self, cell: Cell) -> Cell:
         """Return a cell with masked secrets."""
         return cell if self.secrets is None else self.secrets.masker.mask_cell(cell)

@@ -47,6 +47,8 @@ class KernelSupervisor:
         """The lost state that no result has reported."""
         self.notes: list[str] = []
         """Notes for the next result."""
+        self.start_notes: tuple[str, ...] = ()
+        """The notes of the first result that are about the kernel and its place, not about the cell."""
         self.is_restart_pending = False
         """Whether a new kernel replaces this kernel before the next cell, whose result reports the lost state."""
         self._config = config
@@ -179,7 +181,11 @@ class KernelSupervisor:
         notes, self.notes = self.notes, []
         if not self._has_sent_notices:
             self._has_sent_notices = True
-            notes += (*self._backend.describe_start(self._installed, kernel.transport), *kernel.confinement.notices)
+            self.start_notes = (
+                *self._backend.describe_start(self._installed, kernel.transport),
+                *kernel.confinement.notices,
+            )
+            notes += self.start_notes
         return notes
 
     async def _judge_state(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:

@@ -8,6 +8,9 @@ from kernelexec.kernel.launcher_reports import Usage
 from kernelexec.results import Cause, Interrupted, InterruptStep, State
 from kernelexec.results.usage import format_size
 
+#: The beginning of the note of the first result of a kernel that replaces another one.
+NEW_KERNEL_NOTE = "Ran in a new kernel"
+
 _LISTED = 20
 
 
@@ -54,7 +57,7 @@ def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int
     if lost_state is None:
         return
     names = f" Lost: {lost_state}." if lost_state.names else ""
-    verdict.notes.insert(0, f"Ran in a new kernel (epoch {epoch}): the one before ended ({lost_state.cause}).{names}")
+    verdict.notes.insert(0, f"{NEW_KERNEL_NOTE} (epoch {epoch}): the one before ended ({lost_state.cause}).{names}")
     if not lost_state.is_reported and verdict.state == "kept":
         verdict.state, verdict.cause, verdict.lost_names = "lost", lost_state.cause, lost_state.names
 

@@ -97,7 +97,7 @@ def test_content_of_another_kind_is_refused() -> None:
 
 @pytest.mark.parametrize(("language", "code"), SILENCED)
 def test_installations_by_pip_report_failures_only(language: str, code: str) -> None:
-    assert quiet_pip(code, language) == code.replace("pip install numpy", "pip install -qqq numpy")
+    assert quiet_pip(code, language) == code.replace("pip install numpy", "pip install -qq numpy")
 
 
 @pytest.mark.parametrize(("language", "code"), LEFT)
@@ -129,8 +129,8 @@ class Required:
 @pytest.mark.parametrize(
     ("functions", "module", "answer"),
     [
-        ([ADD], "not a name", "functions_module='not a name': must be an importable module name"),
-        ([ADD], "class", "functions_module='class': must be an importable module name; it is a keyword"),
+        ([ADD], "not a name", "Module name must be a valid Python identifier: functions_module='not a name' is not one"),
+        ([ADD], "class", "Module name must be a valid Python identifier: functions_module='class' is a keyword"),
         (["def broken(:\n    pass"], "functions", "does not compile"),
         (["x = 1"], "functions", "holds 0 functions"),
         ([ADD + ADD.replace("add", "plus")], "functions", "holds 2 functions"),

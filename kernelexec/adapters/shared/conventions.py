@@ -1,0 +1,162 @@
+"""The conventions of a framework's own executors, which an adapter follows if it is created with their arguments."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import uuid
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+from kernelexec.config import Config, override
+from kernelexec.provisioning.launch.installed import KernelspecCatalog
+from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Stream
+from kernelexec.untrusted_text import quote_output
+
+logger = logging.getLogger("kernelexec")
+PYTHON_KERNEL = "python3"
+#: The files of displays by media type: the suffix, and the name in texts.
+_FILES = {"image/png": ("png", "Image"), "image/jpeg": ("jpg", "Image"), "text/html": ("html", "HTML")}
+_RESTARTED_NOTHING = "Nothing is open that could be restarted. No action is taken."
+
+
+@dataclass(frozen=True, slots=True)
+class Conventions:
+    """The arguments of the framework's own executors.
+
+    With a ``work_dir`` blocks are those of its command line executors: each is saved there as a file. With an ``output_dir``
+    they are those of its Jupyter executors: displays are files there.
+    """
+
+    timeout: float | None = None
+    work_dir: Path | None = None
+    output_dir: Path | None = None
+    kernel_name: str = PYTHON_KERNEL
+    deletes_code: bool = False
+    virtual_env: Path | None = None
+    names_displays: bool = False
+    """Whether texts name the files of displays."""
+    is_jupyter: bool = False
+    """Whether a cell succeeds unless an exception ends it, as in Jupyter, also if its commands fail."""
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        timeout: float | None,
+        work_dir: str | Path | None,
+        output_dir: str | Path | None,
+        kernel_name: str,
+        deletes_code: bool = False,
+        virtual_env_context: SimpleNamespace | None = None,
+        creates_output_dir: bool = False,
+        names_displays: bool = False,
+    ) -> Self:
+        """Check the arguments and create the directories, as the framework's own executors do at once.
+
+        Raises:
+            ValueError: the timeout is less than a second, or the output directory does not exist and is not created.
+            FileNotFoundError: the directory of ``work_dir`` does not exist.
+        """
+        if timeout is not None and not timeout >= 1:
+            raise ValueError("Timeout must be greater than or equal to 1.")
+        output_path = None if output_dir is None else Path(output_dir)
+        if output_path is not None and creates_output_dir:
+            output_path.mkdir(parents=True, exist_ok=True)
+        if output_path is not None and not output_path.is_dir():
+            raise ValueError(f"Output directory {output_dir} does not exist.")
+        work_path = None if work_dir is None else Path(work_dir)
+        if work_path is not None:
+            work_path.mkdir(exist_ok=True)
+        venv = None if virtual_env_context is None else Path(virtual_env_context.bin_path).absolute().parent
+        is_jupyter = work_dir is None and (names_displays or output_dir is not None)
+        return cls(timeout, work_path, output_path, kernel_name, deletes_code, venv, names_displays, is_jupyter)
+
+    def configure(self, config: Config | Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return a configuration with the settings of these arguments."""
+        changes: dict[str, Any] = {}
+        if self.timeout is not None:
+            changes["budgets"] = {"timeout": float(self.timeout)}
+        if self.work_dir is not None:
+            changes["work_dir"] = self.work_dir.absolute()
+        if self.virtual_env is not None:
+            changes["programs"] = {"venv": self.virtual_env}
+        if self.output_dir is not None:
+            changes["save_displays"] = False
+        unrecorded = {} if self.work_dir is None and self.output_dir is None else {"notebook": False, "journal": False}
+        return {**unrecorded, **override(config, changes)}
+
+    def check_kernel(self, isolation: str) -> None:
+        """Raise ``ValueError`` if the kernel is not installed on this machine; an image is asked at the first block."""
+        if self.kernel_name == PYTHON_KERNEL or isolation == "container":
+            return
+        catalog = KernelspecCatalog.on_this_machine()
+        if catalog.find(self.kernel_name) is None:
+            listed = ", ".join(catalog.describe())
+            raise ValueError(f"Kernel {self.kernel_name} is not installed. Install it, or choose one of {listed}.")
+
+    @property
+    def saves_code(self) -> bool:
+        """Whether each block is saved as a file."""
+        return self.work_dir is not None
+
+    def delete_code(self, path: Path) -> None:
+        """Delete the file of a block once it has run, if that is wanted."""
+        if self.deletes_code:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as exc:
+                logger.error("Failed to delete temporary file %s: %s", path, exc)  # noqa: TRY400 - as the frameworks do
+
+    def format_displays(self, result: ExecutionResult) -> tuple[list[str], list[str]]:
+        """Save the displays of a result into ``output_dir``; return the texts of all outputs, and the files."""
+        texts: list[str] = []
+        files: list[str] = []
+        for output in result.outputs:
+            match output:
+                case Stream():
+                    texts.append(quote_output(output.text))
+                case Error():
+                    texts.append(quote_output("\n".join(output.traceback)))
+                case DisplayData() | ExecuteResult():
+                    self._format_display(output, texts, files)
+        return texts, files
+
+    def _format_display(self, output: DisplayData | ExecuteResult, texts: list[str], files: list[str]) -> None:
+        for mime, content in output.data.items():
+            if mime == "image/jpeg" and "image/png" in output.data:
+                continue  # the same picture
+            if mime == "text/plain":
+                texts.append(quote_output(str(content)))
+            elif mime in _FILES and (path := self._save(mime, content)) is not None:
+                files.append(str(path))
+                if self.names_displays:
+                    texts.append(f"{_FILES[mime][1]} data saved to {path}")
+
+    def _save(self, mime: str, content: object) -> Path | None:
+        assert self.output_dir is not None
+        try:
+            data = str(content).encode() if mime.startswith("text/") else base64.b64decode(str(content))
+        except (binascii.Error, ValueError):  # a cell displayed it
+            return None
+        path = self.output_dir.absolute() / f"{uuid.uuid4().hex}.{_FILES[mime][0]}"
+        path.write_bytes(data)
+        return path
+
+
+DEFAULTS = Conventions()
+
+
+def warn_about_restart() -> None:
+    """Warn that there is nothing to restart."""
+    warnings.warn(_RESTARTED_NOTHING, UserWarning, stacklevel=3)
+
+
+def is_current_directory(path: str | Path) -> bool:
+    """Return whether a path names the current directory."""
+    return Path(path).resolve() == Path.cwd()
