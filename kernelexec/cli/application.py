@@ -28,6 +28,7 @@ from kernelexec.cli.stdio import (
     unblock_signals,
     write_text,
 )
+from kernelexec.cli.terminal.text_filter import protect_terminal
 from kernelexec.errors import KernelexecError
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
@@ -65,6 +66,7 @@ def main() -> None:
     try:
         unblock_signals()
         open_std_streams()
+        protect_terminal()
         status = app(standalone_mode=False) or 0
         write_text(sys.stdout, "")
     except (CommandFailed, KernelexecError, OSError, typer.Abort, SystemExit, _UsageError) as exc:

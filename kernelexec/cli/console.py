@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from kernelexec.cli.stdio import CommandFailed, write_guard, write_text
+from kernelexec.cli.terminal.text_filter import RESET, TerminalFilter, TerminalStream, format_remark, inner_stream, neutralise
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
+from kernelexec.untrusted_text import escape_line
 
 
 class ConsoleOutput:
@@ -18,17 +20,25 @@ class ConsoleOutput:
         from rich.console import Console
 
         self._as_json = as_json
-        self._console = Console(stderr=True)
+        self._console = Console(file=inner_stream(sys.stderr))
         self._bar = False
         self._held = ""
         self._unfinished: set[str] = set()
+        self._filters = {name: TerminalFilter() for name in ("stdout", "stderr")}
+        self._writer = ("", 0)
+        """The stream that wrote last, and the number of other texts on the terminal until then."""
 
     def show_output(self, output: Output) -> None:
         """Show one output of the running cell."""
         if not self._as_json:
             aside = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
-            block = not isinstance(output, Stream)
-            self._write("stderr" if aside else "stdout", output_text((output,)), own_line=block)
+            name = "stderr" if aside else "stdout"
+            if isinstance(output, Stream) and isinstance(getattr(sys, name), TerminalStream):
+                self._write(name, self._filter(name, output.text))
+            else:
+                text = output_text((output,))
+                text = neutralise(text) if isinstance(getattr(sys, name), TerminalStream) else text
+                self._write(name, text, own_line=not isinstance(output, Stream))
 
     def show_result(self, result: ExecutionResult) -> None:
         """Show the notes of a result: a timeout, a lost state, cut output."""
@@ -40,18 +50,36 @@ class ConsoleOutput:
                 text = json.dumps(result.to_dict(), allow_nan=False)  # with escapes
             self._write("stdout", text + "\n")
             return
+        self._end_text()
         self._release()
         for line in remarks(result):
-            self._write("stderr", f"kernelexec: {line}\n", own_line=True)
+            self._write("stderr", format_remark(sys.stderr, line), own_line=True)
 
     def end_line(self) -> None:
         """End a line that the cell left unfinished."""
+        self._end_text()
         for target in sorted(self._unfinished):
             self._write("stderr" if target == "stderr" else "stdout", "\n")
 
     def note_typed_newline(self) -> None:
         """Note that a typed newline ended the unfinished line of the terminal."""
         self._unfinished.discard("terminal")
+        self._writer = ("", 0)
+
+    def _filter(self, name: str, text: str) -> str:
+        """Return what of a piece of a stream may go to the terminal; moves stay within the lines of this stream."""
+        writer, text_filter = (name, TerminalStream.others), self._filters[name]
+        if writer != self._writer:
+            text_filter.forget_rows()
+        self._writer, text_filter.moves = writer, not self._bar
+        return text_filter.feed(text)
+
+    def _end_text(self) -> None:
+        """End the text of a cell, and the colours that it left on."""
+        for name, text_filter in self._filters.items():
+            if text_filter.is_styled:
+                write_text(getattr(sys, name), RESET, is_filtered=True)
+            text_filter.flush()
 
     def _write(self, name: str, text: str, *, own_line: bool = False) -> None:
         """Write to stdout or stderr, or above the progress bar if both are the same terminal."""
@@ -68,13 +96,16 @@ class ConsoleOutput:
         if shared:
             self._write_above_bar(text)
         else:
-            write_text(stream, text)
+            write_text(stream, text, is_filtered=True)
 
     def _write_above_bar(self, text: str) -> None:
         """Write whole lines, and hold back an unfinished one, which the bar would overwrite."""
         text = self._held + text
         end = text.rfind("\n") + 1 if self._bar else len(text)
         self._held = text[end:]
+        if not self._bar:
+            write_text(sys.stderr, text[:end], is_filtered=True)
+            return
         with write_guard(sys.stderr):
             self._console.out(text[:end], end="", highlight=False)
 
@@ -120,12 +151,12 @@ def remarks(result: ExecutionResult) -> list[str]:
         lines.append(f"output truncated: {result.total_bytes} bytes in total")
     if result.status == "error" and result.diagnosis and result.diagnosis.hints:
         lines.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
-    return lines
+    return list(map(escape_line, lines))
 
 
 def show_table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
     """Print a table on a terminal, else a line of tab-separated fields per row, without headings."""
-    plain = [["".join(char if char.isprintable() else "?" for char in field) for field in row] for row in rows]
+    plain = [list(map(escape_line, row)) for row in rows]
     if sys.stdout.isatty():
         write_text(sys.stdout, render_table(headings, plain))
     else:

@@ -14,6 +14,7 @@ from kernelexec.cli.options import option
 from kernelexec.cli.stdio import OWN_FAILURE, write_text
 from kernelexec.config import parse_size
 from kernelexec.errors import InvalidRequest
+from kernelexec.untrusted_text import escape_line
 
 _NOT_WRITABLE = "is not writable: install for your user with --user, or in another directory with --prefix"
 
@@ -104,7 +105,7 @@ def list_(
         return 0
     for spec in specs:
         row = (spec.name, spec.display_name, spec.image or spec.isolation, spec.directory)
-        write_text(sys.stdout, "\t".join("".join(c if c.isprintable() else "?" for c in field) for field in row) + "\n")
+        write_text(sys.stdout, "\t".join(escape_line(field) for field in row) + "\n")
     return 0
 
 

@@ -18,9 +18,9 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from kernelexec.cli.confirm import answer_at_terminal, confirm_at_terminal
 from kernelexec.cli.console import ConsoleOutput
 from kernelexec.cli.stdio import SIGNAL_BASE, current_directory, eprint, handle_signals, write_text
+from kernelexec.cli.terminal.confirm import answer_at_terminal, confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.executor import AsyncExecutor
@@ -207,7 +207,7 @@ class _KernelCompleter(Completer):
             completions = await self._session.complete(document.text, document.cursor_position, wait=_KEY_SECONDS)
         except KernelexecError:
             return
-        for match in completions.matches:
+        for match in filter(str.isprintable, completions.matches):  # others could drive the terminal
             yield Completion(match, start_position=completions.start - document.cursor_position)
 
 

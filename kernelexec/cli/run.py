@@ -14,7 +14,6 @@ import anyio
 import typer
 
 from kernelexec import cells
-from kernelexec.cli.confirm import confirm_at_terminal
 from kernelexec.cli.console import ConsoleOutput
 from kernelexec.cli.options import (
     ONE_COMMAND_SETTINGS,
@@ -41,6 +40,7 @@ from kernelexec.cli.stdio import (
     read_stdin,
     write_text,
 )
+from kernelexec.cli.terminal.confirm import confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidCode, InvalidRequest
 from kernelexec.executor import AsyncExecutor

@@ -17,9 +17,11 @@ from kernelexec.cli.console import show_table
 from kernelexec.cli.options import not_blank
 from kernelexec.cli.sessions import select_session, show_journal
 from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, eprint, write_text
+from kernelexec.cli.terminal.text_filter import RESET, TerminalFilter, TerminalStream
 from kernelexec.errors import InvalidRequest, UnknownSession
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, list_live_roots, list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.untrusted_text import escape_line
 
 server_app = typer.Typer(add_completion=False)
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no commands."
@@ -83,7 +85,7 @@ def attach(name: NameArgument = None) -> int:
     eprint(f"session {session.name} of process {session.pid}: each line is one cell; Ctrl+D leaves, the session stays open")
     while True:
         try:
-            line = input(f"{session.name}> ") if at_terminal else next(iter(sys.stdin.readline, ""))
+            line = input(f"{escape_line(session.name)}> ") if at_terminal else next(iter(sys.stdin.readline, ""))
         except (EOFError, StopIteration):
             return 0
         if line.strip():
@@ -121,14 +123,18 @@ def stop(
 
 
 def _run_cell(session: LiveSession, code: str) -> None:
+    text_filter = TerminalFilter()
     try:
         for answer in _send_request(session.root, do="execute", session=session.name, code=code):
             if "output" in answer:
-                write_text(sys.stdout, answer["output"])
+                text = text_filter.feed(answer["output"]) if isinstance(sys.stdout, TerminalStream) else answer["output"]
+                write_text(sys.stdout, text, is_filtered=True)
             elif (result := answer["result"])["status"] != "ok":
                 eprint(f"{result['status']}, exit code {result['exit_code']}, state {result['state']}")
     except KeyboardInterrupt:
         eprint("the cell is interrupted")
+    if text_filter.is_styled:
+        write_text(sys.stdout, RESET, is_filtered=True)
 
 
 def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspace: str) -> dict[str, Any]:

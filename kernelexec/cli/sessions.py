@@ -26,6 +26,7 @@ from kernelexec.results import CallStatistics, Statistics, Variable, Variables
 from kernelexec.results.usage import format_size
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.features.statistics_hook import CALLS_MAX
+from kernelexec.untrusted_text import escape_line
 
 sessions_app = typer.Typer()
 _ANSWER_SECONDS = 5.0
@@ -205,7 +206,7 @@ def _print_rows(journal_rows: Iterable[JournalRow]) -> None:
             seconds = "" if row.seconds is None else f"{row.seconds:.3f}"
             line = _LINE.format(_local_time(row.time), row.kind or row.event, outcome, code, seconds, _summary(row)).rstrip()
             style = "red" if outcome.split(",")[0] in _FAILED else ""
-            console.print(Text(line, style), no_wrap=True, overflow="ellipsis")
+            console.print(Text(escape_line(line), style), no_wrap=True, overflow="ellipsis")
 
 
 def _outcome(row: JournalRow) -> str:

@@ -13,6 +13,7 @@ from typing import TextIO
 
 import anyio
 
+from kernelexec.cli.terminal.text_filter import TerminalStream, format_remark
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
 from kernelexec.results import ExecutionResult
@@ -99,18 +100,21 @@ def handled_signals() -> tuple[signal.Signals, ...]:
     return tuple(signum for signum in _SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN)
 
 
-def write_text(stream: TextIO, text: str) -> None:
+def write_text(stream: TextIO, text: str, *, is_filtered: bool = False) -> None:
     """Write and flush a text; characters outside of the stream's encoding are escaped.
+
+    On a terminal only colours of it take effect, unless it ``is_filtered``: see ``terminal``.
 
     Raises:
         CommandFailed: the stream cannot be written.
     """
+    write = stream.write_filtered if is_filtered and isinstance(stream, TerminalStream) else stream.write
     with write_guard(stream):
         try:
-            stream.write(text)
+            write(text)
         except UnicodeEncodeError:
             encoding = stream.encoding or "ascii"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
 
 
@@ -144,7 +148,7 @@ def read_stdin(verb: str, limit_bytes: int = -1) -> bytes:
 def eprint(line: str) -> None:
     """Write a line to stderr; a closed stderr is ignored."""
     with suppress(CommandFailed):
-        write_text(sys.stderr, f"kernelexec: {line}\n")
+        write_text(sys.stderr, format_remark(sys.stderr, line), is_filtered=True)
 
 
 def flush_std_streams() -> None:

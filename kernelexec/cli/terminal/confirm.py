@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.provisioning.platform import hide_input
 from kernelexec.results import InputRequest
+from kernelexec.untrusted_text import escape_line
 
 _TERMINAL = "/dev/tty"
 _LINE_BYTES = 4096
@@ -63,9 +64,9 @@ async def _read_line(question: str, *, echo: bool = True) -> str:
 
 def _question(request: ApprovalRequest) -> str:
     noun = "command" if request.proposal.kind == "command" else f"{request.proposal.language} cell"
-    source = "".join(map(_escape, request.proposal.source))
-    lines = "\n".join(f"    {line}" for line in source.split("\n"))
-    return f"\n{' '.join(request.reasons)}\n{lines}\nRun this {noun}? [y/N] "
+    lines = "\n".join(f"    {escape_line(line)}" for line in request.proposal.source.expandtabs(4).split("\n"))
+    reasons = " ".join(map(escape_line, request.reasons))
+    return f"\n{reasons}\n{lines}\nRun this {noun}? [y/N] "
 
 
 def _write(fd: int, text: str) -> None:
@@ -75,8 +76,3 @@ def _write(fd: int, text: str) -> None:
     while remaining:
         remaining = remaining[os.write(fd, remaining) :]
     os.set_blocking(fd, False)
-
-
-def _escape(char: str) -> str:
-    """Escape a character that could hide code from the user."""
-    return char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}"
