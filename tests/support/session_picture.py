@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from kernelexec.cli.terminal.text_filter import NOTE_SIGN
 from tests.support.command_line import COMMAND
 from tests.support.paths import ROOT
 from tests.support.terminal import Terminal
@@ -28,7 +29,7 @@ _CELLS = (
     "prices",
 )
 _PROMPT = r"In \[\d+\]: "
-_NOTE = "kernelexec: "
+_NOTE = f"{NOTE_SIGN} kernelexec: "
 #: The width of the terminal, in characters.
 _COLUMNS = 98
 #: Sizes in pixels. The advance is that of common monospace fonts of this size.
