@@ -19,7 +19,7 @@ from kernelexec.config.protected_paths import (
     normalize_target,
     target_refusal,
 )
-from kernelexec.config.types import MIB, Count, Cpus, Directory, FrozenModel, Seconds, Variables, absolute_path, matching
+from kernelexec.config.types import MIB, Count, Cpus, Directory, FrozenModel, Seconds, Size, Variables, absolute_path, matching
 
 #: Images that can be built by name: images of kernels, the smallest first, and the server with its kernels.
 NAMES = ("minimal", "data-science", "web", "ml", "agent", "server")
@@ -183,21 +183,21 @@ class Container(FrozenModel):
     """The image that provides the mounted Python and its packages."""
     user: Annotated[str | None, AfterValidator(_check_user)] = None
     """The user id of kernels, or user and group id; by default the caller's."""
-    memory_bytes: Count | None = Field(default=1024 * MIB, ge=6 * MIB)
+    memory_bytes: Size | None = Field(default=1024 * MIB, ge=6 * MIB)
     """The memory of one container; None for no limit."""
-    memory_swap_bytes: Count | None = None
+    memory_swap_bytes: Size | None = None
     """Memory and swap together; by default ``memory_bytes``, so that nothing is swapped."""
     cpus: Cpus | None = 1.0
     """The number of CPUs of one container; None for no limit."""
     pids: Count | None = Field(default=256, ge=16, le=_LARGEST_PIDS)
     """The number of processes and threads in one container; None for no limit."""
-    tmp_bytes: Count = Field(default=256 * MIB, ge=MIB)
+    tmp_bytes: Size = Field(default=256 * MIB, ge=MIB)
     """The size of ``/tmp``, which is in memory and counts there."""
-    tmpfs: Annotated[Mapping[str, Annotated[Count, Field(ge=MIB)]], AfterValidator(_check_tmpfs), PlainSerializer(dict)] = (
-        Field(default_factory=dict)
+    tmpfs: Annotated[Mapping[str, Annotated[Size, Field(ge=MIB)]], AfterValidator(_check_tmpfs), PlainSerializer(dict)] = Field(
+        default_factory=dict
     )
     """Further directories in memory: path in the container to size in bytes."""
-    shm_bytes: Count = Field(default=64 * MIB, ge=MIB)
+    shm_bytes: Size = Field(default=64 * MIB, ge=MIB)
     """The size of ``/dev/shm``, which is in memory and counts there."""
     network: Literal["none", "bridge", "host"] = "none"
     """The network of kernels. ``host`` is this machine's own: its loopback services can be reached."""

@@ -1,6 +1,7 @@
 """The settings of an executor: one frozen tree, read once.
 
-Times are float seconds, sizes end in ``_bytes``. Each branch is passed to the one object that uses it.
+Times are float seconds, sizes end in ``_bytes`` and may be text as in ``512m``. Each branch is passed to the one object that
+uses it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from kernelexec.config.types import (
     Pattern,
     ResolvedPath,
     Seconds,
+    Size,
     Variables,
     absolute_path,
     matching,
@@ -48,7 +50,7 @@ class ResultCache(FrozenModel):
     enabled: bool = Field(default=False, strict=True)
     directory: Directory | None = None
     """The directory, private to this user; by default in the user's cache directory. Cells must not be able to write there."""
-    size_bytes: Count = Field(default=256 * MIB, ge=MIB)
+    size_bytes: Size = Field(default=256 * MIB, ge=MIB)
     """The size of all results together; the least recently used are removed first."""
 
     @property
@@ -199,7 +201,7 @@ class ContextPath(FrozenModel):
 class Profile(FrozenModel):
     """Limits of a kernel and its cells."""
 
-    memory_bytes: Annotated[Count, Field(ge=6 * MIB)]
+    memory_bytes: Annotated[Size, Field(ge=6 * MIB)]
     """The memory of the kernel's container."""
     cpus: Cpus
     """The number of CPUs of the kernel's container."""
@@ -248,22 +250,22 @@ class Budgets(FrozenModel):
 class OutputLimits(FrozenModel):
     """Limits of the output that is kept, in bytes of UTF-8."""
 
-    stream_bytes: Count = Field(default=1 * MIB, ge=2)
+    stream_bytes: Size = Field(default=1 * MIB, ge=2)
     """The size of each of stdout and stderr in a result: head and tail, half each."""
-    display_bytes: Count = Field(default=16 * MIB, ge=0)
+    display_bytes: Size = Field(default=16 * MIB, ge=0)
     """The size of all displays of one cell in its result."""
-    text_bytes: Count = Field(default=1 * MIB, ge=2)
+    text_bytes: Size = Field(default=1 * MIB, ge=2)
     """The size of one text representation of a display: head and tail."""
-    record_bytes: Count = Field(default=64 * MIB, ge=0)
+    record_bytes: Size = Field(default=64 * MIB, ge=0)
     """The size of one cell's displays in notebooks and in their files, besides those in its result. There no representation of
     a display is cut: one that does not fit is left out, and a line names it."""
-    message_bytes: Count = Field(default=64 * MIB, ge=1024)
+    message_bytes: Size = Field(default=64 * MIB, ge=1024)
     """The largest message that is read. Larger ones are counted and dropped on arrival."""
-    spill_bytes: Count = Field(default=256 * MIB, ge=0)
+    spill_bytes: Size = Field(default=256 * MIB, ge=0)
     """The size of the spill file, which holds one cell's streams if they exceed ``stream_bytes``."""
-    late_bytes: Count = Field(default=64 * 1024, ge=2)
+    late_bytes: Size = Field(default=64 * 1024, ge=2)
     """The size of each stream, and of all displays, that arrive after the end of their cell."""
-    files_bytes: Count = Field(default=256 * MIB, ge=0)
+    files_bytes: Size = Field(default=256 * MIB, ge=0)
     """The size of all files that one cell's displays write into the workspace."""
 
     @property
@@ -277,9 +279,9 @@ class Limits(FrozenModel):
 
     nofile: Count | None = Field(default=4096, ge=64)
     """Open file descriptors."""
-    fsize_bytes: Count | None = Field(default=None, ge=MIB)
+    fsize_bytes: Size | None = Field(default=None, ge=MIB)
     """The largest file that a cell may write."""
-    as_bytes: Count | None = Field(default=None, ge=256 * MIB)
+    as_bytes: Size | None = Field(default=None, ge=256 * MIB)
     """Address space of each process. A cell that exceeds it gets MemoryError."""
     nproc: Count | None = Field(default=None, ge=16)
     """Processes and threads of the whole user (Linux counts per uid)."""
@@ -335,15 +337,15 @@ class Capacity(FrozenModel):
     were culled first."""
     queue: Count = Field(default=64, ge=0)
     """Cells that may wait in one session while another one runs."""
-    code_bytes: Count = Field(default=4 * MIB, ge=1)
+    code_bytes: Size = Field(default=4 * MIB, ge=1)
     """The largest cell, in bytes of UTF-8."""
     background: Count = Field(default=10, ge=0)
     """Background commands that may run in one session at a time."""
     results: Count = Field(default=100, ge=1)
     """Finished executions that a session remembers."""
-    journal_bytes: Count = Field(default=64 * MIB, ge=64 * 1024)
+    journal_bytes: Size = Field(default=64 * MIB, ge=64 * 1024)
     """The size of a session's journal, in bytes. Above it the oldest quarter is deleted."""
-    snapshot_bytes: Count = Field(default=1024 * MIB, ge=0)
+    snapshot_bytes: Size = Field(default=1024 * MIB, ge=0)
     """The size of all snapshots in one workspace, in bytes. A variable that does not fit is omitted."""
 
 
@@ -352,9 +354,9 @@ class FileBounds(FrozenModel):
 
     read_before_delete: bool = Field(default=True, strict=True)
     """Whether a file must be read or created by these operations before they delete it. Generated files are exempt."""
-    read_bytes: Count = Field(default=MIB, ge=16)
+    read_bytes: Size = Field(default=MIB, ge=16)
     """The number of bytes that one call reads at most; the next call continues."""
-    write_bytes: Count = Field(default=16 * MIB, ge=1)
+    write_bytes: Size = Field(default=16 * MIB, ge=1)
     """The number of bytes that one call writes at most."""
     entries: Count = Field(default=10_000, ge=1, le=1_000_000)
     """The number of directory entries that one call examines at most."""
@@ -370,7 +372,7 @@ class Pool(FrozenModel):
     fail."""
     max_age: Seconds = 3600.0
     """The age in seconds at which a warm kernel is replaced."""
-    memory_bytes: Count | None = Field(default=None, ge=MIB)
+    memory_bytes: Size | None = Field(default=None, ge=MIB)
     """The memory of all warm kernels together; None for a quarter of the machine's memory."""
 
 

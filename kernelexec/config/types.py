@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -93,9 +94,23 @@ Directory = Annotated[Path, BeforeValidator(_check_path)]
 #: A directory or file whose links are resolved when the configuration is read.
 ResolvedPath = Annotated[Directory, AfterValidator(resolve_path)]
 Interpreter = Annotated[str, BeforeValidator(_check_path), AfterValidator(_absolute_interpreter)]
+
+
+def _parse_size_text(value: object) -> object:
+    """Return the bytes of a size as text; other values stay for the checks of numbers."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("must be a size in bytes: a number, or text as in 512m and 1.5g")
+    return int(Decimal(match[1]) * _UNITS[match[2].lower()])
+
+
 #: Strict numbers: text and True are rejected.
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
 Count = Annotated[int, Field(strict=True, le=2**63 - 1)]
+#: A size in bytes, also as text; units are powers of 1024.
+Size = Annotated[int, BeforeValidator(_parse_size_text), Field(strict=True, le=2**63 - 1)]
 #: A number of CPUs; with less than 0.01 nothing starts.
 Cpus = Annotated[float, Field(strict=True, ge=0.01, le=1024)]
 #: A number of messages, or ``auto``.
@@ -124,9 +139,8 @@ def parse_size(value: object, name: str) -> int:
     Raises:
         InvalidConfig: the value is not a size.
     """
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match:
-        return int(Decimal(match[1]) * _UNITS[match[2].lower()])
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
+    with suppress(ValueError):
+        size = _parse_size_text(value)
+        if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+            return size
     raise InvalidConfig(f"{name}={short_repr(value)}: must be a size, as in 512m, 1.5g or 1048576.")

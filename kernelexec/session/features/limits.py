@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelexec.config import LimitChange
+from kernelexec.config import LimitChange, parse_size
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import KernelStatus, LimitsSet, Stats
 from kernelexec.session.context import SessionContext
@@ -38,13 +38,14 @@ class SessionLimits:
         self,
         profile: str | None = None,
         *,
-        memory_bytes: int | None = None,
+        memory_bytes: int | str | None = None,
         cpus: float | None = None,
         timeout: float | None = None,
     ) -> LimitsSet:
         """Change the limits of the session's present and later kernels; the state is kept. None means no change.
 
-        ``profile`` names a profile of the configuration; the other arguments take precedence over it.
+        ``profile`` names a profile of the configuration; the other arguments take precedence over it. ``memory_bytes`` may be
+        text as in ``512m``.
 
         The limits of a living kernel's container change at once, also while a cell runs. ``timeout`` applies to later cells.
         Kernels on this machine support only ``timeout``: the answer and the next result name the limits that do not apply.
@@ -55,7 +56,8 @@ class SessionLimits:
             EngineFailed: the container engine does not answer.
         """
         self._context.scope.check_open()
-        change = LimitChange(profile, memory_bytes, cpus, timeout)
+        memory = parse_size(memory_bytes, "memory_bytes") if isinstance(memory_bytes, str) else memory_bytes
+        change = LimitChange(profile, memory, cpus, timeout)
         if change == LimitChange():
             raise InvalidRequest("set_limits() needs at least one limit: pass profile, memory_bytes, cpus or timeout.")
         async with self._context.kernels.languages_lock:

@@ -38,7 +38,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "a figure that is not there": ({"profiles": {"a": {"cpus": 1, "timeout": 1}}}, "profiles.a.memory_bytes: Field required"),
     "no processor": ({"profiles": {"a": {**HUGE, "cpus": 0}}}, "profiles.a.cpus: "),
     "no second": ({"profiles": {"a": {**HUGE, "timeout": 0}}}, "profiles.a.timeout: "),
-    "text for a size": ({"profiles": {"a": {**HUGE, "memory_bytes": "1g"}}}, "profiles.a.memory_bytes: "),
+    "text that is no size": ({"profiles": {"a": {**HUGE, "memory_bytes": "1 gig"}}}, "a.memory_bytes: must be a size in bytes"),
     "a profile without a name": ({"profiles": {" ": HUGE}}, "a profile's name must not be empty"),
 }
 

@@ -48,7 +48,7 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "seconds that are true": ({"budgets": {"timeout": True}}, "budgets.timeout: "),
     "seconds that are text": ({"budgets": {"timeout": "5"}}, "budgets.timeout: "),
     "a size that is true": ({"output": {"stream_bytes": True}}, "output.stream_bytes: "),
-    "a size that is text": ({"output": {"stream_bytes": "10"}}, "output.stream_bytes: "),
+    "a size that is other text": ({"output": {"stream_bytes": "much"}}, "output.stream_bytes: must be a size in bytes"),
     "a limit that is true": ({"limits": {"nofile": True}}, "limits.nofile: "),
     "half a byte": ({"output": {"stream_bytes": 2.5}}, "output.stream_bytes: "),
     "a limit too small": ({"limits": {"nofile": 1}}, "limits.nofile: "),
@@ -198,3 +198,27 @@ def test_seconds_takes_numbers(value: object, taken: float) -> None:
 def test_seconds_refuses_all_else_by_name(value: object) -> None:
     with pytest.raises(InvalidTimeout, match=r"^wait=.*: must be a number of seconds >= 0\.001"):
         check_seconds(value, "wait")
+
+
+SIZES = {"512m": 512 * 2**20, "1.5g": 3 * 2**29, "64 MiB": 64 * 2**20, "1073741824": 2**30, "2GB": 2**31}
+
+
+@pytest.mark.parametrize(("text", "size"), SIZES.items())
+def test_sizes_may_be_text_in_every_branch(text: str, size: int) -> None:
+    options: dict[str, Any] = {
+        "container": {"memory_bytes": text, "tmp_bytes": text, "tmpfs": {"/scratch": text}},
+        "output": {"spill_bytes": text},
+        "profiles": {"own": {"memory_bytes": text, "cpus": 1.0, "timeout": 9.0}},
+        "limits": {"fsize_bytes": text},
+        "pool": {"memory_bytes": text},
+    }
+    config = load("local", config=options)
+    assert {config.container.memory_bytes, config.container.tmp_bytes, config.container.tmpfs["/scratch"]} == {size}
+    assert {config.output.spill_bytes, config.profiles["own"].memory_bytes, config.limits.fsize_bytes} == {size}
+    assert config.pool.memory_bytes == size
+
+
+@pytest.mark.parametrize("text", ["", "1 gig", "-1m", "m", "1e9", "½g", True, 1.5])
+def test_other_text_is_no_size(text: object) -> None:
+    with pytest.raises(InvalidConfig, match=r"container\.memory_bytes: "):
+        load("local", config={"container": {"memory_bytes": text}})
