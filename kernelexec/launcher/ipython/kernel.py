@@ -27,6 +27,7 @@ from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, Memo
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
 from .figures import Figures
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
+from .patches.child_pipes import give_own_pipes
 from .patches.class_sources import cell_sources, find_class_sources
 from .patches.message_session import pack
 from .patches.task_context import follow_wakers
@@ -74,6 +75,7 @@ class LauncherKernel(IPythonKernel):
         self.control_handlers |= self._control.handlers
         self.shell.ask_for_command = self._control.ask_for_command
         self._own_streams: tuple[Any, Any, Any] = (sys.stdout, sys.stderr, sys.displayhook)
+        give_own_pipes([stream.captured_fd for stream in self._own_streams[:2] if stream.captured_fd], self._publisher.pipes)
         self._cpu_before = 0.0
         self._new_venv: dict[str, Any] | None = None
 
@@ -172,6 +174,8 @@ class LauncherKernel(IPythonKernel):
         lingering = tree.has_children()
         self._own_streams[0].drain()  # for both streams
         if lingering:
+            for stream in self._own_streams[:2]:
+                stream.end_cell()
             tree.reap_adopted()
 
     def _restore_streams(self) -> None:

@@ -416,6 +416,17 @@ class OutputStream(OutStream):
         if self.pub_thread is not None:
             self.queue(self.pub_thread, self._parent_header_global, text, text.encode("utf-8", "backslashreplace"))
 
+    @property
+    def captured_fd(self) -> CapturedFd | None:
+        """The captured descriptor; None where nothing is captured."""
+        return self._captured_fd
+
+    def end_cell(self) -> None:
+        """Show partial lines of children, and do not wait any more for those that go on."""
+        if self._captured_fd is not None and self.pub_thread is not None:
+            self.pub_thread.pipes.end_cell()
+            self._captured_fd.end_cell()
+
     def begin_cell(self) -> None:
         """Capture the descriptor again if an earlier cell closed it."""
         if self._captured_fd is not None:

@@ -87,3 +87,10 @@ def test_python_finds_no_source_of_a_class_of_a_cell(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     with pytest.raises(OSError, match="source code not available"):
         inspect.getsource(cls)
+
+
+def test_children_share_the_pipe_of_a_descriptor() -> None:
+    code = "import os, subprocess, sys\nshow = [sys.executable, '-c', 'import os; print(os.fstat(1).st_ino)']\n"
+    code += "for _ in range(2): subprocess.run(show)\nprint(os.fstat(1).st_ino)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert len(set(ran.stdout.split())) == 1
