@@ -8,6 +8,7 @@ from typing import Any
 
 from ..protocol import CommandProcess
 
+_OWNER_GONE = "The process that {} is gone: it is unknown how far the command came."
 #: Sends a question to the owner, and returns its answer.
 AskOwner = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -22,10 +23,16 @@ class OwnerStreams:
         self.write = self._write if process["writes_owner"] else None
 
     def _read(self) -> bytes:
-        """Return the next bytes of the standard input; none at the end."""
+        """Return the next bytes of the standard input; none at the end.
+
+        Raises:
+            RuntimeError: another owner has taken over this kernel, and does not have them.
+        """
         if not self._has_input:
             return b""
         answer = self._ask({"action": "read"})
+        if "content" not in answer:
+            raise RuntimeError(_OWNER_GONE.format("had the rest of the command's input"))
         self._has_input = answer.get("more") is True
         return b64decode(str(answer.get("content", "")))
 
@@ -34,9 +41,15 @@ class OwnerStreams:
         return self._ask({"action": "write", "content": b64encode(content).decode()}).get("more") is True
 
     def run(self) -> int:
-        """Run the command as its user, and return its exit code."""
+        """Run the command as its user, and return its exit code.
+
+        Raises:
+            RuntimeError: another owner has taken over this kernel, and did not start the command.
+        """
         code = self._ask({"action": "run"}).get("exit_code")
-        return code if isinstance(code, int) else 1
+        if not isinstance(code, int):
+            raise RuntimeError(_OWNER_GONE.format("ran the command"))  # noqa: TRY004 - no argument of the caller
+        return code
 
     def end(self) -> None:
         """End that process, and wait for its end."""
