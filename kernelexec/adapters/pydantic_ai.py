@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import uuid
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer
 from kernelexec.adapters.shared.calls import call_in_thread
-from kernelexec.adapters.shared.commands import UNLIMITED, join_report, join_words, run_command, run_command_async
+from kernelexec.adapters.shared.commands import UNLIMITED, join_report, run_command, run_command_async
 from kernelexec.adapters.tools import FunctionTool, function_tools
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import Closed, KernelexecError
@@ -114,7 +115,8 @@ class SessionWorkspace:
         try:
             outcome = await run_command_async(
                 session,
-                join_words(words, env),
+                shlex.join(words),
+                env=env,
                 limit_bytes=OUTPUT_BYTES,
                 timeout=UNLIMITED if timeout is None else timeout,
                 work_dir=session.workspace,

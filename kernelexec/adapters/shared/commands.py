@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,12 +104,6 @@ def explain_end(result: ExecutionResult) -> str:
 def join_report(text: str, report: str) -> str:
     """Return the output of a command with its report on a line of its own."""
     return f"{text}\n{report}" if report and text and not text.endswith("\n") else f"{text}{report}"
-
-
-def join_words(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """Return the command line that runs a program with exactly these arguments, in an environment with these variables."""
-    assigned = [f"{name}={value}" for name, value in (env or {}).items()]
-    return shlex.join([*(["/usr/bin/env", *assigned] if assigned else []), *words])
 
 
 def _outcome(result: ExecutionResult, streams: ExactStreams) -> CommandOutcome:

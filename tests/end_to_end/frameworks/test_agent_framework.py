@@ -15,7 +15,7 @@ from kernelexec import Executor
 from kernelexec.adapters.agent_framework import SessionProvider, session_tools
 from tests.support.engine import IMAGE, needs_engine
 
-pytestmark = pytest.mark.filterwarnings("default")  # the framework's own
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("collect_garbage")]  # the framework's own
 
 
 class Scripted(FunctionInvocationLayer, BaseChatClient):
@@ -70,7 +70,7 @@ def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -
         assert str(first.result).startswith("[kernelexec: ok, exit code 0, state kept")
         assert [part.type for part in parts(pictured)] == ["text", "data"]
         assert parts(pictured)[1].media_type == "image/png"
-        assert "Over its timeout" in str(slow.result)
+        assert "Timeout: it was ended" in str(slow.result)
         assert str(last.result).splitlines()[1] == "42"
 
 

@@ -57,7 +57,7 @@ def test_agents_have_kernels_and_artifacts(directory: Path, tmp_path: Path, kind
     assert "state lost" in lost[1]
     assert "False" in gone[1]
     assert "False" in answers["other"]["results"][0][1]
-    assert "Over its timeout" in answers["slow"]["results"][0][1]
+    assert "Timeout: it was ended" in answers["slow"]["results"][0][1]
     assert "False" in answers["fresh"]["results"][1][1]
     assert answers["open"] == 2
     assert answers["copied"]

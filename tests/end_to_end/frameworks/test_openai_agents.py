@@ -17,7 +17,7 @@ from kernelexec import Executor
 from kernelexec.adapters.openai_agents import SessionShell, session_tools
 from tests.support.engine import IMAGE, needs_engine
 
-pytestmark = pytest.mark.filterwarnings("default")  # the framework's own
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("collect_garbage")]  # the framework's own
 
 NUMBERS = itertools.count()
 
@@ -83,7 +83,7 @@ def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -
         assert first.startswith("[kernelexec: ok, exit code 0, state kept")
         assert [part["type"] for part in pictured] == ["input_text", "input_image"]
         assert pictured[1]["image_url"].startswith("data:image/png;base64,iVBOR")
-        assert "Over its timeout" in slow
+        assert "Timeout: it was ended" in slow
         assert last.splitlines()[1] == "42"
         model = Scripted(cell("import os; os._exit(1)"), cell("x"), text("done"))
         asyncio.run(Runner.run(Agent("a", model=model, tools=list(tools)), "go on"))
@@ -117,7 +117,7 @@ def test_shell_calls_are_commands_of_the_session(executor: Executor) -> None:
     assert (several[2]["stdout"], several[2]["stderr"].splitlines()[0]) == ("deeper\n", "problem")
     assert kept[0]["stdout"] == "deeper\n"
     assert [output["outcome"]["type"] for output in slow] == ["timeout"]
-    assert "Over its timeout" in slow[0]["stderr"]
+    assert "Timeout: it was ended" in slow[0]["stderr"]
     assert "rm -rf" in refused[0]["stderr"]
     assert refused[0]["outcome"]["exit_code"] != 0
 

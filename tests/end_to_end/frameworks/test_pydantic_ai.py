@@ -77,7 +77,7 @@ def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -
         second, answers = agent(toolset, "x + 1", "import time; time.sleep(60)", "x")
         asyncio.run(second.run("go on"))
         assert str(answers[0].content).splitlines()[1] == "42"
-        assert "Over its timeout" in str(answers[1].content)
+        assert "Timeout: it was ended" in str(answers[1].content)
         assert str(answers[2].content).splitlines()[1] == "41"
 
 

@@ -1,0 +1,305 @@
+"""A sandbox for evaluations with Inspect: ``sandbox="kernelexec"`` gives each sample a session of its own."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import shutil
+import tempfile
+import threading
+import uuid
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from kernelexec.adapters.shared.answers import make_answer
+from kernelexec.adapters.shared.calls import await_result, call_in_thread
+from kernelexec.adapters.shared.commands import UNLIMITED, CommandOutcome, join_report, run_command_async
+from kernelexec.adapters.shared.transfer import TooLarge, read_file, write_file
+from kernelexec.blocking import Executor, Session
+from kernelexec.errors import InvalidRequest, KernelexecError
+
+try:
+    from inspect_ai.model import ContentImage, ContentText
+    from inspect_ai.tool import Tool, ToolResult, tool
+    from inspect_ai.util import (
+        ExecResult,
+        OutputLimitExceededError,
+        SandboxConnection,
+        SandboxEnvironment,
+        SandboxEnvironmentConfigType,
+        SandboxEnvironmentLimits,
+        SandboxUnavailableError,
+        SandboxUserUnsupportedError,
+        sandbox,
+        sandboxenv,
+    )
+except ImportError as exc:
+    raise ImportError("kernelexec.adapters.inspect_ai needs Inspect: pip install 'kernelexec[inspect-ai]'.") from exc
+
+#: The exit code of a program that exists and cannot be executed.
+_NOT_EXECUTABLE = 126
+#: The sandbox's settings: the framework decides what runs, and its commands are no notebook.
+_CONFIG = {
+    "rules": {"dangers": False},
+    "notebook": False,
+    "journal": False,
+    "quiet": True,
+    "capacity": {"code_bytes": 16 * 1024 * 1024},
+    "budgets": {"timeout": UNLIMITED},
+}
+
+
+class KernelSandboxConfig(BaseModel):
+    """Configuration of the sandbox, for ``SandboxEnvironmentSpec("kernelexec", KernelSandboxConfig(...))`` or a YAML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    isolation: Literal["container", "local", "bubblewrap", "container-host"] = "container"
+    """Where commands run; see ``Executor``."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """The options of ``Config``, over those of the sandbox: no rules for dangerous commands, no notebook, no journal."""
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+
+@sandboxenv(name="kernelexec")
+class KernelSandboxEnvironment(SandboxEnvironment):
+    """The sandbox of a sample: a session, in whose workspace commands start. Its commands run one after the other.
+
+    Args:
+        session: an open session, which ``sample_cleanup`` closes.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,  # noqa: A002 - the framework's names
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,  # noqa: ARG002, FBT001, FBT002 - a session needs no retry
+        concurrency: bool = True,  # noqa: ARG002, FBT001, FBT002 - the session's queue is the limit
+    ) -> ExecResult[str]:
+        """Run a program. What the caller must know besides its output, such as a lost kernel, ends stderr.
+
+        Raises:
+            TimeoutError, PermissionError, OutputLimitExceededError: as the framework defines them.
+            SandboxUserUnsupportedError: commands cannot run as ``user`` here.
+            SandboxUnavailableError: the session is closed, or no kernel starts.
+        """
+        command = shlex.join(cmd)
+        if cwd is not None:
+            command = shlex.join(["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", cwd, *cmd])
+        limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        try:
+            outcome = await run_command_async(
+                self.session,
+                command,
+                limit_bytes=limit,
+                stdin=input.encode() if isinstance(input, str) else input,
+                env=env,
+                user=user,
+                timeout=UNLIMITED if timeout is None else timeout,
+                work_dir=self.session.workspace,
+            )
+        except InvalidRequest as exc:
+            if user is not None and "user=" in str(exc):
+                raise SandboxUserUnsupportedError(str(exc)) from exc
+            raise
+        except KernelexecError as exc:
+            raise SandboxUnavailableError(str(exc)) from exc
+        return _result(outcome, cmd, timeout)
+
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        """Write a file and its missing directories; the errors are those of the operating system."""
+        content = contents.encode() if isinstance(contents, str) else contents
+        try:
+            await call_in_thread(lambda: write_file(self.session, file, content))
+        except KernelexecError as exc:
+            raise SandboxUnavailableError(str(exc)) from exc
+
+    @overload
+    async def read_file(self, file: str, text: Literal[True] = True) -> str: ...  # noqa: FBT002 - the framework's signature
+
+    @overload
+    async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
+
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:  # noqa: FBT001, FBT002
+        """Read a file; the errors are those of the operating system, of UTF-8, and ``OutputLimitExceededError``."""
+        limit, limit_text = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
+        try:
+            content = await call_in_thread(lambda: read_file(self.session, file, limit_bytes=limit))
+        except TooLarge as exc:
+            raise OutputLimitExceededError(limit_text, None) from exc
+        except KernelexecError as exc:
+            raise SandboxUnavailableError(str(exc)) from exc
+        return content.decode() if text else content
+
+    async def connection(self, *, user: str | None = None) -> SandboxConnection:
+        """Return the command that opens a shell beside the sandbox's commands.
+
+        Raises:
+            ConnectionError: the session is closed, or its kernel has ended.
+        """
+        try:
+            stats = await call_in_thread(self.session.stats)
+        except KernelexecError as exc:
+            raise ConnectionError(str(exc)) from exc
+        directory = str(self.session.workspace_inside)
+        if stats.container_name is None:
+            return SandboxConnection(type="kernelexec", command=f"cd {shlex.quote(directory)} && exec bash")
+        words = [
+            "docker",
+            "exec",
+            "-it",
+            *(["--user", user] if user else []),
+            "-w",
+            directory,
+            stats.container_name,
+            "bash",
+            "-l",
+        ]
+        return SandboxConnection(type="kernelexec", command=shlex.join(words), container=stats.container_name)
+
+    @classmethod
+    async def sample_init(
+        cls,
+        task_name: str,  # noqa: ARG003 - the framework's signature
+        config: SandboxEnvironmentConfigType | None,
+        metadata: dict[str, str],  # noqa: ARG003 - the same
+    ) -> dict[str, SandboxEnvironment]:
+        """Open the session of a sample."""
+        session = await call_in_thread(lambda: _executors.open_session(_read_config(config)))
+        return {"default": cls(session)}
+
+    @classmethod
+    async def sample_cleanup(
+        cls,
+        task_name: str,  # noqa: ARG003 - the framework's signature
+        config: SandboxEnvironmentConfigType | None,
+        environments: dict[str, SandboxEnvironment],
+        interrupted: bool,  # noqa: ARG003, FBT001 - the same
+    ) -> None:
+        """Close the session of a sample and remove its workspace."""
+        for environment in environments.values():
+            session = environment.as_type(cls).session
+            await call_in_thread(lambda: _executors.close_session(_read_config(config), session))  # noqa: B023 - awaited
+
+    @classmethod
+    async def task_cleanup(
+        cls,
+        task_name: str,  # noqa: ARG003 - the framework's signature
+        config: SandboxEnvironmentConfigType | None,
+        cleanup: bool,  # noqa: ARG003, FBT001 - the same
+    ) -> None:
+        """End all sessions of the configuration that remain, with all their processes."""
+        await call_in_thread(lambda: _executors.close(_read_config(config)))
+
+    @classmethod
+    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+        """Return the configuration of an evaluation's log."""
+        return KernelSandboxConfig(**config)
+
+
+@tool
+def python_session(timeout: float | None = None) -> Tool:
+    """Return a tool that runs Python code in the kernel of the sample's sandbox, whose variables last from call to call.
+
+    Args:
+        timeout: seconds that a cell may run; None is the limit of the sandbox's configuration.
+    """
+
+    async def execute(code: str) -> ToolResult:
+        """Run Python code in a persistent kernel, as a notebook cell: variables last, the last expression's value is shown.
+
+        Args:
+            code: The code.
+        """
+        session = sandbox().as_type(KernelSandboxEnvironment).session
+        try:
+            result = await await_result(session, lambda wait: session.execute(code, timeout=timeout, wait=wait))
+        except KernelexecError as exc:
+            return [ContentText(text=f"{type(exc).__name__}: {exc}")]
+        answer = await call_in_thread(lambda: make_answer(result))
+        urls = (f"data:{picture.mime};base64,{base64.b64encode(picture.content).decode()}" for picture in answer.pictures)
+        return [ContentText(text=answer.text), *(ContentImage(image=url) for url in urls)]
+
+    return execute
+
+
+class _Executors:
+    """The open executors, one for each configuration, with the directory of its workspaces."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, tuple[Executor, Path]] = {}
+        self._opening = threading.Lock()
+
+    def open_session(self, config: KernelSandboxConfig) -> Session:
+        with self._opening:
+            key = config.model_dump_json()
+            if key not in self._opened:
+                directory = Path(tempfile.mkdtemp(prefix="kernelexec-inspect-"))
+                directory.chmod(0o755)
+                try:
+                    executor = Executor(config.isolation, workspace=directory, config=_merge(_CONFIG, config.config))
+                    executor.__enter__()
+                except BaseException:
+                    shutil.rmtree(directory, ignore_errors=True)
+                    raise
+                self._opened[key] = executor, directory
+        return self._opened[key][0].session(f"sample-{uuid.uuid4().hex[:12]}")
+
+    def close_session(self, config: KernelSandboxConfig, session: Session) -> None:
+        if (opened := self._opened.get(config.model_dump_json())) is not None:
+            opened[0].close_session(session.name)
+            shutil.rmtree(session.workspace, ignore_errors=True)
+
+    def close(self, config: KernelSandboxConfig) -> None:
+        with self._opening:
+            opened = self._opened.pop(config.model_dump_json(), None)
+        if opened is not None:
+            opened[0].__exit__(None, None, None)
+            shutil.rmtree(opened[1], ignore_errors=True)
+
+
+_executors = _Executors()
+
+
+def _read_config(config: SandboxEnvironmentConfigType | None) -> KernelSandboxConfig:
+    """Return the configuration: the given one, or that of a YAML file."""
+    match config:
+        case None:
+            return KernelSandboxConfig()
+        case KernelSandboxConfig():
+            return config
+        case str():
+            return KernelSandboxConfig.model_validate(yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {})
+    raise TypeError(f"{type(config).__name__}: must be KernelSandboxConfig, or the path of a YAML file.")
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        mappings = isinstance(value, dict) and isinstance(base.get(key), dict)
+        merged[key] = _merge(base[key], value) if mappings else value
+    return merged
+
+
+def _result(outcome: CommandOutcome, cmd: list[str], timeout: int | None) -> ExecResult[str]:
+    stdout, stderr = outcome.streams.stdout, outcome.streams.stderr
+    if outcome.result.interrupted == "timeout":
+        raise TimeoutError(f"{cmd[0]}: took more than {timeout} s.")
+    if outcome.streams.is_cut:
+        raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, stdout or stderr)
+    if outcome.exit_code == _NOT_EXECUTABLE and "Permission denied" in stderr:
+        raise PermissionError(f"{cmd[0]}: permission denied.")
+    return ExecResult(outcome.exit_code == 0, outcome.exit_code, stdout, join_report(stderr, outcome.report))
