@@ -27,6 +27,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, KernelexecError
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
@@ -90,7 +91,7 @@ class SandboxProvider:
         code_run = _CodeRun(self._session, functions)
         source = build_cell(code, inputs=inputs or {}, functions=functions, token=code_run.token, folder=code_run.folder)
         async with self._turn:
-            result = await code_run.execute(source, self._timeout)
+            result = remove_start_notes(await code_run.execute(source, self._timeout), self._session)
         if not result.ok:
             if result.status == "aborted":
                 result.raise_for_error()  # the cell was refused

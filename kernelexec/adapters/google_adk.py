@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import PrivateAttr
 
-from kernelexec.adapters.shared.blocks import remove_notebooks
+from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import KernelexecError
 from kernelexec.results import model_notes
@@ -89,7 +89,7 @@ class SessionCodeExecutor(BaseCodeExecutor):  # type: ignore[misc] # the ADK is 
     def _run(self, session: Session, code_execution_input: CodeExecutionInput) -> CodeExecutionResult:
         result = remove_notebooks(session.execute(code_execution_input.code, timeout=self.timeout_seconds))
         output_files, missing = _read_outputs(session, result.files, self._written[session.name])
-        notes = model_notes(replace(result, files=()))
+        notes = model_notes(replace(remove_start_notes(result, session), files=()))
         if missing:
             notes.append(f"not saved as artifacts, too many or too large: {', '.join(missing)}")
         if not result.ok:

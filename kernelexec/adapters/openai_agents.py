@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer
+from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.adapters.shared.calls import await_result
 from kernelexec.adapters.shared.commands import explain_end, join_report
 from kernelexec.adapters.tools import FunctionTool as SessionTool
@@ -79,6 +80,7 @@ class SessionShell:
             )
         except KernelexecError as exc:
             return ShellCommandOutput(stderr=str(exc), outcome=ShellCallOutcome("exit", _FAILED), command=command)
+        result = remove_start_notes(result, self._session)
         is_timeout = result.interrupted == "timeout"
         outcome = ShellCallOutcome("timeout") if is_timeout else ShellCallOutcome("exit", result.exit_code)
         stdout = quote_output(result.stdout)

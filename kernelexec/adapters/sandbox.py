@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Self, Unpack
 
+from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.adapters.shared.calls import await_result, call_in_thread
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest, Refused
@@ -71,7 +72,7 @@ class Sandbox:
             result = await await_result(session, lambda wait: _send(session, argv, env or {}, timeout, wait))
         except (InvalidRequest, Refused) as exc:
             return ExecResult(output=str(exc), exit_code=2)
-        notes = "" if result.ok else format_notes(model_notes(result))
+        notes = "" if result.ok else format_notes(model_notes(remove_start_notes(result, session)))
         text = "\n".join(part for part in (quote_output(result.text.strip()), notes) if part)
         return ExecResult(output=text, exit_code=result.exit_code if result.exit_code is not None else 1)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self, Unpack
 
-from kernelexec.adapters.shared.blocks import remove_notebooks
+from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
@@ -66,7 +66,7 @@ class PythonExecutor(RemotePythonExecutor):
             AgentExecutionError: the cell failed; the text is for the model, and includes the state.
         """
         self._send_again()
-        result = self.session.execute(code)
+        result = remove_start_notes(self.session.execute(code), self.session)
         logs = quote_output(result.stdout + result.stderr)
         error = result.error
         if error is not None and error.ename == self.FINAL_ANSWER_EXCEPTION:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer, make_answer
+from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.adapters.shared.calls import await_result, call_in_thread
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
@@ -97,7 +98,9 @@ class Operation:
             raise InvalidRequest(f"{self.name}: the argument {missing[0]!r} is missing: must have {names}.")
 
     def _format(self, value: ExecutionResult | str) -> ToolAnswer:
-        return ToolAnswer(value) if isinstance(value, str) else make_answer(value, self.text_bytes)
+        if isinstance(value, str):
+            return ToolAnswer(value)
+        return make_answer(remove_start_notes(value, self.session), self.text_bytes)
 
     def _describe(self, exc: Exception) -> ToolAnswer:
         match exc:

@@ -163,7 +163,7 @@ class BlockRunner:
         self, session: Session | AsyncSession, result: ExecutionResult, language: str, code_file: str | None, name: str
     ) -> BlocksResult:
         """Return the result of a block; ``name`` is the file that the block names."""
-        result = self._remove_notes(result, session.start_notes)
+        result = self._remove_notes(remove_start_notes(result, session))
         files = tuple(str(self.workspace / each) for each in result.files)
         exit_code = 0 if result.ok else result.exit_code or 1
         if self.conventions.output_dir is not None:
@@ -178,15 +178,16 @@ class BlockRunner:
             exit_code = 0
         return BlocksResult(exit_code, text, files, code_file, result.interrupted == "timeout")
 
-    def _remove_notes(self, result: ExecutionResult, start_notes: tuple[str, ...]) -> ExecutionResult:
-        """Remove the notes that are about the kernel: where it runs, its environment, and a restart that the caller made."""
+    def _remove_notes(self, result: ExecutionResult) -> ExecutionResult:
+        """Remove the notes about a restart that the caller made, and about the environment that the caller chose."""
+        removed: tuple[str, ...] = ()
         if self.is_restarted and result.cause == "request":
             result = replace(result, state="kept", cause=None, lost_names=())
-            start_notes += tuple(note for note in result.notes if note.startswith(NEW_KERNEL_NOTE))
+            removed += tuple(note for note in result.notes if note.startswith(NEW_KERNEL_NOTE))
         if (venv := self.conventions.virtual_env) is not None:
-            start_notes += tuple(note for note in result.notes if str(venv) in note)
+            removed += tuple(note for note in result.notes if str(venv) in note)
         self.is_restarted = False
-        return replace(result, notes=tuple(note for note in result.notes if note not in start_notes))
+        return replace(result, notes=tuple(note for note in result.notes if note not in removed))
 
     def _is_failed_bang(self, result: ExecutionResult, language: str) -> bool:
         """Return whether a command failed that a cell began with ``!``, which is no failure of the cell in Jupyter."""
@@ -241,6 +242,12 @@ def remove_notebooks(result: ExecutionResult) -> ExecutionResult:
     name = rf"{re.escape(result.session)}(?:-\d+)?\.ipynb"
     theirs = re.compile(rf"{name}|\.{name}\.[0-9a-f]+\.tmp")
     return replace(result, files=tuple(each for each in result.files if not theirs.fullmatch(each)))
+
+
+def remove_start_notes(result: ExecutionResult, session: Session | AsyncSession) -> ExecutionResult:
+    """Remove the notes of a session's first result that are about its kernel and place, not about the cell."""
+    start_notes = session.start_notes
+    return replace(result, notes=tuple(note for note in result.notes if note not in start_notes)) if start_notes else result
 
 
 def quiet_pip(code: str, language: str) -> str:
