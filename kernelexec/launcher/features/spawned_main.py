@@ -85,15 +85,28 @@ class SpawnedMain:
 
 def _find_definitions(sources: Iterable[str], variables: dict[str, Any]) -> Iterator[ast.stmt]:
     """Yield the definitions of cells that still count, and the imports whose names they use."""
-    nodes: list[ast.stmt] = []
-    for source in sources:
-        with suppress(SyntaxError, ValueError, RecursionError):
-            nodes += ast.parse(source).body
+    nodes = [node for source in sources for node in _parse(source)]
     definitions = [node for node in nodes if _defines(node, variables)]
     used = {name.id for node in definitions for name in ast.walk(node) if isinstance(name, ast.Name)}
     for node in nodes:
         if node in definitions or (isinstance(node, ast.Import | ast.ImportFrom) and _bound_names(node) & (used | {"*"})):
             yield node
+
+
+def _parse(source: str) -> Iterator[ast.stmt]:
+    """Yield the statements of a cell, those of its blocks and of ``%%time`` too."""
+    pending: list[ast.AST] = []
+    with suppress(SyntaxError, ValueError, RecursionError):
+        pending += ast.parse(source).body[::-1]
+    while pending:
+        node = pending.pop()
+        match node:
+            case ast.Expr(ast.Call(ast.Attribute(attr="run_cell_magic"), [ast.Constant("time"), _, ast.Constant(str(cell))])):
+                yield from _parse(cell)
+            case ast.If() | ast.Try() | ast.With() | ast.ExceptHandler():
+                pending += list(ast.iter_child_nodes(node))[::-1]
+            case ast.stmt():
+                yield node
 
 
 def _defines(node: ast.stmt, variables: dict[str, Any]) -> bool:

@@ -148,6 +148,25 @@ def test_definitions_and_runs_in_one_cell_and_changes_of_values(session: Session
     assert [session.execute(code.format(n), timeout=60).text for n in (2, 5)] == ["[4]\n", "[10]\n"]
 
 
+DEFINED_IN = {
+    "a timed cell": "%%time\ndef inner(x): return x * 2",
+    "a captured cell": "%%capture\ndef inner(x): return x * 2",
+    "a block": "if True:\n    try:\n        import no_such_module\n    except ImportError:\n        def inner(x): return x * 2",
+    "a cell with magics": "%pwd\ndef inner(x): return x * 2\n!true",
+    "a cell that fails": "def inner(x): return x * 2\n1 / 0",
+}
+
+
+@pytest.mark.parametrize("cell", DEFINED_IN.values(), ids=DEFINED_IN)
+def test_a_process_has_functions_wherever_they_are_defined(session: Session, cell: str) -> None:
+    session.execute("inner = None")
+    session.execute(cell)
+    code = (
+        "import multiprocessing as mp\nwith mp.get_context('spawn').Pool(1) as pool: print(pool.map_async(inner, [2]).get(30))"
+    )
+    assert session.execute(code, timeout=60).text == "[4]\n"
+
+
 def test_a_value_that_cannot_be_copied_costs_no_other(session: Session) -> None:
     code = "import multiprocessing as mp, threading\nlock, big, size = threading.Lock(), bytes(70_000_000), 7\n"
     code += "def measure(x): return 'lock' in globals(), 'big' in globals(), size\ndef use(): return lock, big\n"
