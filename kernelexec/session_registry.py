@@ -59,7 +59,7 @@ class SessionRegistry:
             self._watcher = FileWatcher()
             track_fd(self._watcher.inotify.fd)
             self._watcher.start(asyncio.get_running_loop())
-        if self._forks is not None:
+        if self._forks is not None and self._config.preload_at == "start":
             scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
         if KernelPool.is_on(self._config):
             self._pool = KernelPool(self._config, self._forks, scope, self._directories.root)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 from kernelexec.config import Config, system_refusal
@@ -28,6 +29,9 @@ from kernelexec.workspace.rmtree import remove_tree
 
 #: Errors that end when space is freed.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: The notebooks of earlier sessions of one name that stay in a workspace, and how old the one is that a new one replaces.
+_NOTEBOOKS_MAX, _NOTEBOOK_SECONDS = 9, 3600.0
+
 logger = logging.getLogger("kernelexec")
 
 
@@ -207,7 +211,10 @@ def _open_recorder(name: str, workspace: Workspace, existing: Path | None = None
     """
     if existing is not None and existing.parent == workspace.path and (recorder := Recorder.of(existing)) is not None:
         return recorder
-    for path in _numbered_paths(workspace.path / f"{name}.ipynb"):
+    list_paths = partial(_numbered_paths, workspace.path / f"{name}.ipynb")
+    if all(path.exists() for path in islice(list_paths(), _NOTEBOOKS_MAX)):
+        _remove_oldest_notebook(islice(list_paths(), _NOTEBOOKS_MAX))
+    for path in list_paths():
         try:
             make_empty(path)
         except FileExistsError:
@@ -218,6 +225,14 @@ def _open_recorder(name: str, workspace: Workspace, existing: Path | None = None
             raise
         return Recorder(path)
     raise AssertionError
+
+
+def _remove_oldest_notebook(paths: Iterable[Path]) -> None:
+    """Remove the oldest of several notebooks if a recorder wrote it and nothing changed it lately."""
+    with suppress(OSError):
+        changed, path = min((path.stat().st_mtime, path) for path in paths)
+        if time.time() - changed > _NOTEBOOK_SECONDS and Recorder.of(path) is not None:
+            path.unlink()
 
 
 def _new_directory(path: Path) -> Path:

@@ -51,6 +51,7 @@ class Files:
     read_bytes = _blocking(AsyncFiles.read_bytes)
     write = _blocking(AsyncFiles.write)
     delete = _blocking(AsyncFiles.delete)
+    edit = _blocking(AsyncFiles.edit)
     delete_many = _blocking(AsyncFiles.delete_many)
 
 

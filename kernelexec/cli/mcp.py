@@ -250,7 +250,11 @@ def mcp(
     ] = None,
     tools: Annotated[
         str | None,
-        _text("--tools", "GROUP,...", "Tool groups besides core: variables, background, tests, packages, files. Default: all."),
+        _text(
+            "--tools",
+            "GROUP,...",
+            "Tool groups besides core: files, variables, background, tests, packages; or all. Default: files.",
+        ),
     ] = None,
     packages_from: Annotated[
         str | None,
@@ -271,6 +275,10 @@ def mcp(
         bool, typer.Option("--allow-input", help="Let cells use input(): the client asks its user (elicitation).")
     ] = False,
     log: Annotated[str | None, _text("--log-file", "FILE", "Log events to a file as JSON lines, without code.")] = None,
+    pictures: Annotated[
+        str,
+        _text("--pictures", "inline|files|both", "Where a model gets pictures: in answers, in files, or both. Default: both."),
+    ] = "both",
     keep_kernels: Annotated[
         bool,
         typer.Option("--keep-kernels", help="Leave containers and running cells to the next server in the workspace."),
@@ -324,13 +332,11 @@ def mcp(
     if idle is not None:
         options["capacity"] = {"idle_seconds": check_seconds(idle, "idle") if idle else None}
     config = isolation_options.load_config(workspace=workspace, **options)
-    if http and "idle_seconds" not in config.capacity.model_fields_set:
-        capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
-        config = config.model_copy(update={"capacity": capacity})
+    config = _set_defaults(config, over_http=http)
     current_directory()
     _require_fastmcp()
     quotas = {"sessions": max_sessions, "calls_per_minute": calls_per_minute}
-    serving: dict[str, Any] = {"allow_input": allow_input, "keep_kernels": keep_kernels}
+    serving: dict[str, Any] = {"allow_input": allow_input, "keep_kernels": keep_kernels, "pictures": pictures}
     if wait is not None:
         serving["wait"] = check_seconds(wait, "wait")
     if linger is not None:
@@ -338,6 +344,16 @@ def mcp(
     server_options = _make_server_options(tools, packages_from, quotas, serving)
     with log_to_file(_path(log)):
         return _serve(config, _make_http_options(config, over_http) if http else None, server_options)
+
+
+def _set_defaults(config: Config, *, over_http: bool) -> Config:
+    """Return the settings with a server's own defaults where a file or option sets none."""
+    if "preload_at" not in config.model_fields_set:
+        config = config.model_copy(update={"preload_at": "first_session"})
+    if over_http and "idle_seconds" not in config.capacity.model_fields_set:
+        capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
+        config = config.model_copy(update={"capacity": capacity})
+    return config
 
 
 @mcp_app.command(
@@ -459,7 +475,7 @@ def _make_server_options(
     tools: str | None, packages_from: str | None, quotas: Mapping[str, int | None], values: Mapping[str, Any]
 ) -> ServerOptions:
     from kernelexec.mcp.quotas import Quotas
-    from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions, select_toolsets
+    from kernelexec.mcp.server_options import DEFAULT_GROUPS, ServerOptions, select_toolsets
 
     source: Source = None
     if packages_from == "network":
@@ -468,5 +484,5 @@ def _make_server_options(
         raise InvalidRequest(f"--packages-from {packages_from!r}: must be a directory of wheels, or network.")
     limits = Quotas(**quotas)
     limits.check()
-    groups = ALL_TOOLS.groups if tools is None else select_toolsets(tools.split(","))
+    groups = DEFAULT_GROUPS if tools is None else select_toolsets(tools.split(","))
     return ServerOptions(groups, source, limits, **values)

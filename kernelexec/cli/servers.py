@@ -48,14 +48,15 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.
         for session in mine:
             row = states.get(session.name, {})
             state = "" if not row else "busy" if row["busy"] else "idle"
-            rows.append(_row(session.name, pid, state, row.get("running", []), session.epoch, session.workspace))
+            cells, client = row.get("running", []), row.get("client", "")
+            rows.append(_row(session.name, pid, state, cells, session.epoch, session.workspace, client))
         if not mine and answer is not None:
             rows.append(_row("", pid, "no session", [], 0, ""))
     if as_json:
         write_text(sys.stdout, json.dumps(rows) + "\n")
         return 0
     shown = [[str(len(answer) if isinstance(answer, list) else answer) for answer in row.values()] for row in rows]
-    show_table(("session", "process", "state", "cells", "epoch", "workspace"), shown)
+    show_table(("session", "process", "state", "cells", "epoch", "workspace", "client"), shown)
     return 0
 
 
@@ -137,8 +138,9 @@ def _run_cell(session: LiveSession, code: str) -> None:
         write_text(sys.stdout, RESET, is_filtered=True)
 
 
-def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspace: str) -> dict[str, Any]:
-    return {"name": name, "pid": pid, "state": state, "cells": cells, "epoch": epoch, "workspace": workspace}
+def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspace: str, client: str = "") -> dict[str, Any]:
+    row = {"name": name, "pid": pid, "state": state, "cells": cells, "epoch": epoch, "workspace": workspace}
+    return row | {"client": client}
 
 
 def _read_sessions(root: Path) -> list[dict[str, Any]] | None:

@@ -411,6 +411,9 @@ class Config(FrozenModel):
     preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot")
     """Further modules that the fork server imports if they are installed: kernels share their memory and import them at once.
     Warm kernels in containers import them too."""
+    preload_at: Literal["start", "first_session"] = "start"
+    """When the fork server starts: with the executor, so that the first session opens at once; or with the first session, so
+    that an executor without sessions costs no memory, the default of `kernelexec mcp`."""
     pool: Pool = Field(default_factory=Pool)
     budgets: Budgets = Field(default_factory=Budgets)
     output: OutputLimits = Field(default_factory=OutputLimits)

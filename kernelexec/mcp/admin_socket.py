@@ -38,11 +38,19 @@ _LEFT = (
 class AdminSocket:
     """Socket for one server; its ``stop`` event is set when the operator stops the server.
 
-    ``on_restart`` stops the server without ending its kernels; None if they cannot be kept.
+    ``clients`` has the client of each session. ``on_restart`` stops the server without ending its kernels; None if they
+    cannot be kept.
     """
 
-    def __init__(self, executor: AsyncExecutor, stop: anyio.Event, on_restart: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        executor: AsyncExecutor,
+        stop: anyio.Event,
+        clients: Mapping[str, str],
+        on_restart: Callable[[], None] | None = None,
+    ) -> None:
         self._executor = executor
+        self._clients = clients
         self._stop = stop
         self._on_restart = on_restart
         self._key = secrets.token_hex(32)
@@ -79,7 +87,8 @@ class AdminSocket:
         """Run a request and yield its replies as they arrive."""
         if do == "look":
             sessions = [self._executor.open_session(name) for name in self._executor.sessions()]
-            yield {"sessions": [await _describe_session(opened) for opened in sessions if opened is not None]}
+            rows = [await _describe_session(opened) for opened in sessions if opened is not None]
+            yield {"sessions": [row | {"client": self._clients.get(row["name"], "")} for row in rows]}
         elif do == "stop":
             yield {"stopping": True}
             self._stop.set()

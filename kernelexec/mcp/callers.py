@@ -26,11 +26,12 @@ from mcp.types import INVALID_PARAMS
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.logs import HANDLE
 from kernelexec.mcp.quotas import QuotaTracker
+from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import check_name
 
 #: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.
 AGENT_META, AGENT_HEADER, AGENT_VARIABLE = "kernelexec/agent", "x-kernelexec-agent", "KERNELEXEC_AGENT"
-_AGENT_CHARS = 200
+_AGENT_CHARS, _PROGRAM_CHARS = 200, 100
 #: The beginning of the identity of an agent that is known by its connection only.
 _CONNECTION = "session "
 #: Characters of the owner's digest before a session's name, and characters left for the name.
@@ -122,6 +123,8 @@ class Caller:
 
 #: The caller in a process that serves a single client.
 ONLY_CLIENT = Caller(is_only_client=True)
+#: The program of the current request's client, by its own words.
+PROGRAM: ContextVar[str] = ContextVar("kernelexec_program", default="")
 #: The caller of the current request.
 CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=ONLY_CLIENT)
 
@@ -142,9 +145,11 @@ class CallerMiddleware(Middleware):
             token = CALLER.set(_identify_caller(context))
         except InvalidRequest as exc:
             raise MCPError(INVALID_PARAMS, str(exc)) from exc
+        program = PROGRAM.set(_name_program(context))
         try:
             return await call_next(context)
         finally:
+            PROGRAM.reset(program)
             CALLER.reset(token)
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
@@ -199,6 +204,13 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
         return Caller(agent=agent)
     authenticated = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])
     return Caller(authenticated, agent, scopes=frozenset(token.scopes))
+
+
+def _name_program(context: MiddlewareContext[Any]) -> str:
+    """Return the name and version of the client's program, as it says; empty if unknown."""
+    inner = context.fastmcp_context.request_context if context.fastmcp_context is not None else None
+    about = inner.session.client_params if inner is not None else None
+    return "" if about is None else escape_line(f"{about.client_info.name} {about.client_info.version}")[:_PROGRAM_CHARS]
 
 
 def _check_agent_name(name: object, source: str) -> str | None:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -30,23 +30,25 @@ class ServerFailed(RuntimeError):
 
 
 @dataclass(eq=False, slots=True)
-class KernelKeeping:
-    """Whether and how a server ends without ending its kernels.
+class ServerLife:
+    """What the life of a server needs from its protocol: whether and how it ends without its kernels, and its clients.
 
     Args:
         is_possible: whether kernels can outlive the server: see ``can_keep_kernels``.
         is_wanted: whether every end keeps them, but for SIGINT.
         release_calls: lets running calls return.
         clean_up: called last, before the process exits.
+        clients: the client of each session, by the executor's name of the session.
     """
 
     is_possible: bool
     is_wanted: bool = False
     release_calls: Callable[[], None] = lambda: None
     clean_up: Callable[[], None] = lambda: None
+    clients: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Config, *, is_wanted: bool) -> KernelKeeping:
+    def of(cls, config: Config, *, is_wanted: bool) -> ServerLife:
         """Return the choice for these settings.
 
         Raises:
@@ -70,7 +72,7 @@ async def run_until_signal(
     executor: AsyncExecutor,
     stop: anyio.Event,
     serve: Callable[[AsyncExecutor], Awaitable[None]],
-    keeping: KernelKeeping,
+    life: ServerLife,
     *,
     closed: anyio.Event | None = None,
     grace: float = 0.0,
@@ -92,7 +94,7 @@ async def run_until_signal(
         stop.set()
 
     def on_restart() -> None:
-        keeping.is_wanted = True
+        life.is_wanted = True
         stop.set()
 
     async def run_serve() -> None:
@@ -110,10 +112,10 @@ async def run_until_signal(
     async with anyio.create_task_group() as tasks:
         async with executor:
             tasks.start_soon(run_serve)
-            tasks.start_soon(AdminSocket(executor, stop, on_restart if keeping.is_possible else None).serve)
+            tasks.start_soon(AdminSocket(executor, stop, life.clients, on_restart if life.is_possible else None).serve)
             await stop.wait()
-            if keeping.is_wanted and executor.sessions() and not failures and signal.SIGINT not in signals:
-                await _exit_without_kernels(executor, keeping, closed, ended, grace)
+            if life.is_wanted and executor.sessions() and not failures and signal.SIGINT not in signals:
+                await _exit_without_kernels(executor, life, closed, ended, grace)
         if closed is not None:
             closed.set()
         with anyio.move_on_after(grace):
@@ -125,10 +127,10 @@ async def run_until_signal(
 
 
 async def _exit_without_kernels(
-    executor: AsyncExecutor, keeping: KernelKeeping, closed: anyio.Event | None, ended: anyio.Event, grace: float
+    executor: AsyncExecutor, life: ServerLife, closed: anyio.Event | None, ended: anyio.Event, grace: float
 ) -> None:
     """Answer the running calls, write the records, and exit at once, so that the kernels wait for their next owner."""
-    keeping.release_calls()
+    life.release_calls()
     if closed is not None:
         closed.set()
     with anyio.move_on_after(grace):
@@ -137,6 +139,6 @@ async def _exit_without_kernels(
         for name in executor.sessions():
             if (session := executor.open_session(name)) is not None:
                 tasks.start_soon(session.write_handover)
-    keeping.clean_up()
+    life.clean_up()
     sys.stderr.flush()
     os._exit(0)  # leaving the executor would end the kernels

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import fastmcp
 from fastmcp import FastMCP
@@ -18,7 +19,7 @@ from fastmcp.resources import ResourceTemplate
 from fastmcp.server.auth import AuthProvider
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import FunctionTool
-from mcp.types import ToolAnnotations
+from mcp.types import Icon, ToolAnnotations
 
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
@@ -30,11 +31,11 @@ from kernelexec.mcp.calls.visible_text import VisibleText
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.resources import Resources
-from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
+from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS, ServerOptions
 from kernelexec.mcp.server_prompts import ServerPrompts
 from kernelexec.mcp.tools.background_tools import BackgroundTools
 from kernelexec.mcp.tools.code_tools import CodeTools
-from kernelexec.mcp.tools.command_tools import CommandTools
+from kernelexec.mcp.tools.command_tools import COMMAND_SCHEMA, CommandTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.package_tools import PackageTools
 from kernelexec.mcp.tools.testing_tools import TestingTools
@@ -44,9 +45,13 @@ T = TypeVar("T")
 _SECTION = re.compile(r"^## (\w+)\n\n(.*?)\n*(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _WRAP = re.compile(r"(?<=\S)\n(?=[^\s-])")
 _FILE = Path(__file__).parent / "tools" / "descriptions.md"
-#: Texts for models by the names of their tools; ``instructions``, ``files`` and ``idle`` belong to the server.
+#: Texts for models by the names of their tools; ``instructions``, ``files``, ``groups`` and ``idle`` belong to the server.
 TEXTS = {name: f"{_WRAP.sub(' ', text)}\n" for name, text in _SECTION.findall(_FILE.read_text(encoding="utf-8"))}
 _MINUTE = 60.0
+_ICON = "data:image/svg+xml," + quote(
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><rect width='16' height='16' rx='3' fill='#1f6feb'/>"
+    "<path d='M3 5l3 3-3 3M8 11h5' fill='none' stroke='#fff' stroke-width='1.5'/></svg>"
+)
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
@@ -56,8 +61,10 @@ _HINTS = {
     **dict.fromkeys(("wait_execution", "read_output", "list_sessions", "list_variables", "list_files", "read_file"), _READS),
     **dict.fromkeys(("background_output", "list_background"), _READS),
     **dict.fromkeys(("interrupt_kernel", "restart_kernel", "close_session", "kill_background", "delete_files"), _ENDS),
-    "write_file": _WRITES,
+    **dict.fromkeys(("write_file", "edit_file"), _WRITES),
 }
+#: Schemas of tools that build the structure of their answers themselves.
+_SCHEMAS = {"execute_command": COMMAND_SCHEMA}
 #: Tools that create sessions; their descriptions have the note about idle kernels.
 _CREATES = ("execute_code", "execute_command", "create_session")
 
@@ -85,6 +92,7 @@ def make_server(
         "kernelexec",
         instructions=_write_instructions(executor.config, options),
         version=importlib.metadata.version("kernelexec"),
+        icons=[Icon(src=_ICON, mime_type="image/svg+xml", sizes=["any"])],
         middleware=[VisibleText(executor.mask), ArgumentReader(), callers, CallLogger()],
         auth=auth,
         strict_input_validation=True,
@@ -92,12 +100,15 @@ def make_server(
     )
     idle_note = _describe_idle_limit(executor.config)
     packages = PackageTools(sessions, options.packages_from)
-    commands = CommandTools(sessions), BackgroundTools(sessions)
-    providers = (CodeTools(sessions), *commands, TestingTools(sessions), packages, FileTools(sessions))
+    commands = CommandTools(sessions, options), BackgroundTools(sessions)
+    providers = (CodeTools(sessions, options), *commands, TestingTools(sessions), packages, FileTools(sessions))
     for name in options.tools:  # each tool is a method of that name
         function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
         description = TEXTS[name] + (idle_note if name in _CREATES else "")
-        server.add_tool(FunctionTool.from_function(function, description=description, annotations=_HINTS.get(name, _RUNS)))
+        texts: dict[str, Any] = {"title": name.replace("_", " ").capitalize(), "description": description}
+        schema: dict[str, Any] = {"output_schema": _SCHEMAS[name]} if name in _SCHEMAS else {}
+        tool = FunctionTool.from_function(function, annotations=_HINTS.get(name, _RUNS), **texts, **schema)
+        server.add_tool(tool)
     server.add_extension(TasksExtension(sessions))
     prompts = ServerPrompts(sessions)
     for prompt in (prompts.guidance, prompts.debug):
@@ -107,8 +118,10 @@ def make_server(
     return server
 
 
-def make_session_service(executor: AsyncExecutor, *, interval: float, options: ServerOptions) -> SessionService:
-    """Return the service by which the tools of a server use the executor's sessions."""
+def make_session_service(
+    executor: AsyncExecutor, *, interval: float, options: ServerOptions, clients: dict[str, str] | None = None
+) -> SessionService:
+    """Return the service by which the tools of a server use the executor's sessions; ``clients``: see ``SessionService``."""
     return SessionService(
         executor,
         interval=interval,
@@ -116,6 +129,7 @@ def make_session_service(executor: AsyncExecutor, *, interval: float, options: S
         quotas=QuotaTracker(options.quotas),
         allow_input=options.allow_input,
         silent_seconds=options.silent_seconds,
+        clients=clients,
     )
 
 
@@ -123,9 +137,11 @@ def _write_instructions(config: Config, options: ServerOptions) -> str:
     """Return the instructions: how the server works, and where code runs."""
     if not config.enabled:
         return EXECUTION_DISABLED
+    missing = ", ".join(sorted(frozenset(GROUPS) - options.groups))
     text = TEXTS["instructions"].format(timeout=config.budgets.timeout, wait=options.wait) + TEXTS["files"] * (
         "files" in options.groups
     )
+    text += TEXTS["groups"].format(missing=missing) if missing else ""
     return f"{text}{_describe_idle_limit(config)}\n{write_guidance(PromptContext(config))}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from kernelexec.errors import InvalidRequest, did_you_mean
+from kernelexec.errors import InvalidConfig, InvalidRequest, did_you_mean
 from kernelexec.mcp.quotas import Quotas
 
 #: Groups by name, with their tools. The group ``core`` is always served.
@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "background": ("start_background", "background_output", "kill_background", "list_background"),
     "tests": ("run_tests",),
     "packages": ("install_packages",),
-    "files": ("list_files", "read_file", "write_file", "delete_files"),
+    "files": ("list_files", "read_file", "write_file", "edit_file", "delete_files"),
 }
 
 #: Seconds that a call blocks by default; clients end calls after a minute.
@@ -35,6 +35,8 @@ WAIT_SECONDS = 45.0
 #: Seconds that the sessions of an older client's connection live without a request.
 SILENT_SECONDS = 300.0
 
+#: Where pictures are for a client.
+PicturePlace = Literal["inline", "files", "both"]
 #: Source of packages: the network, for the installation only, or a directory of wheels; None is the network of cells.
 Source = Path | Literal["network"] | None
 
@@ -50,10 +52,17 @@ class ServerOptions:
     """Whether cells may call `input()`."""
     keep_kernels: bool = False
     """Whether the kernels outlive the server, for the next server in the workspace."""
+    pictures: PicturePlace = "both"
+    """Where the pictures of a cell are: in the answer, in files of the workspace that the answer names, or both."""
     wait: float = WAIT_SECONDS
     """How many seconds a call blocks that does not say how long."""
     silent_seconds: float | None = SILENT_SECONDS
     """How long the sessions of an older client's connection live without a request; None for no limit."""
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown place of pictures: it may come from a command line."""
+        if self.pictures not in get_args(PicturePlace):
+            raise InvalidConfig(f"--pictures {self.pictures!r:.50} must be inline, files or both.")
 
     @property
     def tools(self) -> list[str]:
@@ -62,17 +71,21 @@ class ServerOptions:
 
 
 ALL_TOOLS = ServerOptions()
+#: The groups that `kernelexec mcp` serves by default: the lists of all tools take a tenth of a small model's context.
+DEFAULT_GROUPS = frozenset({"core", "files"})
 
 
 def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
-    """Return the groups of these names and always ``core``, which the other groups need.
+    """Return the groups of these names and always ``core``, which the other groups need; ``all`` names all of them.
 
     Raises:
         InvalidRequest: a group is unknown.
     """
     names = [name.strip() for name in groups]
+    if names == ["all"]:
+        return frozenset(GROUPS)
     for name in names:
         if name not in GROUPS:
             hint, listed = did_you_mean(name, GROUPS), ", ".join(GROUPS)
-            raise InvalidRequest(f"tools={name!r:.100} is no group of tools{hint}. The groups are {listed}.")
+            raise InvalidRequest(f"tools={name!r:.100} is no group of tools{hint}. The groups are {listed}, and all.")
     return frozenset({"core", *names})

@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.logs import make_observers
-from kernelexec.mcp.run import INTERVAL, KernelKeeping, run_until_signal
+from kernelexec.mcp.run import INTERVAL, ServerLife, run_until_signal
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOp
         InvalidConfig: kernels are to be kept and cannot be.
         ServerFailed: see ``run_until_signal``.
     """
-    keeping = KernelKeeping.of(config, is_wanted=options.keep_kernels)
+    life = ServerLife.of(config, is_wanted=options.keep_kernels)
     executor, stop = AsyncExecutor(config=config, hooks=make_observers()), anyio.Event()
     transport = StdioTransport(on_end=stop.set)
 
@@ -57,12 +57,12 @@ async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOp
         from kernelexec.mcp.server import make_server, make_session_service, silence_libraries  # noqa: PLC0415 - takes a second
 
         silence_libraries()
-        sessions = make_session_service(executor, interval=interval, options=options)
-        keeping.release_calls = sessions.release_calls
+        sessions = make_session_service(executor, interval=interval, options=options, clients=life.clients)
+        life.release_calls = sessions.release_calls
         server = make_server(executor, interval=interval, options=options, sessions=sessions)
         await _run_protocol(server, transport)
 
-    return await run_until_signal(executor, stop, run, keeping)
+    return await run_until_signal(executor, stop, run, life)
 
 
 async def _run_protocol(server: FastMCP, transport: StdioTransport) -> None:

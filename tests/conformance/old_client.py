@@ -50,7 +50,8 @@ asyncio.run(main())
 
 def speak_old(python: Path, server: list[str], url: str, tools: int) -> list[str]:
     """What went wrong with a server by its command, and with one by its address."""
-    expected = ["kernelexec", f"{tools} tools", "42 False", "['text', 'image']", "7 out", "True", "application/x-ipynb+json"]
+    kinds = "['text', 'image', 'resource_link']"
+    expected = ["kernelexec", f"{tools} tools", "42 False", kinds, "7 out", "True", "application/x-ipynb+json"]
     actual = []
     for transport, words in {"stdio": server, "HTTP": [url]}.items():
         done = subprocess.run(

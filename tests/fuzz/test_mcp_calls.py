@@ -38,6 +38,7 @@ TOOLS = {
     "list_files": ["path", "recursive", "pattern", "session"],
     "read_file": ["path", "offset", "limit", "session"],
     "write_file": ["path", "content", "append", "session"],
+    "edit_file": ["path", "old_text", "new_text", "replace_all", "session"],
     "delete_files": ["path", "recursive", "include", "exclude", "session"],
 }
 COUNTS = ["timeout", "wait", "cursor", "offset", "limit"]

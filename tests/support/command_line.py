@@ -19,7 +19,7 @@ import pytest
 COMMAND = str(Path(sys.executable).with_name("kernelexec"))
 LOCAL = ("--isolation", "local")
 #: The options of a server on this machine; a later ``--config`` replaces its file.
-LOCAL_SERVER = (*LOCAL, "--config", str(Path(__file__).with_name("no_preload.yaml")))
+LOCAL_SERVER = (*LOCAL, "--tools", "all", "--config", str(Path(__file__).with_name("no_preload.yaml")))
 BOUND = 120.0
 #: An engine that is not there, as ``DOCKER_HOST``.
 AWAY = "unix:///no/such/socket"

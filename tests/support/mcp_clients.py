@@ -28,6 +28,10 @@ ENVELOPE = {
 }
 
 
+#: What a request says that asks for all fields of an answer.
+WHOLE: dict[str, Any] = {"kernelexec/record": "whole"}
+
+
 class Agent:
     """A connected client; every answer comes as it is, errors too."""
 
@@ -39,7 +43,7 @@ class Agent:
         return self.start(tool, **arguments).result(BOUND)
 
     def start(self, tool: str, /, **arguments: Any) -> Future[CallToolResult]:
-        call = partial(self.client.call_tool, tool, arguments, raise_on_error=False)
+        call = partial(self.client.call_tool, tool, arguments, raise_on_error=False, meta=WHOLE)
         return self.portal.start_task_soon(call)
 
     def do(self, method: str, /, *args: Any, **options: Any) -> Any:
@@ -57,6 +61,11 @@ class Agent:
 
 def text_of(result: CallToolResult) -> str:
     return "".join(block.text for block in result.content if block.type == "text")
+
+
+def links_of(result: CallToolResult) -> list[str]:
+    """Return the names of the files that an answer links to."""
+    return [block.name for block in result.content if block.type == "resource_link"]
 
 
 def record_of(result: CallToolResult) -> dict[str, Any]:
@@ -103,9 +112,8 @@ class Raw:
 
     def ask(self, method: str, /, **params: Any) -> int:
         self._number += 1
-        meta = (ENVELOPE if self.era == "auto" else {}) | ({"progressToken": self.progress} if self.progress else {})
-        more = {"_meta": meta} if meta else {}
-        self.send({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params | more})
+        meta = WHOLE | (ENVELOPE if self.era == "auto" else {}) | ({"progressToken": self.progress} if self.progress else {})
+        self.send({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params | {"_meta": meta}})
         return self._number
 
     def call(self, tool: str, /, **arguments: Any) -> int:

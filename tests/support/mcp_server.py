@@ -33,6 +33,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "list_files": {},
     "read_file": {"path": "a"},
     "write_file": {"path": "a", "content": "b"},
+    "edit_file": {"path": "a", "old_text": "b", "new_text": "c"},
     "delete_files": {"path": "a"},
     "wait_execution": {"execution_id": "0" * 32},
     "read_output": {"execution_id": "0" * 32},

@@ -20,7 +20,7 @@ from kernelexec.text import clean_text
 _VALUE_CHARS = 100
 _ERRORS_MAX = 10
 #: Arguments whose text is passed on as it is, whatever it looks like.
-_VERBATIM = frozenset({"code", "command", "content", "stdin", "text", "tests", "grep"})
+_VERBATIM = frozenset({"code", "command", "content", "stdin", "text", "tests", "grep", "old_text", "new_text"})
 _ABSENT = frozenset({"", "null", "None", "undefined"})
 _NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?")
 _BOOLEANS = {"true": True, "false": False}

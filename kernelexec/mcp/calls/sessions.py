@@ -15,7 +15,7 @@ from fastmcp import Context
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import CapacityReached, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.callers import CALLER, Caller
+from kernelexec.mcp.callers import CALLER, PROGRAM, Caller
 from kernelexec.mcp.calls.connections import Connections
 from kernelexec.mcp.calls.elicitation import Elicitation
 from kernelexec.mcp.calls.pending_inputs import PendingInputs
@@ -63,6 +63,7 @@ class SessionService:
         quotas: limits of each client.
         allow_input: whether cells may ask for input.
         silent_seconds: see ``Connections``.
+        clients: gets the client of each session by the executor's name of the session.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class SessionService:
         quotas: QuotaTracker,
         allow_input: bool = False,
         silent_seconds: float | None = None,
+        clients: dict[str, str] | None = None,
     ) -> None:
         self._executor = executor
         self.quotas = quotas
         self._allow_input = allow_input
+        self.clients = {} if clients is None else clients
         self.connections = Connections(self._close_if_open, self._is_busy, silent_seconds=silent_seconds)
         """The connections of older clients, whose sessions end with them."""
         self.inputs = PendingInputs()
@@ -118,6 +121,7 @@ class SessionService:
         if Caller.is_handle(name):
             return await self.find_session(name)
         session_name = CALLER.get().resolve_session(name)
+        self._note_client(session_name)
         if elicitation is None or self._executor.open_session(session_name) is not None:
             return await self._create(session_name)
         async with elicitation.report_while("a kernel starts", self.interval):
@@ -126,7 +130,9 @@ class SessionService:
     async def create_session(self) -> tuple[str, AsyncSession]:
         """Create a session for the caller and return it with its handle."""
         handle = Caller.make_handle()
-        session = await self._create(CALLER.get().resolve_session(handle))
+        session_name = CALLER.get().resolve_session(handle)
+        self._note_client(session_name)
+        session = await self._create(session_name)
         self._handles[session.name] = handle
         return handle, session
 
@@ -147,6 +153,14 @@ class SessionService:
                             raise
             finally:
                 self._note_connection(session_name)  # again, since the connection may have ended meanwhile
+
+    def _note_client(self, session_name: str) -> None:
+        """Note the client of a session, for the operator's list."""
+        client = ", ".join(filter(None, (PROGRAM.get(), CALLER.get().client)))
+        if self.clients.get(session_name) != client:
+            self.clients[session_name] = client
+            for name in [name for name in self.clients if self._executor.open_session(name) is None and name != session_name]:
+                del self.clients[name]
 
     def _note_connection(self, session_name: str) -> None:
         caller = CALLER.get()

@@ -30,7 +30,7 @@ from kernelexec.mcp.http.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.http.metrics import Metrics
 from kernelexec.mcp.http.oauth import OperatorProvider
 from kernelexec.mcp.logs import make_observers
-from kernelexec.mcp.run import INTERVAL, KernelKeeping, run_until_signal
+from kernelexec.mcp.run import INTERVAL, ServerLife, run_until_signal
 from kernelexec.mcp.server import make_server, make_session_service, silence_libraries
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
@@ -103,7 +103,7 @@ async def serve_http(
         ServerFailed: see ``run_until_signal``.
     """
     http.check()
-    keeping = KernelKeeping.of(config, is_wanted=options.keep_kernels)
+    life = ServerLife.of(config, is_wanted=options.keep_kernels)
     auth = make_auth_provider(http.tokens, http.jwt, http.auth)
     metrics = Metrics()
     executor = AsyncExecutor(config=config, hooks=[metrics.observe, *make_observers()])
@@ -113,8 +113,8 @@ async def serve_http(
 
     async def serve(executor: AsyncExecutor) -> None:
         silence_libraries()
-        sessions = make_session_service(executor, interval=interval, options=options)
-        keeping.release_calls = sessions.release_calls
+        sessions = make_session_service(executor, interval=interval, options=options, clients=life.clients)
+        life.release_calls = sessions.release_calls
         mcp_server = make_server(executor, interval=interval, auth=auth, options=options, sessions=sessions)
         mcp_server.middleware.insert(0, metrics)
         mcp_server.custom_route(METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
@@ -153,9 +153,9 @@ async def serve_http(
         if http.socket is not None and _identify_file(http.socket) == identity:  # otherwise another server listens there
             http.socket.unlink(missing_ok=True)
 
-    keeping.clean_up = clean_up
+    life.clean_up = clean_up
     try:
-        return await run_until_signal(executor, stop, serve, keeping, closed=sessions_closed, grace=3 * _GRACE_SECONDS)
+        return await run_until_signal(executor, stop, serve, life, closed=sessions_closed, grace=3 * _GRACE_SECONDS)
     finally:
         clean_up()
 

@@ -15,10 +15,11 @@ from mcp.types import TextContent
 
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.mcp.answers import render_answer
+from kernelexec.mcp.answers import AnswerOptions, render_answer
 from kernelexec.mcp.calls.elicitation import Elicitation
-from kernelexec.mcp.calls.progress import PartialResult
+from kernelexec.mcp.calls.progress import PartialResult, Renderer
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
+from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
 from kernelexec.untrusted_text import format_note, quote_output
@@ -107,8 +108,9 @@ def report_errors(kind: type[FastMCPError] = ToolError) -> Iterator[None]:
 class CodeTools:
     """Tools for code and sessions, one method each."""
 
-    def __init__(self, sessions: SessionService) -> None:
+    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
         self._sessions = sessions
+        self._options = options
 
     async def execute_code(
         self,
@@ -122,21 +124,20 @@ class CodeTools:
     ) -> ToolResult:
         """Run a cell."""
         elicitation = self._sessions.make_elicitation(context)
-        options = CallOptions(wait, elicitation, render_answer)
+        render = partial(render_answer, options=AnswerOptions.of(context, self._options))
+        options = CallOptions(wait, elicitation, render)
         with report_errors():
             partial_result = await self._sessions.resume(session, options, cursor=0, sends=True)
             if partial_result is None:
-                opened, on_input = (
-                    await self._sessions.get_session(session, elicitation),
-                    self._sessions.choose_input_handler(elicitation),
-                )
+                opened = await self._sessions.get_session(session, elicitation)
+                on_input = self._sessions.choose_input_handler(elicitation)
 
                 async def send(patience: float) -> ExecutionResult:
                     call = partial(opened.execute, code, language=language, timeout=timeout, approver=elicitation)
                     return await call(wait=patience, request_id=request_id, on_input=on_input)
 
                 partial_result = await self._sessions.run_cell(opened, send, options, title=opened.mask(code))
-        return await _make_cell_answer(partial_result, elicitation)
+        return await _make_cell_answer(partial_result, elicitation, render)
 
     async def wait_execution(
         self,
@@ -156,7 +157,8 @@ class CodeTools:
             if partial_result is None:
                 opened = await self._sessions.find_session_of(execution_id, session)
                 partial_result = await self._sessions.follow(opened, execution_id, options, cursor=cursor)
-        return await _make_cell_answer(partial_result, elicitation)
+        render = partial(render_answer, options=AnswerOptions.of(context, self._options))
+        return await _make_cell_answer(partial_result, elicitation, render)
 
     async def read_output(
         self,
@@ -176,13 +178,14 @@ class CodeTools:
         last = f"from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}"
         return make_quoting_answer(page.text, last if page.text else f"{nothing}; {last}", "kernelexec/page", page)
 
-    async def interrupt_kernel(self, session: SessionName = "default") -> ToolResult:
+    async def interrupt_kernel(self, context: Context, session: SessionName = "default") -> ToolResult:
         """Interrupt the running cell."""
         with report_errors():
             result = await (await self._sessions.find_session(session)).interrupt()
         if result is None:
             return make_text_answer(f"Nothing runs in session {session}, so nothing was interrupted.")
-        return await render_answer(PartialResult(self._sessions.rename_session(result), result.outputs))
+        partial_result = PartialResult(self._sessions.rename_session(result), result.outputs)
+        return await render_answer(partial_result, AnswerOptions.of(context, self._options))
 
     async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
         """Replace the kernel."""
@@ -223,9 +226,10 @@ class CodeTools:
         return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.variables], listing.total)
 
 
-async def _make_cell_answer(partial_result: PartialResult, elicitation: Elicitation) -> ToolResult:
+async def _make_cell_answer(partial_result: PartialResult, elicitation: Elicitation, render: Renderer) -> ToolResult:
     needed = elicitation.input_required
-    return await render_answer(partial_result) if needed is None else InputRequiredToolResult(needed)
+    answer: ToolResult = await render(partial_result) if needed is None else InputRequiredToolResult(needed)
+    return answer
 
 
 def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None) -> str:

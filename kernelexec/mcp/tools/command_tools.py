@@ -1,52 +1,76 @@
-"""Tool for shell commands; every answer has the same fields."""
+"""Tool for shell commands: text for a model, and the fields of a program's answer without those that say nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 from fastmcp import Context
+from fastmcp.tools import InputRequiredToolResult, ToolResult
+from mcp.types import TextContent
+from pydantic import TypeAdapter
 
 from kernelexec.errors import KernelexecError
-from kernelexec.mcp.answers import TIMEOUT_ADVICE, preview, render_stream
+from kernelexec.mcp.answers import TIMEOUT_ADVICE, AnswerOptions, preview, render_answer, render_stream
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
+from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import RequestId, SessionName, Timeout, Wait
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import clean_text
-from kernelexec.untrusted_text import escape_line, quote_output
+from kernelexec.untrusted_text import escape_line, format_note, quote_output
 
 _FILES_MAX = 100
+
+_ALWAYS = ("success", "exit_code", "stdout", "stderr")
 
 CommandLine = Annotated[str, "A bash command line or script."]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """Result of a command. A refused command has exit_code -1, the reason in stderr, and no output."""
+    """Result of a command. A refused command has exit_code -1, the reason in stderr, and no output.
+
+    The fields with a default are omitted where they have it, and those of the request itself, unless a program asks for all.
+    """
 
     success: bool
     exit_code: int | None
     stdout: str
     stderr: str
-    execution_time: float
-    command: str
-    work_dir: str
-    status: str
-    execution_id: str
-    timed_out: bool
-    truncated: bool
-    state: str
-    files: list[str]
-    notes: list[str]
+    execution_time: float = 0.0
+    command: str = ""
+    work_dir: str = ""
+    status: str = "ok"
+    execution_id: str = ""
+    timed_out: bool = False
+    truncated: bool = False
+    state: str = "kept"
+    files: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_structure(self, *, is_whole: bool) -> dict[str, Any]:
+        """Return the answer as a JSON object."""
+        fields = asdict(self)
+        if is_whole:
+            return fields
+        is_usual = self.status in ("ok", "error") and not self.truncated
+        left_out = {"execution_time", "command", "work_dir"} | ({"execution_id", "status"} if is_usual else set())
+        defaults = asdict(CommandAnswer(success=True, exit_code=0, stdout="", stderr=""))
+        return {
+            name: value
+            for name, value in fields.items()
+            if name in _ALWAYS or (name not in left_out and value != defaults[name])
+        }
 
 
 class CommandTools:
     """Tool for shell commands."""
 
-    def __init__(self, sessions: SessionService) -> None:
+    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
         self._sessions = sessions
+        self._options = options
 
     async def execute_command(
         self,
@@ -57,9 +81,10 @@ class CommandTools:
         session: SessionName = "default",
         wait: Wait = None,
         request_id: RequestId = None,
-    ) -> CommandAnswer:
+    ) -> ToolResult:
         """Run a command."""
         elicitation = self._sessions.make_elicitation(context)
+        form = AnswerOptions.of(context, self._options)
         shown, directory = command, work_dir or ""
         try:
             self._sessions.check_wait(wait)
@@ -70,17 +95,32 @@ class CommandTools:
                 call = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, approver=elicitation)
                 return await call(wait=patience, request_id=request_id)
 
-            async def render(partial_result: PartialResult) -> CommandAnswer:
-                return _make_answer(partial_result, shown, directory or str(opened.workspace))
+            async def render(partial_result: PartialResult) -> ToolResult:
+                answer = _make_answer(partial_result, shown, directory or str(opened.workspace))
+                if partial_result.result.status == "aborted":
+                    return _make_result(answer, is_whole=form.has_whole_record)
+                rendered = await render_answer(partial_result, form)
+                return ToolResult(rendered.content, answer.to_structure(is_whole=form.has_whole_record))
 
             options = CallOptions(wait, elicitation, render)
             partial_result = await self._sessions.run_cell(opened, send, options, title=shown)
         except KernelexecError as exc:
             mask = self._sessions.mask
-            return _make_refusal(mask(shown), mask(directory), mask(str(exc)))
+            refusal = _make_refusal(mask(shown), mask(directory), mask(str(exc)))
+            return _make_result(refusal, is_whole=form.has_whole_record)
         if elicitation.input_required is not None:
-            return cast("CommandAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
+            return InputRequiredToolResult(elicitation.input_required)
         return await render(partial_result)
+
+
+#: The schema of the structure in answers.
+COMMAND_SCHEMA: dict[str, Any] = TypeAdapter(CommandAnswer).json_schema()
+
+
+def _make_result(answer: CommandAnswer, *, is_whole: bool) -> ToolResult:
+    """Return the answer of a refused command."""
+    text = TextContent(type="text", text=format_note(f"The command did not run: {answer.stderr}"))
+    return ToolResult([text], answer.to_structure(is_whole=is_whole))
 
 
 def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> CommandAnswer:
@@ -109,7 +149,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
         truncated=result.truncated or partial_result.missed_bytes > 0 or "characters left out" in f"{stdout}{stderr}",
         state=result.state,
         files=[escape_line(name) for name in result.files[:_FILES_MAX]],
-        notes=[collect] if running else model_notes(result, timeout_advice=TIMEOUT_ADVICE),
+        notes=[collect] if running else model_notes(replace(result, files=()), timeout_advice=TIMEOUT_ADVICE),
     )
 
 

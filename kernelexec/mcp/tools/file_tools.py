@@ -120,6 +120,22 @@ class FileTools:
         shown = escape_line(written.path)
         return make_text_answer(f"{shown} was {done}: {written.size_bytes} bytes.", "kernelexec/file", written)
 
+    async def edit_file(
+        self,
+        path: FilePath,
+        old_text: Annotated[str, "The text to replace, exactly as it is in the file."],
+        new_text: Annotated[str, "The text in its place; empty to delete it."],
+        *,
+        replace_all: Annotated[bool, "Whether to replace all occurrences instead of the only one."] = False,
+        session: SessionName = "default",
+    ) -> ToolResult:
+        """Edit a file."""
+        with report_errors():
+            opened = await self._sessions.get_session(session)
+            written = await opened.files.edit(path, old_text, new_text, every=replace_all)
+        written = replace(written, path=opened.mask(written.path))
+        return make_text_answer(f"{written.path} was edited: {written.size_bytes} bytes.", "kernelexec/file", written)
+
     async def delete_files(
         self,
         path: Annotated[str | None, "One file or directory to delete. Use it instead of include."] = None,

@@ -86,6 +86,15 @@ class AsyncFiles:
         """
         return await self._perform("write", path, partial(self._operations.write, path, content, append=append))
 
+    async def edit(self, path: str | os.PathLike[str], old: str, new: str, *, every: bool = False) -> FileWritten:
+        """Replace a text in a file, atomically as ``write``. It must be in the file once, or ``every`` occurrence is replaced.
+
+        Raises:
+            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: the text is not there, or more than once; or as ``write``.
+            FileRefused: as ``write``.
+        """
+        return await self._perform("write", path, partial(self._operations.edit, path, old, new, every=every))
+
     async def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
         """Delete a file, a link, an empty directory, or with ``recursive`` a directory with all its entries.
 

@@ -9,6 +9,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
@@ -113,6 +114,23 @@ class FileOperations:
         if target.seen is None or not append:
             self.tracker.note([spot], created=target.seen is None)
         return FileWritten(spot.shown, size, created=target.seen is None)
+
+    def edit(self, path: str | os.PathLike[str], old: str, new: str, *, every: bool = False) -> FileWritten:
+        """Replace a text that is in a file once, or with ``every`` all its occurrences; readers see the old or the new file."""
+        before, after = _encode(old, self.bounds.write_bytes), _encode(new, self.bounds.write_bytes)
+        if not before:
+            raise InvalidRequest("The text to replace must not be empty: use write to make a file.")
+        spot, limit = self._access.spot(path), self.bounds.write_bytes
+        with self._access.file(spot) as (fd, seen):
+            if seen.st_size > limit:
+                raise InvalidRequest(f"{spot.shown} has {seen.st_size} bytes; the limit of a file that is edited is {limit}.")
+            content = b"".join(iter(partial(os.read, fd, limit), b""))
+        count = content.count(before)
+        if not count:
+            raise InvalidRequest(f"{spot.shown} does not contain the text: it must be the same in every space and line end.")
+        if count > 1 and not every:
+            raise InvalidRequest(f"{spot.shown} contains the text {count} times: add lines around it, or replace all of them.")
+        return self.write(path, content.replace(before, after))
 
     def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
         """Delete a file, a link itself, an empty directory, or with ``recursive`` a directory with all that is in it."""

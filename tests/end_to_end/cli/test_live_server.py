@@ -47,6 +47,8 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Serve
         begun = agent.call("execute_code", code="import time; time.sleep(600)", wait=0)
         (row,) = shown(tmp_path)
         name = row["name"]
+        assert row["client"].endswith(", agent name a")
+        assert row["client"].split()[0] == "mcp"
         assert (row["state"], row["cells"], row["pid"]) == ("busy", [record_of(begun)["execution_id"]], server.process.pid)
         assert kernelexec(tmp_path, "ps").stdout.splitlines()[-1].split()[:3] == [name, str(row["pid"]), "busy"]
         assert "interrupted" in kernelexec(tmp_path, "stop", "--cell").stderr

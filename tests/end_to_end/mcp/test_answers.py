@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.support.command_line import appears
-from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
+from tests.support.mcp_clients import ERAS, Agent, connected, links_of, raw, record_of, text_of, transport
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_a_picture_without_room_in_the_result_is_a_file(agent: Agent) -> None:
     assert record_of(answer)["truncated"]
     assert "no output could be kept" in text_of(answer)
     assert "1 output(s) were too large for this result" in text_of(answer)
-    assert "outputs/cell-0001-1.png" in text_of(answer)
+    assert links_of(answer) == ["outputs/cell-0001-1.png"]
     assert "too large" not in agent.text("execute_code", code="1", session="pictures")
 
 

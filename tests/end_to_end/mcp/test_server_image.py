@@ -187,7 +187,10 @@ def test_kernels_are_an_ordinary_users_without_capabilities_and_the_root_is_read
 
 @needs_engine
 def test_kernels_in_there_have_the_data_stack(agent: Agent) -> None:
-    code = "import pandas, scipy, sklearn, seaborn\nimport matplotlib.pyplot as plt; plt.plot([1, 2])\npandas.DataFrame({'a': [42]}).a.sum()"
+    code = (
+        "import pandas, scipy, sklearn, seaborn\nimport matplotlib.pyplot as plt; plt.plot([1, 2])\n"
+        "pandas.DataFrame({'a': [42]}).a.sum().item()"
+    )
     answer = agent.call("execute_code", code=code, timeout=60)
     assert text_of(answer).startswith("42")
     assert [block.type for block in answer.content].count("image") == 1
@@ -238,7 +241,8 @@ def test_a_restart_of_the_server_beside_its_kernels_loses_nothing(
     code = "import time\nfor n in range(100):\n    print(f'n={n}', flush=True)\n    time.sleep(0.1)\nx += 1\nx"
     with started_beside(engine, short_path, tokens) as old:
         with connected(old.transport(old.token), "auto") as agent:
-            agent.text("execute_code", code="x = 41")
+            first = agent.call("execute_code", code="x = 41")
+            assert not first.is_error, text_of(first)
             begun = record_of(agent.call("execute_code", code=code, wait=0.5, timeout=60))
             assert begun["status"] == "running"
         engine.signal(old.container, signal.SIGTERM)

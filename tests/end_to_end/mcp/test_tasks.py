@@ -60,7 +60,7 @@ def test_a_long_cell_is_a_task_with_the_result_of_a_call_that_blocks(connect: Co
         answer = agent.call("execute_code", code=PICTURE)
         assert [seen.status for seen in knowing.looks][-1] == "completed"
         assert any("drawn" in seen.status_message for seen in knowing.looks[:-1])
-        assert [block.type for block in answer.content] == ["text", "image", "text"]
+        assert [block.type for block in answer.content] == ["text", "image", "resource_link"]
         assert answer.structured_content is None
         record = record_of(answer)
         assert (record["status"], record["state"], record["execution_id"]) == ("ok", "kept", knowing.looks[-1].task_id)
@@ -273,7 +273,7 @@ def test_a_cancelled_call_does_not_end_what_is_a_task(tmp_path: Path) -> None:
             await client.list_tools()  # what was sent before has been read
             go.touch()
             ended = await client.call_tool("wait_execution", {"execution_id": task.task_id})
-            assert record_of(ended)["interrupted"] is None
+            assert "interrupted" not in record_of(ended)
             assert "ended" in text_of(ended)
 
     anyio.run(test)

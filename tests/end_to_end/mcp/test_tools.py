@@ -40,7 +40,7 @@ def test_a_frame_of_one_call_is_plotted_in_the_next(agent: Agent, name: str) -> 
     first = agent.call("execute_code", code=FRAME, session=name)
     assert text_of(first) == "[kernelexec: no output]"
     plotted = agent.call("execute_code", code="frame.plot();", session=name)
-    assert [block.type for block in plotted.content] == ["text", "image", "text"]
+    assert [block.type for block in plotted.content] == ["text", "image", "resource_link"]
     assert [block.mime_type for block in plotted.content if block.type == "image"] == ["image/png"]
     assert plotted.structured_content is None
     record = record_of(plotted)
@@ -70,7 +70,7 @@ def test_pictures_of_a_detached_cell_come_with_its_end(agent: Agent, name: str) 
     code = "import matplotlib.pyplot as plt, time\ntime.sleep(0.5)\nplt.plot([1, 2]);"
     running = agent.call("execute_code", code=code, session=name, wait=0)
     ended = agent.call("wait_execution", execution_id=record_of(running)["execution_id"])
-    assert [block.type for block in ended.content] == ["text", "image", "text"]
+    assert [block.type for block in ended.content] == ["text", "image", "resource_link"]
 
 
 def test_a_failed_cell_is_an_answer_with_its_traceback_and_state(agent: Agent, name: str) -> None:
@@ -128,7 +128,7 @@ def test_what_is_too_large_or_no_picture_is_not_sent_as_one(agent: Agent, name: 
         "display({'image/png': 'bm8gcGljdHVyZQ=='}, raw=True)"
     )
     result = agent.call("execute_code", code=code, session=name)
-    assert [block.type for block in result.content] == ["text", "image", "image", "text"]
+    assert [block.type for block in result.content if block.type != "resource_link"] == ["text", "image", "image", "text"]
     assert all(len(block.data) < 700_000 for block in result.content if block.type == "image")
     assert "1 picture(s) not shown here" in text_of(result)
 
@@ -141,7 +141,7 @@ def test_pictures_together_fit_into_one_answer(agent: Agent, name: str) -> None:
         "for _ in range(3): display({'image/jpeg': content}, raw=True)\nlen(content)"
     )
     result = agent.call("execute_code", code=code, session=name)
-    assert [block.type for block in result.content] == ["text", "image", "image", "text"]
+    assert [block.type for block in result.content if block.type != "resource_link"] == ["text", "image", "image", "text"]
     assert sum(len(block.data) for block in result.content if block.type == "image") < 900_000
     assert "see outputs/cell-0001-3.jpg in the workspace" in text_of(result)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,32 @@ def test_two_processes_keep_two_records_of_one_name(tmp_path: Path) -> None:
         session.save_notebook()
         assert sources(session.notebook) == ["'mine'"]
         assert sources(tmp_path / "same" / "same-2.ipynb") == ["'other'"]
+
+
+def test_notebooks_of_earlier_sessions_do_not_pile_up_and_those_of_others_stay(tmp_path: Path) -> None:
+    paths = [tmp_path / "same" / f"same{end}.ipynb" for end in ("", *(f"-{number}" for number in range(2, 10)))]
+    with Executor("local", workspace=tmp_path) as executor:
+        for path in paths:
+            session = executor.session("same")
+            assert session.notebook == path
+            session.execute("1")
+            session.close()
+        session = executor.session("same")
+        assert session.notebook == tmp_path / "same" / "same-10.ipynb"  # the others are younger than an hour
+        session.close()
+        for age, path in enumerate(reversed(paths)):
+            os.utime(path, (time.time() - 7200 - age, time.time() - 7200 - age))
+        paths[0].write_text(paths[0].read_text().replace("kernelexec", "mine"))
+        os.utime(paths[0], (0, 0))
+        session = executor.session("same")
+        assert session.notebook == tmp_path / "same" / "same-10.ipynb"  # the oldest is another program's
+        session.close()
+        os.utime(paths[0])
+        session = executor.session("same")
+        assert session.notebook == paths[1]
+        session.execute("2")
+        session.close()
+        assert sources(paths[1]) == ["2"]
 
 
 def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from fastmcp.client.client import CallToolResult
 
 from kernelexec.adapters.shared.pictures import PICTURE_BYTES, SIDE_PIXELS
-from kernelexec.mcp.pictures import select_pictures
-from kernelexec.mcp.tables import render_table
+from kernelexec.mcp.answers.pictures import select_pictures
+from kernelexec.mcp.answers.tables import render_table
 from kernelexec.results import Image
 
 ANSWER_BYTES = 900_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.mcp.tables import render_table
+from kernelexec.mcp.answers.tables import render_table
 from kernelexec.results import DisplayData, output_text
 
 OBJECT = "<IPython.core.display.Object object>"

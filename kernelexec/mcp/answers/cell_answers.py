@@ -7,29 +7,31 @@ note, even if a client joins the blocks. An answer with nothing to note has no s
 from __future__ import annotations
 
 import json
+import mimetypes
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
+from urllib.parse import quote
 
 from fastmcp.tools import ToolResult
-from mcp.types import TextContent
+from mcp.types import ResourceLink, TextContent
 
 from kernelexec.adapters.shared.pictures import PICTURE_BYTES
+from kernelexec.mcp.answers.options import AnswerOptions
+from kernelexec.mcp.answers.pictures import PICTURES_MAX, InlinePictures, select_pictures
+from kernelexec.mcp.answers.record import RECORD, make_record
+from kernelexec.mcp.answers.tables import compact_table
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.mcp.pictures import PICTURES_MAX, InlinePictures, select_pictures
-from kernelexec.mcp.tables import compact_table
 from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text
-from kernelexec.results.notes import JOINED_MAX, join_names
-from kernelexec.text import apply_returns, clean, utf8_size
-from kernelexec.untrusted_text import format_note, format_notes, quote_output
+from kernelexec.results.notes import join_names
+from kernelexec.text import apply_returns, utf8_size
+from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.
 PREVIEW_CHARS = 20_000
 
 T = TypeVar("T")
-#: The key of the machine-readable record in an answer's ``_meta``.
-RECORD = "kernelexec/result"
 #: The largest answer that clients accept.
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
@@ -37,25 +39,43 @@ _LATE_CHARS = 2000
 TIMEOUT_ADVICE = ", and a small wait to continue meanwhile"
 _NOT_READABLE = "it ran before, and its output is no longer available"
 _MARGIN_BYTES = 2000
-_BULKY = ("outputs", "late")
+_LINKS_MAX = 10
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
 
 
-async def render_answer(partial_result: PartialResult) -> ToolResult:
+async def render_answer(partial_result: PartialResult, options: AnswerOptions) -> ToolResult:
     """Return the answer to a call: content only, since some clients hide the content of an answer with structure.
 
-    Its blocks are the output, pictures, late output and the notes; each is omitted if there is none.
+    Its blocks are the output, pictures, links to files, late output and the notes; each is omitted if there is none.
     """
-    record = _make_record(partial_result)
+    result = partial_result.result
+    record = make_record(partial_result, is_whole=options.has_whole_record)
     texts = _render_output(replace(partial_result, outputs=tuple(map(compact_table, partial_result.outputs))))
-    late = _render_late(partial_result.result)
+    late = _render_late(result)
     images = [image for output in partial_result.outputs if (image := best_image(output)) is not None]
-    notes = list(_list_notes(partial_result, has_output=bool(texts or images)))
-    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([texts, late, notes])) - len(json.dumps(record))
-    pictures = await select_pictures(images, room)
-    notes += _describe_hidden_pictures(pictures, len(images), partial_result)
-    content = [*_text_blocks(texts), *pictures.shown, *_text_blocks([*late, format_notes(notes)])]
-    return ToolResult(content=content, meta={RECORD: record}, is_error=partial_result.result.status == "aborted")
+    shown = [] if options.pictures == "files" else images
+    files = [name for name in result.files if options.pictures != "inline" or not _SAVED.fullmatch(name)]
+    links = _make_links(result.session, files) if options.has_links else []
+    notes = list(_list_notes(partial_result, files[len(links) :], has_output=bool(texts or images)))
+    blocks = [json.dumps(link.model_dump(mode="json")) for link in links]
+    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([texts, late, notes, *blocks])) - len(json.dumps(record))
+    pictures = await select_pictures(shown, room)
+    notes += _describe_hidden_pictures(pictures, len(shown), partial_result)
+    content = [*_text_blocks(texts), *pictures.shown, *links, *_text_blocks([*late, format_notes(notes)])]
+    return ToolResult(content=content, meta={RECORD: record}, is_error=result.status == "aborted")
+
+
+def _make_links(session: str, files: Sequence[str]) -> list[ResourceLink]:
+    """Return links to the first files of a session's workspace, as resources of this server."""
+    return [
+        ResourceLink(
+            type="resource_link",
+            uri=f"kernelexec://sessions/{session}/files/{quote(name)}",
+            name=escape_line(name),
+            mime_type=mimetypes.guess_type(name)[0],
+        )
+        for name in files[:_LINKS_MAX]
+    ]
 
 
 def _text_blocks(texts: Sequence[str]) -> list[TextContent]:
@@ -104,7 +124,7 @@ def _render_late(result: ExecutionResult) -> list[str]:
     return [f"{format_note('output after the end of the cell')}\n{text}"] if text else []
 
 
-def _list_notes(partial_result: PartialResult, *, has_output: bool) -> Iterator[str]:
+def _list_notes(partial_result: PartialResult, files: Sequence[str], *, has_output: bool) -> Iterator[str]:
     """Yield the lines of the notes; none for output of a cell that ended as expected."""
     result = partial_result.result
     is_usual = result.status == "ok" and result.state == "kept" and not result.interrupted
@@ -114,7 +134,7 @@ def _list_notes(partial_result: PartialResult, *, has_output: bool) -> Iterator[
         yield f"{partial_result.missed_bytes} earlier bytes are no longer kept here; read_output has them"
     if not has_output and result.status != "aborted":
         yield _describe_no_output(partial_result)
-    yield from model_notes(result, timeout_advice=TIMEOUT_ADVICE)
+    yield from model_notes(replace(result, files=tuple(files)), timeout_advice=TIMEOUT_ADVICE)
 
 
 def _describe_outcome(partial_result: PartialResult) -> str:
@@ -151,17 +171,6 @@ def _render_offset(partial_result: PartialResult) -> str:
         size += utf8_size(text[:left]) if isinstance(output, Stream) else 0
         left -= len(text)
     return f", offset={size}" if size else ""
-
-
-def _make_record(partial_result: PartialResult) -> dict[str, Any]:
-    """Return the result as a record, without outputs and with bounded lists."""
-    plain = {key: value for key, value in partial_result.result.to_dict().items() if key not in _BULKY}
-    for key in ("lost_names", "files", "notes"):
-        plain[key] = plain[key][:JOINED_MAX]
-    if partial_result.result.status == "running":
-        plain |= {"cursor": partial_result.cursor, "place": partial_result.queue_position}
-    record: dict[str, Any] = clean(plain)
-    return record
 
 
 def _describe_hidden_pictures(pictures: InlinePictures, count: int, partial_result: PartialResult) -> Iterator[str]:

@@ -1,0 +1,36 @@
+"""The form of an answer: how pictures and files come, and how much of the record, as operator and client choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from fastmcp import Context
+
+from kernelexec.mcp.server_options import PicturePlace, ServerOptions
+
+#: The key in the ``_meta`` of a request by which a program asks for all fields: its value is ``whole``.
+RECORD_META = "kernelexec/record"
+#: The first protocol revision with links to resources; revisions are dates.
+_LINKS_VERSION = "2025-06-18"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """Options of one answer: where its pictures are, whether it may link to files, and whether its record has all fields."""
+
+    pictures: PicturePlace = "both"
+    has_links: bool = False
+    has_whole_record: bool = False
+
+    @classmethod
+    def of(cls, context: Context, options: ServerOptions) -> Self:
+        """Return the options of a call's answer."""
+        has_links = "files" in options.groups and context.session.protocol_version >= _LINKS_VERSION
+        return cls(options.pictures, has_links, wants_whole_record(context))
+
+
+def wants_whole_record(context: Context) -> bool:
+    """Return whether the client of a call asks for all fields."""
+    request = context.request_context
+    return request is not None and (request.meta or {}).get(RECORD_META) == "whole"
