@@ -48,9 +48,11 @@ _FILE = Path(__file__).parent / "tools" / "descriptions.md"
 #: Texts for models by the names of their tools; ``instructions``, ``files``, ``groups`` and ``idle`` belong to the server.
 TEXTS = {name: f"{_WRAP.sub(' ', text)}\n" for name, text in _SECTION.findall(_FILE.read_text(encoding="utf-8"))}
 _MINUTE = 60.0
-_ICON = "data:image/svg+xml," + quote(
-    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><rect width='16' height='16' rx='3' fill='#1f6feb'/>"
-    "<path d='M3 5l3 3-3 3M8 11h5' fill='none' stroke='#fff' stroke-width='1.5'/></svg>"
+#: The icon of all tools; the server has none, since each answer would repeat it.
+_ICON = Icon(
+    src="data:image/svg+xml,"
+    + quote("<svg xmlns='http://www.w3.org/2000/svg'><path d='M2 4l4 4-4 4M8 12h6' stroke='#18f'/></svg>"),
+    mime_type="image/svg+xml",
 )
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
@@ -92,7 +94,6 @@ def make_server(
         "kernelexec",
         instructions=_write_instructions(executor.config, options),
         version=importlib.metadata.version("kernelexec"),
-        icons=[Icon(src=_ICON, mime_type="image/svg+xml", sizes=["any"])],
         middleware=[VisibleText(executor.mask), ArgumentReader(), callers, CallLogger()],
         auth=auth,
         strict_input_validation=True,
@@ -105,7 +106,7 @@ def make_server(
     for name in options.tools:  # each tool is a method of that name
         function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
         description = TEXTS[name] + (idle_note if name in _CREATES else "")
-        texts: dict[str, Any] = {"title": name.replace("_", " ").capitalize(), "description": description}
+        texts: dict[str, Any] = {"icons": [_ICON], "title": name.replace("_", " ").capitalize(), "description": description}
         schema: dict[str, Any] = {"output_schema": _SCHEMAS[name]} if name in _SCHEMAS else {}
         tool = FunctionTool.from_function(function, annotations=_HINTS.get(name, _RUNS), **texts, **schema)
         server.add_tool(tool)
