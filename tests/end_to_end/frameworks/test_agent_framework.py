@@ -13,7 +13,6 @@ from agent_framework import Agent, BaseChatClient, ChatResponse, Content, Functi
 
 from kernelexec import Executor
 from kernelexec.adapters.agent_framework import SessionProvider, session_tools
-from tests.support.engine import IMAGE, needs_engine
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("collect_garbage")]  # the framework's own
 
@@ -58,9 +57,8 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
         yield opened
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=needs_engine)])
-def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -> None:
-    with Executor(kind, workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
+def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
         tools = session_tools(executor.session())
         client = Scripted(
             "x = 41", "import matplotlib.pyplot as plt\nplt.plot([x, 1]);", "import time; time.sleep(60)", "x + 1"

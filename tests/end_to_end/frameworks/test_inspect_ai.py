@@ -54,8 +54,7 @@ def test_the_self_check_passes(tmp_path: Path) -> None:
     assert failures(outcomes) == {}
 
 
-@pytest.mark.parametrize("config", KINDS)
-def test_an_evaluation_runs_commands_and_cells(tmp_path: Path, config: KernelSandboxConfig) -> None:
+def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
     figure = "import matplotlib.pyplot as plt\nplt.plot([1, 2]);"
     outputs = [
         ModelOutput.for_tool_call("mockllm/model", "bash", {"command": "cat numbers.txt; echo problem >&2"}),
@@ -71,7 +70,7 @@ def test_an_evaluation_runs_commands_and_cells(tmp_path: Path, config: KernelSan
         dataset=[Sample("Add the numbers.", target="42", files={"numbers.txt": "20\n22\n"})],
         solver=[use_tools(bash(timeout=30), python_session(timeout=8)), generate()],
         scorer=includes(),
-        sandbox=SandboxEnvironmentSpec("kernelexec", config),
+        sandbox=SandboxEnvironmentSpec("kernelexec", LOCAL),
     )
     model = get_model("mockllm/model", custom_outputs=outputs)
     log = evaluate(task, model=model, log_dir=str(tmp_path), display="none", log_format="json")[0]

@@ -15,7 +15,6 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 
 from kernelexec import Executor
 from kernelexec.adapters.openai_agents import SessionShell, session_tools
-from tests.support.engine import IMAGE, needs_engine
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("collect_garbage")]  # the framework's own
 
@@ -71,9 +70,8 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
         yield opened
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=needs_engine)])
-def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -> None:
-    with Executor(kind, workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
+def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
         tools = session_tools(executor.session())
         figure = "import matplotlib.pyplot as plt\nplt.plot([x, 1]);"
         model = Scripted(cell("x = 41"), cell(figure), cell("import time; time.sleep(60)", 1), cell("x + 1"), text("done"))
