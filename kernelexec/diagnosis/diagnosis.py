@@ -14,7 +14,9 @@ from kernelexec.diagnosis.explanations import (
     MESSAGES,
     MISSING_MODULE,
     MISSING_PROGRAM,
+    NO_INDEX,
     NO_NETWORK,
+    NO_PACKAGE,
     OFFLINE,
     PACKAGES,
     READ_STDERR,
@@ -69,7 +71,7 @@ def diagnose(
         diagnosis = _make_diagnosis("timeout", message, Explanation(message, (TIMEOUT_HINT,), retryable=True))
     elif interrupted == "request":
         diagnosis = _make_diagnosis("interrupted", "The cell was interrupted on request.", Explanation(retryable=True))
-    elif error is None or _is_script(error):
+    elif error is None or _is_script(error) or (not networked and _is_failed_installation(error, all_outputs)):
         return _explain_command(exit_code, all_outputs, networked=networked)
     else:
         diagnosis = _explain_exception(error, cell, networked=networked)
@@ -152,6 +154,8 @@ def _explain_missing_submodule(kind: str, message: str, module: str, *, is_packa
 def _explain_command(exit_code: int | None, outputs: tuple[Output, ...], *, networked: bool) -> Diagnosis:
     message = f"The command ended with exit code {exit_code}."
     text = "".join(output.text for output in outputs if isinstance(output, Stream))[-_STDERR_CHARS:]
+    if not networked and NO_PACKAGE.search(text):
+        return _make_diagnosis("command", message, NO_INDEX)
     if not networked and OFFLINE.search(text):
         return _make_diagnosis("command", message, NO_NETWORK)
     if missing := MISSING_MODULE.search(text):
@@ -160,6 +164,12 @@ def _explain_command(exit_code: int | None, outputs: tuple[Output, ...], *, netw
     if explanation is COMMANDS[127] and (program := MISSING_PROGRAM.search(text)):
         explanation = replace(explanation, cause=f"There is no program {program[1]}.")
     return _make_diagnosis("command", message, replace(explanation, hints=explanation.hints or (READ_STDERR,)))
+
+
+def _is_failed_installation(error: Error, outputs: tuple[Output, ...]) -> bool:
+    """Return whether the exception only reports that ``%pip`` found no package."""
+    text = "".join(output.text for output in outputs if isinstance(output, Stream))[-_STDERR_CHARS:]
+    return error.ename == "CalledProcessError" and NO_PACKAGE.search(text) is not None
 
 
 def _is_script(error: Error) -> bool:

@@ -141,6 +141,14 @@ NO_NETWORK = Explanation(
     "The session has no network.",
     ("The network is off: use files in the workspace, or open the session with a network.",),
 )
+#: What pip and uv say when they find no package, and the explanation where cells have no network.
+NO_PACKAGE = re.compile(
+    r"No matching distribution found for|Could not find a version that satisfies|No solution found when resolving"
+)
+NO_INDEX = Explanation(
+    "pip has no network here.",
+    ("Install packages with the tool install_packages or with session.install: it may have a network, or takes wheels.",),
+)
 #: Messages of programs and of Python without a network or name resolution.
 OFFLINE = re.compile(
     r"Network is unreachable|[Nn]ame or service not known|Temporary failure in name resolution|[Cc]ould ?n.t resolve host"

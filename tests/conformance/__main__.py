@@ -33,7 +33,8 @@ def main() -> int:
         except Unavailable as exc:
             print(f"conformance: its tools could not be had, so nothing was learnt: {exc}", file=sys.stderr)
             return UNAVAILABLE
-        server = [sys.executable, "-m", "kernelexec", "mcp", "--isolation", "local", "--workspace", str(prefix / "workspaces")]
+        server = [sys.executable, "-m", "kernelexec", "mcp", "--isolation", "local", "--tools", "all", "--workspace"]
+        server.append(str(prefix / "workspaces"))
         with serving(prefix) as running:
             findings = inspect(prefix, env, server, running.url)
             more, passed = run_scenarios(prefix, env, running.url)

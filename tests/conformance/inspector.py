@@ -8,7 +8,7 @@ from pathlib import Path
 
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 ERAS = ("legacy", "modern")
-TOOLS = 20
+TOOLS = 21
 _ASKING = 120.0
 
 

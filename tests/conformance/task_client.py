@@ -42,7 +42,7 @@ asyncio.run(main())
 
 def speak_of_tasks(python: Path, server: list[str], url: str) -> list[str]:
     """What went wrong with a server by its command, and with one by its address."""
-    expected = ["working", "['text', 'image'] ok", "7", "cancelled", "42"]
+    expected = ["working", "['text', 'image', 'resource_link'] ok", "7", "cancelled", "42"]
     actual = []
     for transport, words in {"stdio": server, "HTTP": [url]}.items():
         done = subprocess.run([str(python), "-c", _WORK, *words], capture_output=True, text=True, check=False, timeout=_ASKING)

@@ -335,6 +335,18 @@ def test_a_module_without_such_a_part_is_not_called_missing(evalue: str, cause: 
         assert "another version" not in reported[0].hints[0]
 
 
+@pytest.mark.parametrize("error", [None, Error("CalledProcessError", "Command 'pip install x' returned 1", ())])
+def test_pip_without_a_network_names_the_installation_of_packages(error: Error | None) -> None:
+    output = Stream("stderr", "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n")
+    outputs: list[Output] = [output] if error is None else [output, error]
+    actual = diagnose("error", 1, None, None, outputs, networked=False)
+    assert actual is not None
+    assert "install_packages" in actual.hints[0]
+    networked = diagnose("error", 1, None, None, outputs, networked=True)
+    assert networked is not None
+    assert "install_packages" not in "".join(networked.hints)
+
+
 OFFLINE = [
     error("gaierror", "[Errno -3] Temporary failure in name resolution"),
     error("URLError", "<urlopen error [Errno 101] Network is unreachable>"),
