@@ -205,9 +205,13 @@ class MemoryHigh:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosing:
-    """A session is about to end: no further cell starts, and the running one is ended."""
+    """A session is about to end: no further cell starts, and the running one is ended.
+
+    ``names`` are the first variables of its Python kernel; a later session of this name says that they are gone.
+    """
 
     session: str
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

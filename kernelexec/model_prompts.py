@@ -72,7 +72,11 @@ def write_guidance(context: PromptContext, *, requirements: bool = False) -> str
 def write_debug_prompt(code: str, result: ExecutionResult) -> str:
     """Return a prompt to fix a failed cell: the code, its output, the known cause, and five steps."""
     facts = list(_diagnosis_lines(result.diagnosis)) if result.diagnosis is not None else []
-    state = {"kept": "All variables are kept.", "lost": "The kernel was replaced: variables and imports are gone."}
+    state = {
+        "kept": "All variables are kept.",
+        "new": "The kernel is new: variables and imports of an earlier session are not there.",
+        "lost": "The kernel was replaced: variables and imports are gone.",
+    }
     sections = [
         "This cell failed. Find the cause, and fix it.",
         _quote("Code", code, _CODE_BYTES, "python" if result.language == "python" else result.language),

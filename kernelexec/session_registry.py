@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import os
+import re
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -23,12 +27,53 @@ from kernelexec.provisioning import ForkServers, platform
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
+from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.session_resources import SessionResources
 from kernelexec.workspace import FileWatcher
 
 logger = logging.getLogger("kernelexec")
+_FORMER_MAX = 1000
+_NUMBER = re.compile(r"[0-9]+")
+_SIMILAR = 0.8
+
+
+class FormerSessions:
+    """The newest ended sessions of an executor, which callers may take for new ones: by their name or their workspace."""
+
+    def __init__(self) -> None:
+        self._ended: OrderedDict[str, tuple[FormerSession, Path]] = OrderedDict()
+
+    def add(self, session: AsyncSession) -> None:
+        """Remember a session that has ended, if it ran a cell."""
+        if (former := session.describe_end()) is not None:
+            self._ended[session.name] = former, session.workspace
+            self._ended.move_to_end(session.name)
+            if len(self._ended) > _FORMER_MAX:
+                self._ended.popitem(last=False)
+
+    def find(self, name: str, resources: SessionResources, sessions: Iterable[AsyncSession]) -> FormerSession | None:
+        """Return the session, ended or open, that a caller may take for the new one; the surest reason first."""
+        if (ended := self._ended.get(name)) is not None:
+            return ended[0]
+        if resources.journal is not None and resources.journal.owner_was_closed:
+            names = resources.journal.owner_names
+            reason = "the session of this name before, of an earlier executor, was closed"
+            return FormerSession(reason, "closed", names, len(names))
+        used = {session.name: session.workspace for session in sessions if session.has_run}
+        used |= {other: workspace for other, (_, workspace) in self._ended.items()}
+        if resources.workspace.path in used.values():
+            return FormerSession("another session works, or has worked, in this workspace, and its variables are its own")
+        if any(_is_similar(name, other) for other in used):
+            return FormerSession("no session of this name was open before, but one of a similar name is, or was")
+        return None
+
+
+def _is_similar(name: str, other: str) -> bool:
+    """Return whether a name may be another one with a mistake; numbered names are none."""
+    plain, other_plain = _NUMBER.sub("", name.casefold()), _NUMBER.sub("", other.casefold())
+    return plain != other_plain and bool(difflib.get_close_matches(plain, [other_plain], cutoff=_SIMILAR))
 
 
 class SessionRegistry:
@@ -43,6 +88,7 @@ class SessionRegistry:
         approver: Approver | None = None,
     ) -> None:
         self.sessions: dict[str, AsyncSession] = {}
+        self._former = FormerSessions()
         self._config = config
         self._directories = directories
         self._hooks = tuple(hooks)
@@ -107,7 +153,8 @@ class SessionRegistry:
             resources = await anyio.to_thread.run_sync(create)
             scope.check_open()
             if not created.cancelled():
-                created.set_result(self._start_session(name, resources, scope, self._config, warm_kernel(slot, reason)))
+                warm, former = warm_kernel(slot, reason), self._former.find(name, resources, self.sessions.values())
+                created.set_result(self._start_session(name, resources, scope, self._config, warm, former))
                 resources = slot = None
         except Exception as exc:  # noqa: BLE001 - raised in the caller
             failure = KernelStartFailed(f"Session {name!r} cannot be opened: {exc}.") if isinstance(exc, OSError) else exc
@@ -169,7 +216,13 @@ class SessionRegistry:
             raise Refused(f"A session {name!r} is open already: close it first, or take another name.")
 
     def _start_session(
-        self, name: str, resources: SessionResources, scope: TaskScope, config: Config, warm: WarmKernel = NO_WARM_KERNEL
+        self,
+        name: str,
+        resources: SessionResources,
+        scope: TaskScope,
+        config: Config,
+        warm: WarmKernel = NO_WARM_KERNEL,
+        former: FormerSession | None = None,
     ) -> AsyncSession:
         """Start a session in the executor's task scope; raise ``Refused`` if another session has the name."""
         self._check_name_is_free(name)
@@ -189,6 +242,7 @@ class SessionRegistry:
             on_close=self._remove,
             notes=resources.notes,
             changes=resources.changes,
+            former=former,
         )
         self.sessions[name] = session
         scope.tasks.start_soon(session.scope.run)
@@ -197,3 +251,4 @@ class SessionRegistry:
     def _remove(self, session: AsyncSession) -> None:
         if self.sessions.get(session.name) is session:
             del self.sessions[session.name]
+            self._former.add(session)

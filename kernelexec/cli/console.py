@@ -145,7 +145,7 @@ def remarks(result: ExecutionResult) -> list[str]:
         lines.append(f"ended by {result.interrupted} ({result.ended_by}); state {result.state}")
     elif result.state == "lost":
         lines.append(f"the kernel is gone ({result.cause}); state lost")
-    if result.lost_names:
+    if result.lost_names and result.state == "lost":
         lines.append(f"lost: {', '.join(result.lost_names)}")
     if result.truncated:
         lines.append(f"output truncated: {result.total_bytes} bytes in total")

@@ -213,7 +213,7 @@ class _FileRun:
                     source, language=language, timeout=self.timeout, on_output=self.console.show_output
                 )
                 self.document.record(number, result)
-                if number == 0 and result.state == "kept":
+                if number == 0 and result.state in ("kept", "new"):
                     self.document.set_language_info(await session.read_language_info(language))
                 self.write(f" after cell {number + 1}")
                 advance()

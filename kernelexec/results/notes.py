@@ -22,6 +22,8 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
         names = ", ".join(result.lost_names[:JOINED_MAX])
         names_text = f": {names} are gone" if names else ""
         notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
+    elif result.state == "new":
+        notes.append("state new. Import and define again what you need; files are still there.")
     if result.interrupted == "timeout":
         notes.append(f"Timeout: it was ended at its limit; give a larger timeout if it needs more time{timeout_advice}.")
     if result.diagnosis is not None and result.status == "error":

@@ -13,9 +13,10 @@ from kernelexec.results.outputs import Audio, Error, Image, Output, best_image, 
 
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
-State = Literal["kept", "lost", "unknown"]
+#: ``new``: the first result of a kernel that a caller may take for an earlier one, whose variables are gone.
+State = Literal["kept", "new", "lost", "unknown"]
 Interrupted = Literal["timeout", "request"]
-Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled"]
+Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled", "closed"]
 #: The steps of the escalation that ends a cell, gentlest first.
 InterruptStep = Literal["interrupt", "signal", "cancel", "command", "kill"]
 

@@ -53,6 +53,7 @@ from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.snapshots import VariableSnapshots
 from kernelexec.session.features.statistics_hook import StatisticsHook
 from kernelexec.session.kernels.languages import LanguageKernels
+from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
@@ -64,6 +65,8 @@ logger = logging.getLogger("kernelexec")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _files_lock = threading.Lock()
+#: The names of variables that an ending session reports.
+_NAMES_MAX = 100
 
 
 def _delegate(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[AsyncSession, _P], _R]:
@@ -96,6 +99,7 @@ class AsyncSession:
         on_close: Callable[[AsyncSession], None],
         notes: Sequence[str] = (),
         changes: FileChanges | None = None,
+        former: FormerSession | None = None,
     ) -> None:
         self.name = name
         self.replay: Replay | None = None
@@ -122,6 +126,7 @@ class AsyncSession:
         self._supervisor = kernels.python
         self._supervisor.use_warm(warm_kernel)
         self._supervisor.notes += notes
+        self._supervisor.former = former
         approval = CellApproval(name, config, validators, approver, backend.secrets)
         self._result_cache = open_result_cache(config, backend, workspace.path)
         self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))
@@ -221,6 +226,20 @@ class AsyncSession:
         """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
         kernel = self._supervisor.kernel
         return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
+
+    def describe_end(self) -> FormerSession | None:
+        """Return what was there, for the first result of a later session of this name; None if no cell ran."""
+        lost_state = self._supervisor.lost_state
+        if not self._supervisor.has_run or lost_state is None:
+            return None
+        how = "was closed" if lost_state.cause == "closed" else f"has ended ({lost_state.cause})"
+        reason = f"the session of this name before {how}"
+        return FormerSession(reason, lost_state.cause, lost_state.names, lost_state.name_count)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its Python kernel has run a cell."""
+        return self._supervisor.has_run
 
     @property
     def start_notes(self) -> tuple[str, ...]:
@@ -329,6 +348,8 @@ class AsyncSession:
                     self._requests.adopt(run)
                 return
             self._dispatch(SessionOpened(self.name, self.workspace, replays))
+            if replays is not None:
+                self._supervisor.former = None  # its state comes back
             await self._supervisor.start_first(
                 previous_lost=replays is None and self._ledger is not None and self._ledger.owner_was_killed
             )
@@ -473,7 +494,8 @@ class AsyncSession:
 
     async def _stop(self) -> None:
         """End all runs, in the session's task."""
-        self._dispatch(SessionClosing(self.name))
+        names = map(self.mask, self.names[:_NAMES_MAX] if self.has_run else ())
+        self._dispatch(SessionClosing(self.name, tuple(names)))
         self._notebook_writer.stop()
         self._culling.stop()
         self._queue.abort_waiting()

@@ -48,6 +48,9 @@ class Journal:
         self.failure: str | None = None
         self.owner_was_killed = False
         """Whether its owner before was killed, so that the session and the state of its cells are lost."""
+        self.owner_was_closed = False
+        """Whether a session of this name ran cells before, and was closed; its variables were ``owner_names``."""
+        self.owner_names: tuple[str, ...] = ()
         self._name = path
         self._limit = max(1, limit_bytes // PARTS)
         self._fd: int | None = None
@@ -129,6 +132,8 @@ class Journal:
                     self._repair(fd)
                     life, has_cells = _newest(fd)
                     self.owner_was_killed = has_cells and life not in _ENDS
+                    if life in _ENDS:
+                        self.owner_was_closed, self.owner_names = _read_end(fd)
                     return
                 os.close(fd)
         except OSError as exc:
@@ -224,6 +229,19 @@ def _lock(fd: int, path: Path) -> bool:
             time.sleep(_PAUSE)  # in a thread: a lock cannot be waited for with a bound
         except OSError:  # a file system without locks
             return True
+
+
+def _read_end(fd: int) -> tuple[bool, tuple[str, ...]]:
+    """Return whether there are records of cells near the end, and the variables of the last session that was closed."""
+    tail = os.pread(fd, _TAIL_BYTES, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
+    has_cells, names = False, list[object]()
+    for raw in tail.splitlines():
+        with suppress(ValueError, AttributeError):
+            fields = json.loads(raw)
+            has_cells |= fields.get("event") in _CELLS
+            if fields.get("event") == "closing":
+                names = value if isinstance(value := fields.get("names"), list) else []
+    return has_cells, tuple(name for name in names if isinstance(name, str))
 
 
 def _newest(fd: int) -> tuple[str | None, bool]:

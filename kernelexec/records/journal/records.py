@@ -63,22 +63,26 @@ def _of_cell(event: events.CellEvent) -> dict[str, Any]:
             return {**fields, "why": " ".join(event.result.notes), **_request(event.request_id, event.cell)}
 
 
+def _of_beginning(event: events.SessionOpened | events.SessionAdopted) -> dict[str, Any]:
+    fields = {"owner_pid": os.getpid(), "workspace": str(event.workspace)}
+    if isinstance(event, events.SessionAdopted):
+        return {"event": "adopted", **fields, "kernel_epoch": event.kernel_epoch}
+    return {"event": "opened", **fields} | ({} if event.replays is None else {"replays": event.replays})
+
+
 def _of_session(event: events.SessionEvent) -> dict[str, Any]:
     match event:
-        case events.SessionOpened():
-            fields = {"event": "opened", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
-            return fields if event.replays is None else {**fields, "replays": event.replays}
-        case events.SessionAdopted():
-            fields = {"event": "adopted", "owner_pid": os.getpid(), "workspace": str(event.workspace)}
-            return {**fields, "kernel_epoch": event.kernel_epoch}
+        case events.SessionOpened() | events.SessionAdopted():
+            return _of_beginning(event)
         case events.SessionReplayed():
             return {"event": "replayed", **event.replay.to_dict(), **event.past.to_metadata()}
         case events.SnapshotTaken():
             return {"event": "snapshot", "snapshot": event.snapshot.to_dict()}
         case events.TestsRun():
             return {"event": "tested", "report": event.report.to_dict()}
-        case events.SessionClosing() | events.SessionClosed():
-            return {"event": "closing" if isinstance(event, events.SessionClosing) else "closed"}
+    if not isinstance(event, events.SessionClosing):
+        return {"event": "closed"}
+    return {"event": "closing", "names": list(event.names)} if event.names else {"event": "closing"}
 
 
 def line(fields: dict[str, Any]) -> bytes:

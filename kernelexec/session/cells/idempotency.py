@@ -115,7 +115,7 @@ def refresh_state(result: ExecutionResult, supervisor: KernelSupervisor) -> Exec
 
 def mark_state_lost(result: ExecutionResult) -> ExecutionResult:
     """Return the result of a cell whose kernel has ended since, with the state ``lost``."""
-    if result.state != "kept":
+    if result.state not in ("kept", "new"):
         return result
     note = "The cell ran in a kernel that has ended since: its variables are lost, unless it was replayed here."
     note += " A new request_id runs it again."

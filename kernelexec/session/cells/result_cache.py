@@ -100,7 +100,7 @@ class CellResultCache:
         if isinstance(run.cell, CodeCell):
             self._checker.record_cell(run.cell.source, ok=result.ok)
         self._extend_chain(run, result.status)
-        is_whole = result.ok and result.state == "kept" and not (result.interrupted or result.truncated or result.late)
+        is_whole = result.ok and result.state in ("kept", "new") and not (result.interrupted or result.truncated or result.late)
         is_pure = not result.files and result.output_ref is None and kernel.variable_names.known == self._names_before
         if self._key is not None and is_whole and is_pure and not _ADDRESS.search(result.text):
             await anyio.to_thread.run_sync(self._store.put, self._key, _strip_run_fields(result))
@@ -137,7 +137,8 @@ def _strip_run_fields(result: ExecutionResult) -> ExecutionResult:
     outputs = tuple(
         replace(output, execution_count=None) if isinstance(output, ExecuteResult) else output for output in result.outputs
     )
-    return replace(result, outputs=outputs, execution_count=None, notes=(), timing=Timing(), execution_id="", session="")
+    result = replace(result, outputs=outputs, execution_count=None, notes=(), timing=Timing(), execution_id="", session="")
+    return replace(result, state="kept", cause=None, lost_names=())
 
 
 def _collect_settings(config: Config, backend: Backend) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ from kernelexec.session.cells.result_builder import build_result, build_unknown_
 from kernelexec.session.cells.result_cache import FROM_CACHE_NOTE, CellResultCache
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
-from kernelexec.session.kernels.verdict import LostState, Verdict, report_lost_state
+from kernelexec.session.kernels.verdict import FormerSession, LostState, Verdict, report_lost_state, report_new_state
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
@@ -72,11 +72,12 @@ class CellRunner:
         if run.startup_scope.cancelled_caught:
             return "Cancelled while its kernel started."
         lost_state = None if run.internal else supervisor.take_lost_state()
+        former = None if run.internal else supervisor.take_former()
         result_cache = self.result_cache if supervisor is self.kernels.python else None
         if result_cache is not None and not run.in_flight:
             cached_result = await result_cache.find(run, supervisor.epoch, kernel)
             if cached_result is not None and lost_state is None:
-                return await self._return_cached_result(result_cache, run, supervisor, cached_result)
+                return await self._return_cached_result(result_cache, run, supervisor, cached_result, former)
 
         execution = await self._send(run, supervisor, kernel)
         if not isinstance(execution, Execution):
@@ -92,7 +93,7 @@ class CellRunner:
 
         if not run.internal and self.changes.is_slow:
             await run_in_thread(self.changes.gather)
-        result = self._build_result(run, supervisor, kernel, verdict, lost_state)
+        result = self._build_result(run, supervisor, kernel, verdict, lost_state, former)
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
         return mask_result(result, self.secrets)
@@ -130,8 +131,15 @@ class CellRunner:
         return run.execution
 
     def _build_result(
-        self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel, verdict: Verdict, lost_state: LostState | None
+        self,
+        run: CellRun,
+        supervisor: KernelSupervisor,
+        kernel: Kernel,
+        verdict: Verdict,
+        lost_state: LostState | None,
+        former: FormerSession | None,
     ) -> ExecutionResult:
+        report_new_state(verdict, None if lost_state is not None else former)
         report_lost_state(verdict, lost_state, supervisor.epoch)
         verdict.notes[:0] = run.notes
         if kernel.remark is not None and not run.internal:
@@ -142,7 +150,12 @@ class CellRunner:
         return build_result(run, verdict, session=self.session, epoch=supervisor.epoch, files=files, networked=networked)
 
     async def _return_cached_result(
-        self, result_cache: CellResultCache, run: CellRun, supervisor: KernelSupervisor, cached_result: ExecutionResult
+        self,
+        result_cache: CellResultCache,
+        run: CellRun,
+        supervisor: KernelSupervisor,
+        cached_result: ExecutionResult,
+        former: FormerSession | None,
     ) -> ExecutionResult | str:
         """Return a stored result as the result of a run, and report it to the hooks; the cell does not run."""
         await self._announce(run, supervisor)
@@ -152,15 +165,21 @@ class CellRunner:
         run.collector = self._make_collector(run, self._make_collector_factory())
         feed_result(run.collector, cached_result)
         result_cache.record_hit(run)
-        return replace(
+        verdict = Verdict(state="kept", notes=[FROM_CACHE_NOTE, *run.notes])
+        report_new_state(verdict, former)
+        result = replace(
             cached_result,
             execution_id=run.execution_id,
             session=self.session,
             kernel_epoch=supervisor.epoch,
-            notes=(FROM_CACHE_NOTE, *run.notes),
+            state=verdict.state,
+            cause=verdict.cause,
+            lost_names=verdict.lost_names,
+            notes=tuple(verdict.notes),
             timing=run.timestamps.timing(),
             cached=True,
         )
+        return mask_result(result, self.secrets)
 
     def _make_collector_factory(self) -> Callable[..., Collector]:
         """Return the constructor of the two collectors of a cell, which share the masking of secrets."""

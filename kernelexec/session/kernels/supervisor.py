@@ -18,7 +18,14 @@ from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.results import Cause, MemoryUse
 from kernelexec.session.kernels.escalation import escalate
-from kernelexec.session.kernels.verdict import LOST_WITH_OWNER, LostState, Verdict, add_memory_notes, memory_limit_text
+from kernelexec.session.kernels.verdict import (
+    LOST_WITH_OWNER,
+    FormerSession,
+    LostState,
+    Verdict,
+    add_memory_notes,
+    memory_limit_text,
+)
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 
@@ -45,6 +52,10 @@ class KernelSupervisor:
         self.epoch = 0
         self.lost_state: LostState | None = None
         """The lost state that no result has reported."""
+        self.former: FormerSession | None = None
+        """The earlier session that the next result tells from this one."""
+        self.has_run = False
+        """Whether a kernel has run a cell."""
         self.notes: list[str] = []
         """Notes for the next result."""
         self.start_notes: tuple[str, ...] = ()
@@ -133,6 +144,11 @@ class KernelSupervisor:
         lost_state, self.lost_state = self.lost_state, None
         return lost_state
 
+    def take_former(self) -> FormerSession | None:
+        """Return the earlier session that no result has told from this one."""
+        former, self.former = self.former, None
+        return former
+
     async def take_over(self, handover: Handover) -> Kernel | None:
         """Use an orphaned kernel as the first kernel; return None, and report the lost state, if that fails."""
         self._check_open()
@@ -178,7 +194,7 @@ class KernelSupervisor:
         return verdict
 
     def _take_notes(self, kernel: Kernel) -> list[str]:
-        notes, self.notes = self.notes, []
+        notes, self.notes, self.has_run = self.notes, [], True
         if not self._has_sent_notices:
             self._has_sent_notices = True
             self.start_notes = (
@@ -279,6 +295,8 @@ class KernelSupervisor:
         if kernel is not None:
             self._kill_cause = "request" if kernel.death is None else self._kill_cause
             kernel.on_death = None
+            names, count = tuple(sorted(kernel.variable_names.known)), kernel.variable_names.count
+            self.lost_state = LostState("closed", 0, names, count, is_reported=False)
             await kernel.stop(patience)
         await self._reuse_slot.close()
 

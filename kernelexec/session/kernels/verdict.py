@@ -43,13 +43,39 @@ class LostState:
 
     def __str__(self) -> str:
         """Return the first names, and the number of further names."""
-        listed = self.names[:_LISTED]
-        more = self.name_count - len(listed)
-        return ", ".join(listed) + f" and {more} more" * (more > 0)
+        return _list_names(self.names, self.name_count)
+
+
+def _list_names(names: tuple[str, ...], count: int) -> str:
+    listed = names[:_LISTED]
+    more = count - len(listed)
+    return ", ".join(listed) + f" and {more} more" * (more > 0)
 
 
 #: The lost state of a kernel that was killed with its owner; its names are unknown.
 LOST_WITH_OWNER = LostState("killed", 137, (), 0, is_reported=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FormerSession:
+    """An ended session that a caller may take for a new one: the first result of the new one says so.
+
+    ``reason`` begins a sentence after a colon; ``names`` are the variables that are gone, where they are known.
+    """
+
+    reason: str
+    cause: Cause | None = None
+    names: tuple[str, ...] = ()
+    name_count: int = 0
+
+
+def report_new_state(verdict: Verdict, former: FormerSession | None) -> None:
+    """Report in the first result of a new kernel that it is no earlier one; a loss says more."""
+    if former is None or verdict.state != "kept":
+        return
+    gone = f" Gone: {_list_names(former.names, former.name_count)}." if former.names else ""
+    verdict.notes.insert(0, f"A new kernel: {former.reason}.{gone}")
+    verdict.state, verdict.cause, verdict.lost_names = "new", former.cause, former.names
 
 
 def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int) -> None:
