@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
-if sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - as it is written there
-    del sys.path[0]  # what lies where the code runs is not ours
+with suppress(FileNotFoundError):  # the current directory may be gone
+    if sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - as it is written there
+        del sys.path[0]  # what lies where the code runs is not ours
 
 from kernelexec.cli import main
 

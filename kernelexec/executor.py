@@ -102,6 +102,8 @@ class AsyncExecutor:
                 *context_paths,
             )
             cache.check_directory(self.config.cache.results_directory, writable)
+        if self.config.enabled:
+            _ = self.config.absolute_workspace  # refuses a relative one if the current directory is gone
         self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._adoption_lock = anyio.Lock()
         self._scope: TaskScope | None = None

@@ -35,6 +35,7 @@ from kernelexec.config.types import (
     matching,
     resolve_path,
 )
+from kernelexec.errors import InvalidConfig
 
 
 class ResultCache(FrozenModel):
@@ -504,5 +505,13 @@ class Config(FrozenModel):
 
     @property
     def absolute_workspace(self) -> Path:
-        """Return ``workspace`` as an absolute path."""
-        return self.workspace.expanduser().absolute()
+        """Return ``workspace`` as an absolute path.
+
+        Raises:
+            InvalidConfig: the path is relative, and the current directory is gone.
+        """
+        try:
+            return self.workspace.expanduser().absolute()
+        except OSError as exc:
+            message = f"workspace={str(self.workspace)!r}: the current directory is gone: name an absolute path."
+            raise InvalidConfig(message) from exc

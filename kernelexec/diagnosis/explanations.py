@@ -120,6 +120,7 @@ KERNEL_ENDS: dict[Cause, tuple[str, Explanation]] = {
         Explanation(hints=("The cause is in compiled code: isolate the call.",)),
     ),
     "exited": ("The cell ended the kernel's process.", Explanation(hints=("Remove the call that exits.",))),
+    "closed": ("The session was closed.", Explanation(hints=("Run the cell in a new session.",), retryable=True)),
     "request": ("The cell was interrupted on request and had to be killed.", Explanation(retryable=True)),
     "timeout": (
         "The cell ran over its timeout and obeyed no interrupt.",

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -20,6 +21,7 @@ from kernelexec.kernel.wire.connect import Connector
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, describe_stderr, explain_start_failure
+from kernelexec.workspace.directory import explain_unusable_workspace
 
 #: How long a kernel lives without a renewal; three are sent in that time, so that two may be lost.
 LEASE_SECONDS = 60.0
@@ -151,6 +153,9 @@ class KernelStarter:
     async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
         self._check_wanted()
         process = self._process
+        workspace, user = Path(process.backend.to_host_path(process.backend.cwd)), process.backend.user
+        if (problem := explain_unusable_workspace(workspace, None if user is None else user[0])) is not None:
+            raise KernelStartFailed(problem)
         spec = process.backend.build_spec(process.runtime, process.token, process.installed)
         bootstrap = process.backend.bootstrap()
         env = bootstrap.environ | self._launch_options(secrets, bootstrap.deferred)

@@ -201,6 +201,8 @@ class ReplyMetadata(TypedDict):
     memory: MemoryReport | None
     python_with_module: NotRequired[str | None]
     venv: NotRequired[dict[str, Any] | None]
+    directory: NotRequired[str]
+    """A sentence about the current directory, if it could not be used."""
 
 
 class CommandProcess(TypedDict):
@@ -267,6 +269,7 @@ class InitReport(TypedDict, total=False):
 # Calls of the shell's methods, which travel as the code of an execute_request because they take their turn like cells.
 _SHELL = "get_ipython()"
 _RUN_COMMAND = f"{_SHELL}.run_command("
+_RUN_PROGRAM = f"{_SHELL}.run_argv("
 SERVE_PACKAGES_SOURCE = f"{_SHELL}.serve_packages()"
 _SHELL_CALLS = (
     *(f"{_SHELL}.{name}(" for name in ("run_command", "run_argv", "serve_packages", "save_variables", "load_variables")),
@@ -292,9 +295,14 @@ def is_shell_call(source: object) -> bool:
     return isinstance(source, str) and source.startswith(_SHELL_CALLS)
 
 
+def is_users_cell(source: str) -> bool:
+    """Return whether code is a cell or a command of the user, and no internal request."""
+    return not source.startswith(_SHELL_CALLS) or source.startswith((_RUN_COMMAND, _RUN_PROGRAM))
+
+
 def run_program_source(argv: Sequence[str]) -> str:
     """Return code that runs a program without the session's shell."""
-    return f"{_SHELL}.run_argv({list(argv)!r})"
+    return f"{_RUN_PROGRAM}{list(argv)!r})"
 
 
 def save_variables_source(directory: str, names: Sequence[str] | None, limit_bytes: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,22 @@ class Workspace:
 def missing_workspace_message(path: str | os.PathLike[str]) -> str:
     """Return the message for a removed workspace. It is not created again unasked, because its content is lost."""
     return f"The workspace {path} is gone: make that directory again to go on."
+
+
+def explain_unusable_workspace(path: Path, uid: int | None) -> str | None:
+    """Return why no kernel can start in a workspace; ``uid`` is the kernel's user, if that is not the caller."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return missing_workspace_message(path)
+    except OSError as exc:
+        return f"No kernel can start in the workspace {path}: {exc.strerror}."
+    if not stat.S_ISDIR(status.st_mode):
+        return f"No kernel can start in the workspace {path}: {os.strerror(errno.ENOTDIR)}."
+    is_owners = uid is not None and status.st_uid == uid
+    if (is_owners and not status.st_mode & stat.S_IXUSR) or (uid is None and not os.access(path, os.X_OK)):
+        return f"No kernel can start in the workspace {path}: {os.strerror(errno.EACCES)}."
+    return None
 
 
 def give_to_owner(fd: int, directory: os.stat_result) -> None:

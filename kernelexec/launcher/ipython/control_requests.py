@@ -19,6 +19,7 @@ from ..owner import OwnerLease, OwnerQuestions
 from ..processes import tree
 from ..processes.background_commands import Jobs
 from ..processes.exec_audit import ExecAudit
+from ..processes.working_directory import WorkingDirectory
 from ..protocol import LaunchOptions
 
 _RESUMED_NAMES_MAX = 10_000
@@ -52,6 +53,7 @@ class KernelContext:
     publisher: Publisher
     get_parent: Callable[[str], dict[str, Any]]
     names: NameChanges
+    working_directory: WorkingDirectory
     cell: AsyncCellTask = field(default_factory=AsyncCellTask)
 
     def send_to_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
@@ -115,6 +117,7 @@ class ControlRequests:
             else:
                 os.environ[name] = value
         self._context.shell.programs.set_home()
+        self._context.working_directory.move_to(content["cwd"])
         return {"status": "ok"}
 
     def _list_variables(self, content: dict[str, Any]) -> dict[str, Any]:

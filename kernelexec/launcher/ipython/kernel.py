@@ -23,7 +23,17 @@ from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
 from ..owner import OwnerLease, notify_ready
 from ..processes import tree
-from ..protocol import MEMORY, METADATA_KEY, OWNER_USERNAME, LaunchOptions, MemoryReport, ReplyMetadata, is_shell_call
+from ..processes.working_directory import WorkingDirectory
+from ..protocol import (
+    MEMORY,
+    METADATA_KEY,
+    OWNER_USERNAME,
+    LaunchOptions,
+    MemoryReport,
+    ReplyMetadata,
+    is_shell_call,
+    is_users_cell,
+)
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
 from .figures import Figures
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
@@ -67,6 +77,7 @@ class LauncherKernel(IPythonKernel):
             publisher=self._publisher,
             get_parent=self.get_parent,
             names=NameChanges(self.shell),
+            working_directory=WorkingDirectory(),
         )
         self._control = ControlRequests(self._context)
         self._figures = Figures(self.shell)
@@ -78,6 +89,7 @@ class LauncherKernel(IPythonKernel):
         give_own_pipes([stream.captured_fd for stream in self._own_streams[:2] if stream.captured_fd], self._publisher.pipes)
         self._cpu_before = 0.0
         self._new_venv: dict[str, Any] | None = None
+        self._directory_note: str | None = None
 
     def start(self) -> None:
         """Serve, and report readiness once the loop runs."""
@@ -133,6 +145,7 @@ class LauncherKernel(IPythonKernel):
             with allow_interrupts():
                 if self.shell.programs.is_pending:
                     self._new_venv = self.shell.programs.activate()
+                self._directory_note = self._context.working_directory.check() if is_users_cell(code) else None
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             ignore_interrupts()
@@ -211,6 +224,8 @@ class LauncherKernel(IPythonKernel):
         }
         if (self.shell.shown_error or {}).get("ename") == "ModuleNotFoundError":
             entry["python_with_module"] = find_python_with(str(getattr(getattr(sys, "last_value", None), "name", "")))
+        if self._directory_note is not None:
+            entry["directory"], self._directory_note = self._directory_note, None
         if self._new_venv is not None:
             entry["venv"], self._new_venv = self._new_venv, None
         metadata[METADATA_KEY] = entry

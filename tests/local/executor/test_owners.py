@@ -142,12 +142,12 @@ def test_state_that_ended_with_its_owner_is_called_lost_once(tmp_path: Path, las
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), last], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     with Executor("local", workspace=tmp_path) as executor:
-        for name in ("idle", "ended", "new"):
-            assert executor.session(name).execute("1").state == "kept"
+        states = {name: executor.session(name).execute("1").state for name in ("idle", "ended", "new")}
+        assert states == {"idle": "kept", "ended": "new", "new": "kept"}
         session = executor.session("ran")
         first, second = session.execute("'x' in globals()"), session.execute("1")
         assert (first.text, first.state, first.cause) == ("False\n", "lost", "killed")
         assert "the one before ended (killed)" in first.notes[0]
         assert (second.state, second.notes) == ("kept", ())
     with Executor("local", workspace=tmp_path) as executor:
-        assert executor.session("ran").execute("1").state == "kept"
+        assert executor.session("ran").execute("1").state == "new"

@@ -81,7 +81,7 @@ def test_a_session_that_never_ran_a_cell_is_no_earlier_one(executor: Executor) -
 
 
 def test_a_culled_session_that_is_closed_says_that_it_was_culled(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={"capacity": {"idle_seconds": 0.2}}) as executor:
+    with Executor("local", workspace=tmp_path, config={"capacity": {"idle_seconds": 3.0}}) as executor:
         session = executor.session("s")
         session.execute("x = 1")
         while session.connection_file is not None:

@@ -1,0 +1,64 @@
+"""The directory in which cells and commands run, while programs delete it, replace it or close it to the kernel."""
+
+from __future__ import annotations
+
+import os
+
+from .shell_session import kernel_directory
+
+
+class WorkingDirectory:
+    """The kernel's directory at its start, the workspace: cells go on there when the current one cannot be used."""
+
+    def __init__(self) -> None:
+        self._workspace: str | None = None
+        self._inode: tuple[int, int] | None = None
+        self._reported: str | None = None
+        if (directory := kernel_directory()) is not None:
+            self.move_to(directory)
+
+    def move_to(self, workspace: str) -> None:
+        """Take another directory, which is the current one, as the workspace."""
+        self._workspace, self._inode = workspace, _read_inode()
+
+    def check(self) -> str | None:
+        """Change to the workspace if the current directory cannot be used; return a sentence for the user if that is new."""
+        problem = _find_problem()
+        message = None if problem is None else self._go_on(problem)
+        is_new, self._reported = message != self._reported, message
+        return message if is_new else None
+
+    def _go_on(self, problem: str) -> str | None:
+        workspace = self._workspace
+        if workspace is None:
+            return f"The current directory {problem}."
+        try:
+            os.chdir(workspace)
+        except OSError as exc:
+            reason = exc.strerror
+        else:
+            if (problem_there := _find_problem()) is None:
+                more = "" if _read_inode() == self._inode else ", a new directory: restart the session to write there"
+                return f"The current directory {problem}: cells and commands go on in {workspace}{more}."
+            reason = f"it {problem_there}"
+        return (
+            f"The workspace {workspace} cannot be used ({reason}): cells and commands find no files there. Make the directory"
+            " again or accessible, and restart the session."
+        )
+
+
+def _read_inode() -> tuple[int, int] | None:
+    try:
+        status = os.stat(".")  # noqa: PTH116 - as it is
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _find_problem() -> str | None:
+    """Return why the current directory cannot be used; None if it can."""
+    try:
+        os.getcwd()  # noqa: PTH109 - before each cell
+    except OSError:
+        return "was deleted"
+    return None if os.access(".", os.X_OK) else "cannot be entered"
