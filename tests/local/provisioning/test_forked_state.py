@@ -26,7 +26,7 @@ def describe_state():
         return f"{type(value).__name__} of {len(value)}" if isinstance(value, sizes) else None
     state = {}
     for name, module in sorted(sys.modules.items()):
-        if module is None or name.startswith(("launcher", "__main__")):
+        if module is None or name.startswith(("launcher", "__main__", "__mp_main__")):
             continue
         for key, value in list(vars(module).items()):
             members = list(vars(value).items()) if isinstance(value, type) and value.__module__ == name else ()
@@ -58,6 +58,7 @@ DIFFERENT = (
     *("_ctypes.", "ctypes.", "tokenize.", "lib2to3.pgen2.tokenize.", "posix.", "os.", "nt.", "threading."),
     *("fnmatch._compile_pattern", "re._", "sys.", "logging._startTime", "tempfile.", "zmq.", "jupyter_core.", "abc."),
     *(
+        "multiprocessing.util.MAXFD",
         "linecache.",
         "inspect.modulesbyfile",
         "importlib.metadata.FastPath",
