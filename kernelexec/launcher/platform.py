@@ -197,6 +197,11 @@ def prctl(option: int, *arguments: Any) -> None:
     _check(_libc().prctl(option, *arguments, *[0] * (4 - len(arguments))))
 
 
+def unshare(namespaces: int) -> None:
+    """Move this thread to new namespaces by ``unshare(2)``; raise OSError if it may not."""
+    _check(_libc().unshare(namespaces))
+
+
 def capset(header: bytes, sets: bytes) -> None:
     """Change this thread's capabilities by ``capset(2)``; raise OSError if it has no such capability."""
     _check(_libc().capset(header, sets))

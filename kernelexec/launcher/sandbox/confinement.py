@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import platform
 from ..owner import apply_limits
-from ..platform import capset, prctl
+from ..platform import capset, prctl, unshare
 from ..protocol import LaunchOptions
 from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, allow_except, set_no_new_privileges
 from .seccomp import block_foreign_access, block_network
@@ -30,6 +30,7 @@ _WRITTEN = ("history", "db", "log", "pid", "security")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its fixed path
 _DROP_BOUNDING, _AMBIENT, _CLEAR_ALL = 24, 47, 4  # of prctl(2)
 _CAPABILITIES_3 = 0x20080522
+_NEW_IPC = 0x08000000  # CLONE_NEWIPC of unshare(2)
 #: Root keeps the right to other users' files, since a workspace may be another user's.
 _CAP_DAC_OVERRIDE, _CAPABILITIES_MAX = 1, 64
 
@@ -54,6 +55,8 @@ class ConfinementOptions:
     writes: list[tuple[str, list[str]]] = field(default_factory=list)
     """Writable paths, each with unwritable ones in it."""
     network: bool = True
+    has_private_ipc: bool = False
+    """Whether a namespace keeps the objects of System V from other sessions already."""
     required: bool = False
     lacks: list[str] = field(default_factory=list)
     """Layers that the owner knows to be missing."""
@@ -84,7 +87,7 @@ def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
         layers.append(layer)
         missing.extend([lack] if lack else [])
 
-    attempt("no-new-privileges", _apply_no_new_privileges, "programs that become another user do so")
+    attempt("no-new-privileges", lambda: _apply_no_new_privileges(settings), "programs that become another user do so")
     attempt(
         "landlock", lambda: _apply_landlock(settings), "files are read and written with all rights of this user: no Landlock"
     )
@@ -194,10 +197,19 @@ def _drop_capabilities() -> None:
     capset(struct.pack("Ii", _CAPABILITIES_3, 0), struct.pack("6I", capabilities, capabilities, 0, 0, 0, 0))
 
 
-def _apply_no_new_privileges() -> str | None:
+def _apply_no_new_privileges(settings: ConfinementOptions) -> str | None:
     set_no_new_privileges()
     try:
-        block_foreign_access()
+        block_foreign_access(allows_system_v=settings.has_private_ipc or _create_ipc_namespace())
     except (OSError, LookupError) as exc:
-        return f"the resource limits of other processes of this user can be set ({exc})"
+        return f"the resource limits and shared memory of other processes of this user can be changed ({exc})"
     return None
+
+
+def _create_ipc_namespace() -> bool:
+    """Move this process and its later children to a namespace of its own for System V's objects, as only root may."""
+    try:
+        unshare(_NEW_IPC)
+    except (OSError, AttributeError):
+        return False
+    return True

@@ -3,7 +3,7 @@
 ``block_network``: Landlock covers TCP only. The filter refuses sockets of other families than unix, datagram sockets and all
 connections, and calls that would pass the filter unseen (io_uring). ``block_foreign_access``: no process may set the resource
 limits of another one, which could end it, or use the keyrings of the kernel (``keyrings(7)``), which all sessions of a login
-share without a file.
+share without a file; nor, without a namespace of their own, the objects of System V (``sysvipc(7)``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ _NUMBERS = {
 }
 #: The numbers of prlimit64 for 64-bit and 32-bit programs.
 _PRLIMIT = {"x86_64": (302, 340), "aarch64": (261, 369)}
-#: The first of three successive numbers, of add_key, request_key and keyctl, for 64-bit and 32-bit programs.
-_KEYS = {"x86_64": (248, 286), "aarch64": (217, 309)}
-_KEY_CALLS = 3
+#: Ranges of numbers for 64-bit and 32-bit programs: first and last. Of add_key, request_key and keyctl:
+_KEYS = {"x86_64": (((248, 250),), ((286, 288),)), "aarch64": (((217, 219),), ((309, 311),))}
+#: Of System V's shared memory, semaphores and message queues.
+_SYSTEM_V = {
+    "x86_64": (((29, 31), (64, 71), (220, 220)), ((117, 117), (393, 402), (420, 420))),
+    "aarch64": (((186, 197),), ((298, 308), (312, 312), (420, 420))),
+}
 _IO_URING, _X32 = 425, 0x40000000
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54  # of classic BPF: 32 bits
@@ -35,6 +39,7 @@ _FIRST_AT, _SECOND_AT, _THIRD_AT, _FIFTH_AT = 16, 24, 32, 48
 _TYPES = 0xF
 #: A line of a filter: operation, label to jump to if true, and if false (None: the next line), operand.
 _Line = tuple[int, str | None, str | None, int]
+_Ranges = tuple[tuple[int, int], ...]
 
 
 def block_network() -> None:
@@ -48,16 +53,20 @@ def block_network() -> None:
     _apply(_build_network_filter(*_NUMBERS[platform.machine()]))
 
 
-def block_foreign_access() -> None:
+def block_foreign_access(*, allows_system_v: bool) -> None:
     """Refuse keyrings, and to set the limits of other processes; ``set_no_new_privileges`` must have been called.
 
-    Limits can be set for this process, named as 0; those of others can be read.
+    Limits can be set for this process, named as 0; those of others can be read. Unless ``allows_system_v``, the objects of
+    System V are refused too, as on a system without them.
 
     Raises:
         OSError: the system has no filters.
+        LookupError: this module does not know the processor's system calls.
     """
     machine = platform.machine()
-    _apply(_build_access_filter(_NUMBERS[machine][0], *zip(_PRLIMIT[machine], _KEYS[machine], strict=True)))
+    system_v = _SYSTEM_V[machine] if not allows_system_v else ((), ())
+    wide, narrow = (tuple(sorted(keys + others)) for keys, others in zip(_KEYS[machine], system_v, strict=True))
+    _apply(_build_access_filter(_NUMBERS[machine][0], _PRLIMIT[machine], wide, narrow))
 
 
 def _apply(program: bytes) -> None:
@@ -66,25 +75,27 @@ def _apply(program: bytes) -> None:
     prctl(_SET_SECCOMP, _FILTER, result)
 
 
-def _build_access_filter(mark: int, wide: tuple[int, int], narrow: tuple[int, int]) -> bytes:
-    """Build the filter of prlimit and of keyrings. For 32-bit programs it refuses prlimit as a whole.
+def _build_access_filter(mark: int, prlimit: tuple[int, int], wide: _Ranges, narrow: _Ranges) -> bytes:
+    """Build the filter of prlimit and of ranges of calls. For 32-bit programs it refuses prlimit as a whole.
 
-    ``wide`` and ``narrow`` are the numbers of prlimit64 and of add_key.
+    ``prlimit`` has the numbers for 64-bit and 32-bit programs; ``wide`` and ``narrow`` are the ranges that are refused.
     """
-    prlimit, keys = wide
-    narrow_prlimit, narrow_keys = narrow
-    lines: list[_Line] = [
+    narrow_lines: list[_Line] = [
         (_LOAD, None, None, _MARK_AT),
         (_EQUAL, "wide", None, mark),
         (_LOAD, None, None, _NUMBER_AT),
-        (_EQUAL, "EPERM", None, narrow_prlimit),
-        (_AT_LEAST, None, "allow", narrow_keys),
-        (_AT_LEAST, "allow", "ENOSYS", narrow_keys + _KEY_CALLS),
+        (_EQUAL, "EPERM", None, prlimit[1]),
+        *_refuse_ranges(narrow),
+    ]
+    wide_lines: list[_Line] = [
         (_LOAD, None, None, _NUMBER_AT),
         (_AT_LEAST, "ENOSYS", None, _X32),
-        (_EQUAL, "limits", None, prlimit),
-        (_AT_LEAST, None, "allow", keys),
-        (_AT_LEAST, "allow", "ENOSYS", keys + _KEY_CALLS),
+        (_EQUAL, "limits", None, prlimit[0]),
+        *_refuse_ranges(wide),
+    ]
+    lines: list[_Line] = [
+        *narrow_lines,
+        *wide_lines,
         (_LOAD, None, None, _FIRST_AT),
         (_EQUAL, "allow", None, 0),
         (_LOAD, None, None, _THIRD_AT),  # the new limits: NULL only reads
@@ -92,7 +103,16 @@ def _build_access_filter(mark: int, wide: tuple[int, int], narrow: tuple[int, in
         (_LOAD, None, None, _THIRD_AT + 4),
         (_EQUAL, "allow", "EPERM", 0),
     ]
-    return _assemble(lines, "ENOSYS", "EPERM", wide=6, limits=11)
+    return _assemble(lines, "ENOSYS", "EPERM", wide=len(narrow_lines), limits=len(narrow_lines) + len(wide_lines))
+
+
+def _refuse_ranges(ranges: _Ranges) -> list[_Line]:
+    """Return lines that refuse the calls in ascending ranges and allow all others."""
+    lines: list[_Line] = []
+    for first, last in ranges:
+        lines += [(_AT_LEAST, None, "allow", first), (_AT_LEAST, None, "ENOSYS", last + 1)]
+    *others, (operation, _, refused, after) = lines
+    return [*others, (operation, "allow", refused, after)]
 
 
 def _build_network_filter(mark: int, socket: int, connect: int, sendto: int, socketpair: int) -> bytes:

@@ -98,7 +98,7 @@ class BubblewrapBackend(LocalBackend):
             return None
         mounted = set(map(str, permissions(contexts(self.config))))
         writes = [(path, [entry for entry in read_only if entry not in mounted]) for path, read_only in local["writes"]]
-        return {**local, "network": True, "writes": writes}
+        return {**local, "network": True, "has_private_ipc": True, "writes": writes}
 
     def _wrap_command(self, argv: list[str], task: OneShotTask) -> list[str]:
         """Return the command of a task in namespaces with its directories; its confinement decides where it may write."""
