@@ -34,6 +34,7 @@ from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import explain_unavailable
 from kernelexec.provisioning.host.interpreters import check_venv
 from kernelexec.provisioning.launch.env_file import read_env_file
+from kernelexec.provisioning.runtime.descriptor_limit import check_descriptor_limit
 from kernelexec.records import log as containerlog
 from kernelexec.replay import read_history, replay
 from kernelexec.session import AsyncSession
@@ -76,6 +77,7 @@ class AsyncExecutor:
 
     Raises:
         IsolationUnavailable, InvalidConfig: nothing ran.
+        Refused: the limit of open files is too low.
     """
 
     def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
@@ -91,6 +93,7 @@ class AsyncExecutor:
             raise IsolationUnavailable(cause if self.config.isolation == "bubblewrap" else isolation_help(cause))
         if self.config.enabled:
             check_venv(self.config)
+            check_descriptor_limit()
         read_env_file(self.config.environment.env_file)
         if self.config.log_dir is not None:
             containerlog.check(self.config.log_dir, self.config.work_dir or self.config.absolute_workspace)

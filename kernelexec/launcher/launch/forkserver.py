@@ -225,9 +225,6 @@ class ForkRequest:
         os.environ.clear()
         os.environ.update(self.environ)
         os.chdir(self.cwd)
-        multiprocessing: Any = sys.modules.get("multiprocessing.process")
-        if multiprocessing is not None:  # its processes import from there
-            multiprocessing.ORIGINAL_DIR = self.cwd
         sys.argv[1:] = self.arguments
         sys.orig_argv[1:] = sys.argv
         kernel_app.main(self.arguments)

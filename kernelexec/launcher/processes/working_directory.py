@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 from .shell_session import kernel_directory
 
@@ -20,6 +22,9 @@ class WorkingDirectory:
     def move_to(self, workspace: str) -> None:
         """Take another directory, which is the current one, as the workspace."""
         self._workspace, self._inode = workspace, _read_inode()
+        multiprocessing: Any = sys.modules.get("multiprocessing.process")
+        if multiprocessing is not None:  # a fork server has imported it elsewhere; its processes import from there
+            multiprocessing.ORIGINAL_DIR = workspace
 
     def check(self) -> str | None:
         """Change to the workspace if the current directory cannot be used; return a sentence for the user if that is new."""

@@ -148,6 +148,13 @@ def test_definitions_and_runs_in_one_cell_and_changes_of_values(session: Session
     assert [session.execute(code.format(n), timeout=60).text for n in (2, 5)] == ["[4]\n", "[10]\n"]
 
 
+def test_a_spawned_process_finds_modules_beside_the_cells(session: Session) -> None:
+    session.files.write("beside.py", "def double(x): return x * 2")
+    code = "import beside\nimport multiprocessing as mp\n"
+    code += "with mp.get_context('spawn').Pool(1) as pool: print(pool.map_async(beside.double, [2]).get(30))"
+    assert session.execute(code, timeout=60).text == "[4]\n"
+
+
 DEFINED_IN = {
     "a timed cell": "%%time\ndef inner(x): return x * 2",
     "a captured cell": "%%capture\ndef inner(x): return x * 2",
