@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import ExitStack, suppress
@@ -38,6 +39,8 @@ class DisplayFiles:
     def __init__(self, workspace: Path, limit_bytes: int) -> None:
         self._workspace = workspace
         self._left = limit_bytes
+        self.note: str | None = None
+        """Why some displays have no file; None if all have one, or exceed the number of bytes."""
 
     def save(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """Write the files of cell number ``cell``; return their paths in the workspace, in the order of the outputs."""
@@ -45,13 +48,18 @@ class DisplayFiles:
         if not contents:
             return ()
         saved: list[str] = []
-        with suppress(OSError), ExitStack() as opened:
-            workspace = os.open(self._workspace, DIRECTORY)
-            directory = open_directory_chain(workspace, Path(OUTPUTS), opened, owner=os.fstat(workspace))
-            for number, (extension, content) in enumerate(contents, 1):
-                if len(content) <= self._left:
-                    self._left -= len(content)
-                    saved.append(_write(directory, f"cell-{cell:04d}-{number}", extension, content))
+        try:
+            with ExitStack() as opened:
+                workspace = os.open(self._workspace, DIRECTORY)
+                directory = open_directory_chain(workspace, Path(OUTPUTS), opened, owner=os.fstat(workspace))
+                for number, (extension, content) in enumerate(contents, 1):
+                    if len(content) <= self._left:
+                        self._left -= len(content)
+                        saved.append(_write(directory, f"cell-{cell:04d}-{number}", extension, content))
+        except OSError as exc:
+            is_replaced = exc.errno in (errno.ELOOP, errno.ENOTDIR)
+            reason = f"{OUTPUTS} in the workspace is a link or a file" if is_replaced else exc.strerror
+            self.note = f"{len(contents) - len(saved)} display(s) were not saved as files: {reason}."
         return tuple(f"{OUTPUTS}/{name}" for name in saved)
 
 

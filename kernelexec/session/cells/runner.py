@@ -195,8 +195,7 @@ class CellRunner:
         saver = DisplayFiles(self.workspace, self.config.output.files_bytes if self.config.save_displays else 0)
         saved = saver.save(cell, outputs)
         changed = self.changes.changes(saved)
-        if self.changes.note is not None:
-            verdict.notes.append(self.changes.note)
+        verdict.notes += [note for note in (saver.note, self.changes.note) if note is not None]
         return tuple(dict.fromkeys((*changed, *saved)))
 
     async def _announce(self, run: CellRun, supervisor: KernelSupervisor) -> None:

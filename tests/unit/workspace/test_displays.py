@@ -137,6 +137,24 @@ def test_a_link_in_the_place_of_the_directory_saves_nothing(tmp_path: Path, targ
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def note_of(workspace: Path) -> str | None:
+    files = DisplayFiles(workspace, MIB)
+    files.save(7, (DisplayData({"image/png": PNG_TEXT}), DisplayData({"text/html": HTML})))
+    return files.note
+
+
+def test_displays_without_a_file_are_reported(tmp_path: Path) -> None:
+    assert note_of(tmp_path) is None
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "outputs").symlink_to(tmp_path)
+    replaced = "2 display(s) were not saved as files: outputs in the workspace is a link or a file."
+    assert note_of(tmp_path / "linked") == replaced
+    (tmp_path / "file").mkdir()
+    (tmp_path / "file" / "outputs").touch()
+    assert note_of(tmp_path / "file") == replaced
+    assert note_of(tmp_path / "gone") == "2 display(s) were not saved as files: No such file or directory."
+
+
 def test_a_file_in_the_place_of_the_directory_saves_nothing(tmp_path: Path) -> None:
     (tmp_path / "outputs").write_text("mine")
     assert saved(tmp_path, DisplayData({"image/png": PNG_TEXT})) == {}
