@@ -21,9 +21,10 @@ from kernelexec.adapters.shared.pictures import PICTURE_BYTES
 from kernelexec.mcp.answers.options import AnswerOptions
 from kernelexec.mcp.answers.pictures import PICTURES_MAX, InlinePictures, select_pictures
 from kernelexec.mcp.answers.record import RECORD, make_record
+from kernelexec.mcp.answers.sounds import select_sounds
 from kernelexec.mcp.answers.tables import compact_table
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text
+from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text, read_audio
 from kernelexec.results.notes import join_names
 from kernelexec.text import apply_returns, utf8_size
 from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
@@ -46,7 +47,7 @@ _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)"
 async def render_answer(partial_result: PartialResult, options: AnswerOptions) -> ToolResult:
     """Return the answer to a call: content only, since some clients hide the content of an answer with structure.
 
-    Its blocks are the output, pictures, links to files, late output and the notes; each is omitted if there is none.
+    Its blocks are the output, pictures, sounds, links to files, late output and the notes; each is omitted if there is none.
     """
     result = partial_result.result
     record = make_record(partial_result, is_whole=options.has_whole_record)
@@ -60,8 +61,10 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     blocks = [json.dumps(link.model_dump(mode="json")) for link in links]
     room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([texts, late, notes, *blocks])) - len(json.dumps(record))
     pictures = await select_pictures(shown, room)
+    room -= sum(len(picture.data) for picture in pictures.shown)
+    sounds = select_sounds(list(filter(None, map(read_audio, partial_result.outputs))), room) if options.has_sounds else []
     notes += _describe_hidden_pictures(pictures, len(shown), partial_result)
-    content = [*_text_blocks(texts), *pictures.shown, *links, *_text_blocks([*late, format_notes(notes)])]
+    content = [*_text_blocks(texts), *pictures.shown, *sounds, *links, *_text_blocks([*late, format_notes(notes)])]
     return ToolResult(content=content, meta={RECORD: record}, is_error=result.status == "aborted")
 
 

@@ -11,23 +11,26 @@ from kernelexec.mcp.server_options import PicturePlace, ServerOptions
 
 #: The key in the ``_meta`` of a request by which a program asks for all fields: its value is ``whole``.
 RECORD_META = "kernelexec/record"
-#: The first protocol revision with links to resources; revisions are dates.
-_LINKS_VERSION = "2025-06-18"
+#: The first protocol revisions with sounds and with links to resources; revisions are dates.
+_SOUNDS_VERSION, _LINKS_VERSION = "2025-03-26", "2025-06-18"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """Options of one answer: where its pictures are, whether it may link to files, and whether its record has all fields."""
+    """Options of one answer: where its pictures are, whether it may have links and sounds, and whether its record is whole."""
 
     pictures: PicturePlace = "both"
     has_links: bool = False
+    has_sounds: bool = False
     has_whole_record: bool = False
 
     @classmethod
     def of(cls, context: Context, options: ServerOptions) -> Self:
         """Return the options of a call's answer."""
-        has_links = "files" in options.groups and context.session.protocol_version >= _LINKS_VERSION
-        return cls(options.pictures, has_links, wants_whole_record(context))
+        version = context.session.protocol_version
+        has_sounds = options.pictures != "files" and version >= _SOUNDS_VERSION
+        has_links = "files" in options.groups and version >= _LINKS_VERSION
+        return cls(options.pictures, has_links, has_sounds, wants_whole_record(context))
 
 
 def wants_whole_record(context: Context) -> bool:

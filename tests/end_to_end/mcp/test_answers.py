@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,17 @@ def test_a_picture_without_room_in_the_result_is_a_file(agent: Agent) -> None:
     assert "1 output(s) were too large for this result" in text_of(answer)
     assert links_of(answer) == ["outputs/cell-0001-1.png"]
     assert "too large" not in agent.text("execute_code", code="1", session="pictures")
+
+
+def test_a_sound_is_a_sound(agent: Agent) -> None:
+    code = "from IPython.display import Audio\nAudio([0, 1, 0, -1] * 500, rate=8000)"
+    answer = agent.call("execute_code", code=code, session="sounds")
+    (sound,) = [block for block in answer.content if block.type == "audio"]
+    assert (sound.mime_type, base64.b64decode(sound.data)[:4]) == ("audio/wav", b"RIFF")
+    assert text_of(answer).startswith("[audio]")
+    fake = "display({'audio/wav': 'AAAA', 'text/plain': 'no sound'}, raw=True)"
+    assert [block.type for block in agent.call("execute_code", code=fake, session="sounds").content][:1] == ["text"]
+    assert "audio" not in [block.type for block in agent.call("execute_code", code=fake, session="sounds").content]
 
 
 def test_displays_over_their_budget_are_reported(agent: Agent) -> None:
