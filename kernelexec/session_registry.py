@@ -37,6 +37,8 @@ logger = logging.getLogger("kernelexec")
 _FORMER_MAX = 1000
 _NUMBER = re.compile(r"[0-9]+")
 _SIMILAR = 0.8
+#: In names that programs make, such as those of the MCP server's callers; no user mistypes them.
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 class FormerSessions:
@@ -72,6 +74,8 @@ class FormerSessions:
 
 def _is_similar(name: str, other: str) -> bool:
     """Return whether a name may be another one with a mistake; numbered names are none."""
+    if _DIGEST.search(name) or _DIGEST.search(other):
+        return False
     plain, other_plain = _NUMBER.sub("", name.casefold()), _NUMBER.sub("", other.casefold())
     return plain != other_plain and bool(difflib.get_close_matches(plain, [other_plain], cutoff=_SIMILAR))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -16,8 +17,10 @@ from kernelexec import AsyncExecutor, ExecutionResult, Executor, Session
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from tests.conftest import EVERY_WAY, KINDS
-from tests.support.engine import needs_engine
+from tests.support.engine import MINIMAL, needs_engine
 from tests.support.killed_server import killed_server
+from tests.support.mcp_clients import record_of, text_of
+from tests.support.mcp_server import serving
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -206,6 +209,37 @@ with Executor("local", workspace=sys.argv[1]) as executor:
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     session.execute(code, timeout=700, on_output=lambda output: print(output.text, flush=True))
 """
+
+
+@row("the server gets SIGTERM during a cell in a container")
+@needs_engine
+@pytest.mark.parametrize("options", [(), ("--keep-kernels",)], ids=["alone", "--keep-kernels"])
+def test_the_server_gets_sigterm(options: tuple[str, ...], tmp_path: Path) -> None:
+    shared = ("--isolation", "container", "--image", MINIMAL, "--workspace", str(tmp_path / "ws"))
+    with serving(tmp_path, *shared, *options) as server:
+        with server.client("auto", x_kernelexec_agent="a") as agent:
+            agent.text("execute_code", code="x = 41")
+            agent.call("execute_code", code="import time; time.sleep(3); x += 1", wait=0.5)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+    with serving(tmp_path, *shared) as server, server.client("auto", x_kernelexec_agent="a") as agent:
+        following = agent.call("execute_code", code="print('x' in globals())")
+        assert text_of(following).startswith("True" if options else "False")
+        assert record_of(following)["state"] == ("kept" if options else "new")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+
+
+@row("a session is opened again, or a name is mistyped")
+def test_a_session_that_may_be_taken_for_an_earlier_one(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("analysis")
+        session.execute("x = 1")
+        session.close()
+        again = executor.session("analysis").execute("'x' in globals()")
+        assert (again.text, again.state, again.lost_names) == ("False\n", "new", ("x",))
+        assert executor.session("analysys").execute("1").state == "new"
+        assert executor.session("plots").execute("1").state == "kept"
 
 
 @row("the server is killed (SIGKILL) during a local cell")

@@ -17,13 +17,13 @@ from kernelexec.launcher import protocol
 from kernelexec.provisioning.container.mounted_python import choose_python, chosen_python, describe_python, python_of
 from kernelexec.provisioning.container.mounts import Bind, build_mounts, give_workspace, list_credentials
 from kernelexec.provisioning.container.owner_labels import build_labels
+from kernelexec.provisioning.container.visible_launcher import find_launcher
 from kernelexec.provisioning.host.confinement_rules import record_directories
 from kernelexec.provisioning.host.interpreters import BootstrapEnvironment
 from kernelexec.provisioning.launch.environment import container_environment
 from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
     GUARD,
-    LAUNCHER,
     KernelReadyTimeout,
     create_guarded_spec,
     create_kernel_spec,
@@ -216,7 +216,7 @@ class ContainerBackend:
             if init_socket:
                 spec.argv[2:2] = [protocol.CONTAINER_INIT_FLAG, init_socket]
         private = [] if runtime.has_lease else [(str(runtime.path), str(runtime.path), False)]
-        own_mounts = (*python_mounts, (str(LAUNCHER), LAUNCHER_INSIDE, True), *private)
+        own_mounts = (*python_mounts, (find_launcher(), LAUNCHER_INSIDE, True), *private)
         name_parts = (options.name, installed.label if installed else None, options.instance)
         name = options.name and "-".join(filter(None, name_parts))
         settings = {

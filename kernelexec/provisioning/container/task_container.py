@@ -18,7 +18,7 @@ from kernelexec.launcher.protocol import ONE_SHOT_FLAG
 from kernelexec.provisioning.container.create import create_container, remove_container
 from kernelexec.provisioning.container.mounted_python import python_of
 from kernelexec.provisioning.container.mounts import Bind
-from kernelexec.provisioning.launch.kernelspec import LAUNCHER
+from kernelexec.provisioning.container.visible_launcher import find_launcher
 from kernelexec.provisioning.launch.one_shot_task import TIMED_OUT, OneShotTask, TaskResult, build_result
 
 #: Paths in the container of the task's directory and of a directory of wheels.
@@ -52,7 +52,7 @@ async def run_in_container(
         environment={**environment, "HOME": _HOME},
         user="{}:{}".format(*options.ids),
         cwd="/",
-        mounts=(*binds, *runtime, *wheels, (str(LAUNCHER), LAUNCHER_INSIDE, True), (str(task.directory), _DIRECTORY, False)),
+        mounts=(*binds, *runtime, *wheels, (find_launcher(), LAUNCHER_INSIDE, True), (str(task.directory), _DIRECTORY, False)),
         labels=labels,
         options=options.model_copy(update={"network": network, "name": None}),
         limits=config.limits,

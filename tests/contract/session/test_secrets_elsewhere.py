@@ -199,7 +199,7 @@ def test_tools_of_files_answer_without_secrets(tmp_path: Path) -> None:
 
             await call("execute_code", code=NAMED)
             assert f"{NAME_MARK}.txt" in await call("list_files")
-            assert f"[{NAME_MARK}.txt, from byte 0" in await call("read_file", path=f"{NAME}.txt")
+            assert f"{NAME_MARK}.txt, from byte 0" in await call("read_file", path=f"{NAME}.txt")
             assert f"{NAME_MARK}.py was created" in await call("write_file", path=f"{NAME}.py", content=NAME)
             assert f"d{NAME_MARK}/none does not exist" in await call("read_file", path=f"d{NAME}/none")
             await call("execute_code", code="open(n, 'w').close()")

@@ -72,16 +72,16 @@ def test_a_call_that_waits_takes_the_question_to_its_client(era: str, tmp_path: 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path) -> None:
-    def refused(agent: Agent) -> None:
+    def refused(agent: Agent, state: str) -> None:
         expected = agent.call("execute_code", code=ASKS)
-        assert (record_of(expected)["status"], record_of(expected)["state"]) == ("error", "kept")
+        assert (record_of(expected)["status"], record_of(expected)["state"]) == ("error", state)
         assert "StdinNotImplementedError" in text_of(expected)
 
     person = Person()
     with connected(transport(tmp_path), era, elicitation_handler=person) as agent:  # the operator does not let them
-        refused(agent)
+        refused(agent, "kept")
     with connected(transport(tmp_path, "--allow-input"), era) as agent:  # the client has no elicitation
-        refused(agent)
+        refused(agent, "new")
     assert person.questions == []
 
 

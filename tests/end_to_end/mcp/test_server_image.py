@@ -26,10 +26,11 @@ from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.build import BuildOrder, build_image, built_images
 from kernelexec.docker.images.ca_certificates import own_authorities
 from kernelexec.docker.images.recipes import recipe
+from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import EngineFailed
 from kernelexec.mcp.http.tokens import add_token
 from tests.support.command_line import BOUND
-from tests.support.engine import BASE, containers, needs_engine
+from tests.support.engine import BASE, MINIMAL, containers, needs_engine
 from tests.support.mcp_clients import Agent, connected, record_of, text_of
 from tests.support.paths import ROOT
 
@@ -191,8 +192,68 @@ def test_kernels_in_there_have_the_data_stack(agent: Agent) -> None:
         "pandas.DataFrame({'a': [42]}).a.sum().item()"
     )
     answer = agent.call("execute_code", code=code, timeout=60)
-    assert "42" in text_of(answer).splitlines()
+    assert "42\n" in text_of(answer)
     assert [block.type for block in answer.content].count("image") == 1
+
+
+@contextmanager
+def started_beside(engine: Engine, home: Path, tokens: Path) -> Iterator[Served]:
+    """A server of the profile ``siblings``, whose kernels are containers beside it."""
+    service = services()["siblings"]
+    published = service["ports"][0].split(":")
+    command = [word.replace("/srv/kernelexec", str(home)) for word in service["command"]]
+    settings = {
+        "image": service["image"],
+        "user": f"{USER}:{USER}",
+        "command": [*command, "--image", MINIMAL],
+        "environment": {"XDG_RUNTIME_DIR": str(home)},
+        "ports": [int(published[2])],
+        "stop_signal": "SIGTERM",
+        "healthcheck": {"test": service["healthcheck"]["test"], "retries": 3, "interval": _NANO},
+    }
+    socket = "/var/run/docker.sock"
+    host = {
+        "port_bindings": {int(published[2]): (published[0], None)},
+        "binds": [f"{socket}:{socket}", f"{home}:{home}", f"{tokens}:/run/secrets/tokens:ro"],
+        "group_add": [str(Path(socket).stat().st_gid)],
+        "init": service["init"],
+        "cap_drop": service["cap_drop"],
+    }
+    container = engine.create(None, settings, host)
+    try:
+        engine.start(container)
+        served = Served(engine, container, tokens.with_suffix(".plain").read_text())
+        served.healthy()
+        yield served
+    finally:
+        engine.remove(container)
+
+
+@needs_engine
+def test_a_restart_of_the_server_beside_its_kernels_loses_nothing(
+    engine: Engine, image: str, short_path: Path, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.with_suffix(".plain").write_text(add_token(tokens, "alice", ("execute",)))
+    if os.getuid() != USER:
+        os.chown(tokens, USER, USER)
+        os.chown(short_path, USER, USER)
+    code = "import time\nfor n in range(100):\n    print(f'n={n}', flush=True)\n    time.sleep(0.1)\nx += 1\nx"
+    with started_beside(engine, short_path, tokens) as old:
+        with connected(old.transport(old.token), "auto") as agent:
+            first = agent.call("execute_code", code="x = 41")
+            assert not first.is_error, text_of(first)
+            begun = record_of(agent.call("execute_code", code=code, wait=0.5, timeout=60))
+            assert begun["status"] == "running"
+        engine.signal(old.container, signal.SIGTERM)
+        assert engine.api.wait(old.container, timeout=BOUND)["StatusCode"] == 0
+    with started_beside(engine, short_path, tokens) as served, connected(served.transport(served.token), "auto") as agent:
+        ended = agent.call("wait_execution", execution_id=begun["execution_id"])
+        assert re.findall(r"n=(\d+)\n", text_of(ended)) == [str(n) for n in range(100)]
+        assert record_of(ended)["status"] == "ok"
+        assert agent.text("execute_code", code="x").strip() == "42"
+        agent.text("close_session", session="default")
+    assert engine.list_containers(f"{WORKSPACE}={short_path}/workspaces") == []
 
 
 @needs_engine

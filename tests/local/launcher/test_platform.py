@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,9 @@ class Runs:
         self.scratch = str(scratch)
         self.reported: list[tuple[list[str], str | None]] = []
 
-    def run_argv(self, argv: list[str], *, text: str, stdin: str | None, cwd: str | None, env: dict[str, str]) -> None:
+    def run_argv(
+        self, argv: list[str], *, text: str, stdin: str | None, cwd: str | None, env: dict[str, str], **_streams: Any
+    ) -> None:
         assert text in argv[-2 if platform.PLATFORM.keeps_shell_state else -1]
         self.reported.append((argv, cwd))
         if platform.PLATFORM.keeps_shell_state:

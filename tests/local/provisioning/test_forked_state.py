@@ -14,7 +14,8 @@ PRELOADED = ("numpy", "pandas", "matplotlib.pyplot")
 #: Prints the state of the process and of all modules: settings, counters, and the sizes of collections and caches.
 STATE = r"""
 def describe_state():
-    import asyncio, atexit, decimal, functools, gc, importlib, itertools, locale, logging, os, resource, signal, socket, sys
+    import asyncio, atexit, contextlib, decimal, functools, gc, importlib, itertools, locale, logging, os, resource, signal
+    import socket, sys
     import time, warnings
     import matplotlib.pyplot, numpy, pandas
     sizes = dict, list, set, frozenset, tuple
@@ -31,7 +32,8 @@ def describe_state():
         for key, value in list(vars(module).items()):
             members = list(vars(value).items()) if isinstance(value, type) and value.__module__ == name else ()
             for label, item in ((key, value), *((f"{key}.{part}", item) for part, item in members)):
-                item = getattr(item, "__func__", item)
+                with contextlib.suppress(ImportError):  # six has names of modules that are not installed
+                    item = getattr(item, "__func__", item)
                 if (text := describe(item)) is not None:
                     state[f"{name}.{label}"] = text
     state["modules"] = sorted(name for name in sys.modules if not name.startswith("launcher"))
@@ -88,6 +90,7 @@ def _describe_state(workspace: Path, *, forked: bool) -> list[str]:
         result = session.execute(STATE, timeout=60)
         assert result.ok
         text = session.read_output(result.execution_id, limit=10**7).text if result.truncated else result.text
+        text = text.replace(str(workspace), "workspace")
         return [line for line in text.splitlines() if not line.startswith(DIFFERENT)]
 
 

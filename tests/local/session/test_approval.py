@@ -420,7 +420,7 @@ def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, t
         return ElicitResult(action="accept", content={name: answer})
 
     with connected(transport(tmp_path, "--ask", "refused"), era, elicitation_handler=elicited) as agent:
-        assert text_of(agent.call("execute_code", code="1 + 1")).startswith("[ok")
+        assert agent.text("execute_code", code="1 + 1") == "2\n"
         assert questions == []
         code = agent.call("execute_code", code="!sudo --version; echo ran")
         command = agent.call("execute_command", command="sudo --version; echo ran")

@@ -44,7 +44,7 @@ def test_an_overrun_is_ended_by_its_step(patient: Executor, overrun: Overrun) ->
 
 
 def test_an_interrupt_on_request_takes_the_same_steps(patient: Executor) -> None:
-    session = patient.session()
+    session = patient.session("interrupted-on-request")
     running = session.execute("import time\nprint('before', flush=True)\ntime.sleep(600)", wait=0.3)
     assert running.status == "running"
     result = session.interrupt()
