@@ -34,11 +34,12 @@ def main() -> int:
             print(f"conformance: its tools could not be had, so nothing was learnt: {exc}", file=sys.stderr)
             return UNAVAILABLE
         server = [sys.executable, "-m", "kernelexec", "mcp", "--isolation", "local", "--tools", "all", "--workspace"]
+        beside = [*server, str(prefix / "others")]  # in the same workspace its session would be another client's again
         server.append(str(prefix / "workspaces"))
         with serving(prefix) as running:
             findings = inspect(prefix, env, server, running.url)
             more, passed = run_scenarios(prefix, env, running.url)
-            findings += [*more, *speak_old(python, server, running.url, TOOLS), *speak_of_tasks(knowing, server, running.url)]
+            findings += [*more, *speak_old(python, server, running.url, TOOLS), *speak_of_tasks(knowing, beside, running.url)]
     for finding in findings:
         print(f"conformance: {finding}", file=sys.stderr)
     if not findings:

@@ -132,7 +132,8 @@ async def serve_http(
 
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
         limits: dict[str, Any] = {"backlog": _BACKLOG, "timeout_graceful_shutdown": _GRACE_SECONDS}
-        settings = uvicorn.Config(app, proxy_headers=False, ws="none", lifespan="on", **quiet, **limits)
+        # h11 in any environment: httptools keeps the blanks around the values of headers, which MCP says to leave out
+        settings = uvicorn.Config(app, http="h11", proxy_headers=False, ws="none", lifespan="on", **quiet, **limits)
         server = _Server(settings, on_started=on_started)
 
         async def stop_listening() -> None:
