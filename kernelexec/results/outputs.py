@@ -126,7 +126,7 @@ def read_audio(output: Output) -> Audio | None:
     if not isinstance(output, DisplayData | ExecuteResult):
         return None
     html = output.data.get("text/html")
-    embedded = _EMBEDDED_AUDIO.search(html) if isinstance(html, str) else None
+    embedded = _EMBEDDED_AUDIO.search(html) if isinstance(html, str) and "data:audio/" in html else None  # most have none
     candidates = [(embedded[1], embedded[2])] if embedded else []
     candidates += [item for item in output.data.items() if item[0].startswith("audio/") and isinstance(item[1], str)]
     sounds = ((mime, decode_base64(content)) for mime, content in candidates)

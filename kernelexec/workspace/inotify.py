@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MODIFY, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
-#: Events that nobody asks for: the queue was full, a watch has ended; and the mark of events about directories.
+#: Events that come unasked: the queue was full, a watch has ended; and the mark of events about directories.
 OVERFLOW, IGNORED, IS_DIRECTORY = 0x4000, 0x8000, 0x40000000
 _ASKED = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE
 _ONLY_DIRECTORIES, _ONLY_LINKED = 0x1000000, 0x4000000
