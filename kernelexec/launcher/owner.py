@@ -146,7 +146,6 @@ class OwnerQuestions:
 
     def ask(self, question: dict[str, Any]) -> Mapping[str, Any] | None:
         """Ask the owner and return the answer, None if a present owner sends none in time."""
-        __tracebackhide__ = True
         name, answers = os.urandom(8).hex(), SimpleQueue[Mapping[str, Any]]()
         self._waiting[name] = answers
         try:

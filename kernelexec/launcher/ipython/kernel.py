@@ -251,7 +251,6 @@ class LauncherKernel(IPythonKernel):
 
     def _input_request(self, prompt: str, ident: Any, parent: Any, password: bool = False) -> str:  # noqa: FBT001, FBT002 - ipykernel's
         """Ask the owner and write prompt and answer to stdout; ask another client as Jupyter does."""
-        __tracebackhide__ = True
         if parent.get("header", {}).get("username") != OWNER_USERNAME:
             return str(super()._input_request(prompt, ident, parent, password))
         stdout = self._own_streams[0]

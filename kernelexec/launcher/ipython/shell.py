@@ -103,7 +103,6 @@ class LauncherShell(ZMQInteractiveShell):
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
         """Run a line magic; raise an exception if the program that ``%pip`` or the like runs fails."""
-        __tracebackhide__ = True  # the failed program is the user's
         if magic_name == "debug":
             self._check_debugger()
         if magic_name not in _PROGRAM_MAGICS:
@@ -116,14 +115,12 @@ class LauncherShell(ZMQInteractiveShell):
 
     def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
         """Run a cell magic."""
-        __tracebackhide__ = True
         if magic_name == "debug":
             self._check_debugger()
         return super().run_cell_magic(magic_name, line, cell)
 
     def _check_debugger(self) -> None:
         """Raise ``StdinNotImplementedError`` if no user can type the debugger's commands."""
-        __tracebackhide__ = True
         if not self._can_ask:
             raise StdinNotImplementedError("no user can type the debugger's commands here")
 
@@ -181,7 +178,6 @@ class LauncherShell(ZMQInteractiveShell):
         ``work_dir`` and ``process`` count for this command only. The exit code is in ``_exit_code`` and in the reply's
         metadata.
         """
-        __tracebackhide__ = True
         session = self.__dict__.setdefault("_shell_session", ShellSession())
         if process is None:
             session.run(self, command, work_dir, stdin)
@@ -205,7 +201,6 @@ class LauncherShell(ZMQInteractiveShell):
 
     def _run_by_owner(self, command: str, streams: OwnerStreams) -> None:
         """Have the owner run a command as another user; end it if this process is interrupted."""
-        __tracebackhide__ = True
         exec_audit.audit(command)
         code = 130
         try:
@@ -273,7 +268,6 @@ class LauncherShell(ZMQInteractiveShell):
         Raises:
             PermissionError: the owner's rules refuse it; nothing ran.
         """
-        __tracebackhide__ = True
         exec_audit.audit(argv if text is None else text)
         argv = [*self.programs.prefix, *argv]
         env = self.programs.environment({}) if env is None else env
@@ -398,7 +392,6 @@ class _ScriptMagic:
 
     def __call__(self, line: str, cell: str) -> Any:
         """Run the cell as a script, with IPython's options; raise CalledProcessError as IPython does."""
-        __tracebackhide__ = True  # the failed script is the user's
         args, program_arguments = ScriptMagics.shebang.parser.parse_known_args(arg_split(line, posix=True))
         if args.bg or args.proc:
             return self._shell.run_cell_magic("script", f"{self._program} {line}", cell)

@@ -36,7 +36,6 @@ class ExecAudit:
         sys.addaudithook(self._handle_event)
 
     def _handle_event(self, event: str, args: tuple[Any, ...]) -> None:
-        __tracebackhide__ = True
         parse = _EVENTS.get(event)
         if parse is None or owner.is_forked_child or getattr(_thread_state, "trusted", False):
             return
@@ -55,7 +54,6 @@ class ExecAudit:
 
 def audit(command: str | list[str]) -> None:
     """Announce a command, text for a shell or words, that is about to run; raise PermissionError if the owner refuses it."""
-    __tracebackhide__ = True
     sys.audit(_COMMAND, command)
 
 
