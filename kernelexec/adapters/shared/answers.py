@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from kernelexec.adapters.shared.blocks import remove_notebooks
 from kernelexec.adapters.shared.pictures import fit_picture, is_fit
@@ -38,9 +39,5 @@ def make_answer(result: ExecutionResult, text_bytes: int = TEXT_BYTES) -> ToolAn
 
 def select_pictures(images: tuple[Image, ...], limit: int = PICTURES_MAX) -> list[Image]:
     """Return the first pictures in the form that models accept, without damaged ones; ``limit`` at most."""
-    pictures: list[Image] = []
-    for image in images[: 2 * limit]:
-        picture = image if is_fit(image) else fit_picture(image)[0]
-        if picture is not None and len(pictures) < limit:
-            pictures.append(picture)
-    return pictures
+    pictures = (image if is_fit(image) else fit_picture(image)[0] for image in images[: 2 * limit])
+    return list(islice((picture for picture in pictures if picture is not None), limit))
