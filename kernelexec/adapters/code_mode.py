@@ -28,6 +28,7 @@ import anyio.abc
 import anyio.to_thread
 
 from kernelexec.adapters.shared.blocks import remove_start_notes
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, KernelexecError
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
@@ -149,9 +150,12 @@ class _CodeRun:
             begun = await asyncio.shield(beginning)
             return (await self._session.wait_for(begun.execution_id)).result or begun
         except asyncio.CancelledError:
-            with anyio.CancelScope(shield=True), suppress(KernelexecError):
-                await self._session.interrupt((await beginning).execution_id)
+            with suppress(KernelexecError):
+                await await_to_end(self._interrupt(beginning))
             raise
+
+    async def _interrupt(self, beginning: asyncio.Task[ExecutionResult]) -> None:
+        await self._session.interrupt((await beginning).execution_id)
 
     def _on_output(self, output: Output) -> None:
         if (message := self._read_message(output, VALUE)) is not None:
@@ -182,8 +186,8 @@ class _CodeRun:
             content = json.dumps({"error": _describe_exception(exc)})
         if not self._is_running:
             return
-        with anyio.CancelScope(shield=True):  # an abandoned thread would write after the directory was removed
-            await anyio.to_thread.run_sync(self._write, call, content.encode(), limiter=self._writing)
+        writing = anyio.to_thread.run_sync(self._write, call, content.encode(), limiter=self._writing)
+        await await_to_end(writing)  # an abandoned thread would write after the directory was removed
 
     async def _call_function(self, message: Mapping[str, Any]) -> object:
         name = message.get("name")

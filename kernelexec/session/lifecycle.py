@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.errors import Closed
 
 logger = logging.getLogger("kernelexec")
@@ -142,15 +143,7 @@ class TaskScope:
     async def stop_with_shield(self) -> None:
         """Request the end and wait for it in spite of cancellation, which is raised after the end."""
         self.request_stop()
-        cancellation: asyncio.CancelledError | None = None
-        with anyio.CancelScope(shield=True):
-            while not self.stopped.is_set():
-                try:
-                    await self.stopped.wait()
-                except asyncio.CancelledError as exc:
-                    cancellation = exc
-        if cancellation is not None:
-            raise cancellation
+        await await_to_end(self.stopped.wait())
 
 
 async def run_in_thread(call: Callable[..., None], *args: object, abandon: bool = False) -> None:

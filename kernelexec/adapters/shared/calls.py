@@ -45,15 +45,29 @@ async def await_result(session: Session, send: Callable[[float], ExecutionResult
         begun.set_result(first.execution_id)
         return first if first.status != "running" else wait_for_result(session, first.execution_id)
 
-    running = asyncio.ensure_future(call_in_thread(run))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([asyncio.wrap_future(begun)])
+    def interrupt() -> None:
         if begun.exception() is None and not running.done():
-            await call_in_thread(lambda: session.interrupt(begun.result()))
-        running.add_done_callback(lambda done: done.cancelled() or done.exception())  # its outcome is of no use any more
+            session.interrupt(begun.result())
+
+    running = _start_thread(run)
+    try:
+        return await _await_thread(running)
+    except asyncio.CancelledError:
+        if not running.cancel():  # a second cancellation must not end the thread that interrupts
+            await _await_thread(_start_thread(interrupt))
         raise
+
+
+def _start_thread(call: Callable[[], T]) -> Future[T]:
+    return _threads.submit(copy_context().run, call)
+
+
+async def _await_thread(future: Future[T]) -> T:
+    """Wait for the outcome of a call in a thread; a cancelled caller leaves the call alone."""
+    outcome = asyncio.wrap_future(future)
+    outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then
+    await asyncio.wait([outcome])
+    return outcome.result()
 
 
 def wait_for_result(session: Session, execution_id: str) -> ExecutionResult:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Container
 from kernelexec.docker.container_usage import change_limits, usage
 from kernelexec.docker.events import EventStream
@@ -54,7 +55,7 @@ class ContainerState:
         def subscribe() -> None:
             self.events = EventStream.acquire()
 
-        await run_to_end(subscribe)
+        await await_to_end(run_in_thread(subscribe))
         if self.events is None:
             raise KernelStartFailed(STOPPED)
         return self.events
@@ -113,17 +114,3 @@ class ContainerState:
 async def run_in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
     """Call the engine, which blocks, in a thread; the number of calls at once is not limited."""
     return await anyio.to_thread.run_sync(call, *args, limiter=anyio.CapacityLimiter(1))
-
-
-async def run_to_end(call: Callable[..., object], *args: Any) -> None:  # noqa: ANN401 - the call's own
-    """Call the engine in a thread and wait for the end of the call even if this task is cancelled: the call acquires something.
-
-    A shielded scope of anyio stops cancellation by anyio only, not of the task itself, as by ``asyncio.wait_for``.
-    """
-    with anyio.CancelScope(shield=True):
-        calling = asyncio.ensure_future(run_in_thread(call, *args))
-        try:
-            await asyncio.shield(calling)
-        except asyncio.CancelledError:
-            await asyncio.wait({calling})
-            raise

@@ -9,6 +9,7 @@ from contextlib import suppress
 import anyio
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.create_options import Order
@@ -58,16 +59,16 @@ async def run_in_container(
         limits=config.limits,
     )
     with Engine.acquire() as engine:
-        container = await anyio.to_thread.run_sync(create_container, engine, order, f"kernelexec-task-{secrets.token_hex(4)}")
+        name = f"kernelexec-task-{secrets.token_hex(4)}"
         try:
+            container = await await_to_end(anyio.to_thread.run_sync(create_container, engine, order, name))
             await anyio.to_thread.run_sync(engine.start, container)
             code = TIMED_OUT
             with anyio.move_on_after(task.seconds):
                 code = await anyio.to_thread.run_sync(_wait, engine, container, task.seconds, abandon_on_cancel=True)
             output = await anyio.to_thread.run_sync(_output, engine, container)
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_container, engine, container)
+            await await_to_end(anyio.to_thread.run_sync(remove_container, engine, name))
     return build_result(task, code, output)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.locations import create_temp_directory
@@ -117,9 +118,8 @@ async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: One
             with anyio.move_on_after(task.seconds):
                 code = await process.wait()
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_kill_processes, marker, leader)
-                await process.wait()
+            await await_to_end(anyio.to_thread.run_sync(_kill_processes, marker, leader))
+            await process.wait()
     return build_result(task, code, bytes(output))
 
 

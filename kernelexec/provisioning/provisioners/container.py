@@ -16,6 +16,7 @@ import anyio
 from jupyter_client.kernelspec import KernelSpec
 from traitlets import Bool, Dict, List, Unicode
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker import networks
 from kernelexec.docker.client import ContainerStatus, Engine
@@ -26,7 +27,7 @@ from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_I
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
 from kernelexec.events import KernelContainer
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread, run_to_end
+from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread
 from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
 from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
@@ -192,7 +193,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         if self._manager_directory is not None:
             await run_in_thread(remove_leftovers, events.engine)
         order = self._create_options(cmd, kwargs)
-        await run_to_end(self._create_stopped, order, events)  # else the container would be lost
+        await await_to_end(run_in_thread(self._create_stopped, order, events))  # else the container would be lost
         state.changed = self._stack.enter_context(events.of(state.id))
         self._reuse.listen(self.init_socket, order.options, self.mounts)
         await run_in_thread(networks.start, events.engine, state.id, order)

@@ -1,0 +1,44 @@
+"""Installations whose caller is cancelled: their containers are removed, even if they were just being created."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kernelexec import AsyncExecutor
+from kernelexec.docker.client import Engine
+from kernelexec.docker.labels import ROOT
+from tests.support.engine import MINIMAL, containers, needs_engine
+
+pytestmark = needs_engine
+
+
+@pytest.mark.parametrize("cancellations", [1, 2])
+def test_a_cancelled_installation_leaves_no_container(tmp_path: Path, cancellations: int) -> None:
+    async def steps() -> tuple[set[str], set[str]]:
+        async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": MINIMAL}}) as executor:
+            session = await executor.session("a")
+            assert (await session.execute("1")).ok
+            with Engine.acquire() as engine:
+                before = containers(engine)
+                label = next(each["Labels"] for each in before if each["Labels"].get("kernelexec.session") == "a")[ROOT]
+                own = _names(engine, label)
+                for delay in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4):
+                    installing = asyncio.create_task(session.install("no-such-thing", wheels=tmp_path))
+                    await asyncio.sleep(delay)
+                    for _ in range(cancellations):
+                        installing.cancel()
+                        await asyncio.sleep(0)
+                    with pytest.raises(asyncio.CancelledError):
+                        await installing
+                await asyncio.sleep(1)  # an abandoned thread would have created its container by now
+                return own, _names(engine, label)
+
+    before, after = asyncio.run(steps())
+    assert after == before
+
+
+def _names(engine: Engine, root: str) -> set[str]:
+    return {each["Names"][0] for each in containers(engine, f"{ROOT}={root}")}

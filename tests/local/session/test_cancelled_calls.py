@@ -1,0 +1,50 @@
+"""Calls of a blocking session from an event loop that cancels them, again and again and at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kernelexec import Executor, Session
+from kernelexec.adapters.shared.calls import await_result
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with Executor(isolation="local", workspace=tmp_path_factory.mktemp("workspace")) as executor:
+        session = executor.session()
+        session.execute("import time; x = 1")
+        yield session
+
+
+def _sleep(session: Session) -> asyncio.Task[object]:
+    call = await_result(session, lambda wait: session.execute("time.sleep(100)", timeout=150, wait=wait))
+    return asyncio.create_task(call)
+
+
+@pytest.mark.parametrize("begun", [0.0, 0.0005, 0.001, 0.002, 0.01, 0.2])
+@pytest.mark.parametrize("again", [0, 1, 3])
+def test_a_call_that_is_cancelled_repeatedly_still_interrupts_its_cell(session: Session, begun: float, again: int) -> None:
+    async def cancel() -> None:
+        running = _sleep(session)
+        await asyncio.sleep(begun)
+        for _ in range(1 + again):
+            running.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancel())
+    assert session.execute("x", timeout=30).text.strip() == "1"
+
+
+@pytest.mark.parametrize("begun", [0.0, 0.0005, 0.002, 0.01, 0.2])
+def test_an_event_loop_that_ends_leaves_no_running_cell(session: Session, begun: float) -> None:
+    async def leave() -> None:
+        _sleep(session)
+        await asyncio.sleep(begun)
+
+    asyncio.run(leave())
+    assert session.execute("x", timeout=30).text.strip() == "1"

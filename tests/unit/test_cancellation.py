@@ -1,0 +1,59 @@
+"""Calls that run to their end although their caller is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from kernelexec.cancellation import await_to_end
+
+
+@pytest.mark.parametrize("cancellations", [0, 1, 2, 5])
+def test_a_call_runs_to_its_end_and_then_its_caller_is_cancelled(cancellations: int) -> None:
+    async def steps() -> None:
+        ends: list[str] = []
+
+        async def call() -> str:
+            await asyncio.sleep(0.05)
+            ends.append("call")
+            return "value"
+
+        caller = asyncio.create_task(await_to_end(call()))
+        for _ in range(cancellations):
+            await asyncio.sleep(0.001)
+            caller.cancel()
+        outcome = (await asyncio.gather(caller, return_exceptions=True))[0]
+        assert ends == ["call"]
+        assert isinstance(outcome, asyncio.CancelledError) if cancellations else outcome == "value"
+
+    asyncio.run(steps())
+
+
+def test_the_scope_of_a_caller_is_left_after_the_end() -> None:
+    async def steps() -> None:
+        ends: list[str] = []
+
+        async def call() -> None:
+            await anyio.sleep(0.05)
+            ends.append("call")
+
+        with anyio.move_on_after(0.001) as scope:
+            await await_to_end(call())
+            ends.append("caller")
+            await anyio.sleep(1)
+            ends.append("never")
+        assert scope.cancelled_caught
+        assert ends == ["call", "caller"]
+
+    asyncio.run(steps())
+
+
+def test_the_exception_of_a_call_is_raised() -> None:
+    async def call() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        asyncio.run(await_to_end(call()))
