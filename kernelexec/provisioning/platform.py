@@ -158,7 +158,8 @@ def open_files_limit() -> int | None:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
         return None
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def home_directories(*, of_all: bool = False) -> set[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import resource
 from contextlib import suppress
 from pathlib import Path
 
 from kernelexec.errors import Refused
+from kernelexec.provisioning import platform
 
 #: The smallest limit with which a kernel starts, and the free descriptors with which an executor opens: with 64 and 40 a first
 #: session works, with 48 its kernel ends while it starts, and with 32 libraries wait for ever (measured 2026-11-26).
@@ -19,8 +19,8 @@ def check_descriptor_limit() -> None:
     Raises:
         Refused: the limit, or what is left of it, is too low.
     """
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
+    limit = platform.open_files_limit()
+    if limit is None:
         return
     used = 0
     with suppress(OSError):  # a system without /proc
