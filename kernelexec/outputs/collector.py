@@ -7,7 +7,7 @@ update changes every display of its id and adds none, ``clear_output(wait)`` wai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, read_bundle, read
 from kernelexec.outputs.displays import Budget, DisplayBudgets, DisplayEntry, Displays
 from kernelexec.outputs.output_window import OutputWindow
 from kernelexec.outputs.widgets import WidgetStates, read_widget_state
-from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
+from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream, strip_ansi
 from kernelexec.text import TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
 
 #: The size of the window of newest output for readers of a running cell, in multiples of ``stream_bytes``.
@@ -88,7 +88,7 @@ class Collector:
     @property
     def is_recorded_apart(self) -> bool:
         """Whether ``recorded_outputs`` may differ from ``outputs``."""
-        return self.uses_widgets or self.has_cuts
+        return self.uses_widgets or self.has_cuts or any(isinstance(e, _ColouredError) for e in self._entries)
 
     @property
     def memory_bytes(self) -> int:
@@ -147,18 +147,24 @@ class Collector:
 
     def outputs(self) -> tuple[Output, ...]:
         """Return the outputs so far, in order; consecutive streams of one name are joined."""
-        return self._make_outputs(self._read_display, _read_capture)
+        return self._make_outputs(self._read_display, _read_capture, lambda error: error.output)
 
     def recorded_outputs(self) -> tuple[Output, ...]:
-        """Return the outputs so far for records: displays that the result cuts are whole, captured output is the widget's."""
-        return self._make_outputs(lambda entry: entry.recorded or entry.output, lambda _: ())
+        """Return the outputs so far for records, as Jupyter has them.
+
+        Displays that the result cuts are whole, tracebacks have their colours, captured output is the widget's.
+        """
+        return self._make_outputs(lambda entry: entry.recorded or entry.output, lambda _: (), lambda error: error.recorded)
 
     def captured_outputs(self) -> dict[str, tuple[Output, ...]]:
         """Return the outputs that output widgets captured, by the ids of their comms."""
-        return {comm_id: capture.outputs() for comm_id, capture in self._captures.items()}
+        return {comm_id: capture.recorded_outputs() for comm_id, capture in self._captures.items()}
 
     def _make_outputs(
-        self, read: Callable[[DisplayEntry], Output | None], read_capture: Callable[[Collector], Iterable[Output]]
+        self,
+        read: Callable[[DisplayEntry], Output | None],
+        read_capture: Callable[[Collector], Iterable[Output]],
+        read_error: Callable[[_ColouredError], Error],
     ) -> tuple[Output, ...]:
         outputs: list[Output] = []
         for entry in self._entries:
@@ -168,6 +174,8 @@ class Collector:
                         outputs.append(display)
                 case Error():
                     outputs.append(entry)
+                case _ColouredError():
+                    outputs.append(read_error(entry))
                 case Collector():
                     outputs.extend(read_capture(entry))
                 case TextRun() if text := entry.text():
@@ -297,10 +305,12 @@ class Collector:
         size = utf8_size(evalue) + sum(utf8_size(line) for line in traceback)
         if size > _TRACEBACK_BYTES:
             traceback = tuple(cut_middle("\n".join(traceback), _TRACEBACK_BYTES).split("\n"))
-        error = Error(cut_middle(ename, _ENAME_BYTES), cut_middle(evalue, _EVALUE_BYTES), traceback)
+        error = recorded = Error(cut_middle(ename, _ENAME_BYTES), cut_middle(evalue, _EVALUE_BYTES), traceback)
+        if any("\x1b" in line for line in traceback):
+            error = replace(recorded, traceback=tuple(map(strip_ansi, traceback)))
         self.total_bytes += size
         if self._error_budget.spend(size + OVERHEAD_BYTES, always=not self._error_budget.spent):
-            self._append(error)
+            self._append(error if error is recorded else _ColouredError(error, recorded))
         else:
             self.dropped_displays += 1
         self._publish(error, size)
@@ -324,7 +334,15 @@ class Collector:
             self._on_output(output)
 
 
-_Entry = TextRun | DisplayEntry | Error | Collector
+@dataclass(frozen=True, slots=True)
+class _ColouredError:
+    """An exception with a traceback in colours, which results do not have and records do."""
+
+    output: Error
+    recorded: Error
+
+
+_Entry = TextRun | DisplayEntry | Error | _ColouredError | Collector
 
 
 def _read_capture(capture: Collector) -> Iterable[Output]:

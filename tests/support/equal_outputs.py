@@ -14,15 +14,14 @@ CHAINED = ("the direct cause of the following exception:", "another exception oc
 
 
 def comparable_outputs(outputs: list[Any]) -> list[Any]:
-    """Outputs without ANSI colours and library frames in tracebacks, and with each stream in one part."""
+    """Outputs without the marked lines of handled exceptions in tracebacks, and with each stream in one part."""
     actual: list[Any] = []
     for output in copy.deepcopy(outputs):
         if output.output_type == "error":
-            blocks = strip_ansi("\n".join(output.traceback)).split("\n\n")
-            output.traceback = [block for block in blocks if not block.startswith("File ")]  # frames of libraries
+            output.traceback = "\n".join(output.traceback).split("\n\n")
             later = max((number for number, block in enumerate(output.traceback) if block.endswith(CHAINED)), default=0)
             # IPython 9.18 marks another line of an exception that was handled; see launcher/ipython/tracebacks
-            output.traceback[:later] = [block.partition("Cell In[")[0] for block in output.traceback[:later]]
+            output.traceback[:later] = [strip_ansi(block).partition("Cell In[")[0] for block in output.traceback[:later]]
         last = actual[-1] if actual else None
         if last and output.output_type == "stream" == last.output_type and output.name == last.name:
             last.text += output.text

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kernelexec.results import strip_ansi
 from kernelexec.secrets.encodings import encodings
 from tests.conftest import KINDS
 
@@ -25,8 +26,9 @@ def config(kind: str, tmp_path: Path, **more: Any) -> dict[str, Any]:
 
 def shown(*texts: str | bytes) -> list[str]:
     """The forms of secrets that are in what was shown."""
-    plain = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
-    return sorted(guise for guise in GUISES if any(guise in text for text in plain))
+    decoded = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
+    plain = [strip_ansi(text.replace("\\u001b", "\x1b")) for text in decoded]  # colours may stand within a secret
+    return sorted(guise for guise in GUISES if any(guise in text for text in (*decoded, *plain)))
 
 
 def written(*places: Path) -> dict[str, list[str]]:

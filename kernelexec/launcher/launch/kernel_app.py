@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import ipykernel
-import IPython
 import zmq
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
@@ -32,7 +31,6 @@ from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import LaunchOptions
 from ..sandbox.confinement import confine
 
-_NINE = 9
 #: The filters that the modules of a fork server have added, the newest first; in a fresh kernel they precede ipykernel's.
 imported_filters: list[Any] = []
 
@@ -100,19 +98,16 @@ class LauncherApp(IPKernelApp):
         self.iopub_socket = self.iopub_thread.background_socket
 
 
-def build_config(*, colours: bool) -> Config:
+def build_config() -> Config:
     """Return the configuration that differs from IPython's: no history database, and completion from living objects.
 
-    The driver reads text without colours; other clients show them. Completion by jedi, which reads code, takes a second to
-    load and tens of MiB in every kernel.
+    Completion by jedi, which reads code, takes a second to load and tens of MiB in every kernel.
     """
     config = Config()
     config.HistoryManager.enabled = False
     config.IPCompleter.use_jedi = False
     config.Session.check_pid = False  # a forked child's messages are turned into text instead
     config.Session.packer = f"{message_session.__name__}.pack"
-    if not colours:
-        config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= _NINE else "NoColor"
     return config
 
 
@@ -137,7 +132,7 @@ def main(arguments: list[str]) -> None:
     LauncherShell.programs.check()
     if options.token:
         leave_out_debugger()
-    app = LauncherApp.instance(config=build_config(colours=not options.token))
+    app = LauncherApp.instance(config=build_config())
     with connection_arguments(options, arguments) as argv:
         app.initialize(argv)
     sys.argv[0] = str(Path(ipykernel.__file__).parent.with_name("ipykernel_launcher.py"))  # libraries look at its name

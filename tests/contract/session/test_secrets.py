@@ -32,6 +32,8 @@ CELLS: dict[str, str] = {
     "raises": "raise ValueError(s)",
     "raises its repr": "raise KeyError(s)",
     "raises from within": "def f(x):\n    raise RuntimeError(f'no {x!r}')\nf(s)",
+    "raises in a line that has it": f"x = {AWKWARD!r}; y = {NAME}; 1 / 0",
+    "raises in a line that computes with it": f"{NAME} = 0\n1 / {NAME}",
     "raises a group": "raise ExceptionGroup('g', [ValueError(s), TypeError(n)])",
     "names an exception": "raise type(n, (Exception,), {})('of that name')",
     "does not compile": "compile(f'{s} = = 1', n, 'exec')",

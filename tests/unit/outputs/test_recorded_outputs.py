@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelexec.config import OutputLimits
 from kernelexec.outputs import Collector, Displays
-from kernelexec.results import DisplayData, ExecuteResult, Output, Stream
+from kernelexec.results import DisplayData, Error, ExecuteResult, Output, Stream
 
 LIMITS = OutputLimits(stream_bytes=1000, display_bytes=4000, text_bytes=1000, record_bytes=20_000)
 
@@ -148,3 +148,26 @@ def test_any_number_of_widgets_is_bounded_and_loses_nothing() -> None:
         collector.feed("comm_msg", widget(f"{number}{'x' * 10**4}", "m"))
         collector.feed("comm_msg", widget(f"again {number}", "m"))
     assert len(collector._capturing) <= 64
+
+
+def test_tracebacks_have_colours_in_records_only() -> None:
+    collector = Collector(LIMITS)
+    collector.feed("error", {"ename": "E", "evalue": "v", "traceback": ["\x1b[31mE\x1b[39m: v", "plain"]})
+    assert collector.outputs() == (Error("E", "v", ("E: v", "plain")),)
+    assert collector.is_recorded_apart
+    assert collector.recorded_outputs() == (Error("E", "v", ("\x1b[31mE\x1b[39m: v", "plain")),)
+
+
+def test_a_traceback_without_colours_is_the_same_in_records() -> None:
+    collector = Collector(LIMITS)
+    collector.feed("error", {"ename": "E", "evalue": "v", "traceback": ["E: v"]})
+    assert not collector.is_recorded_apart
+    assert collector.recorded_outputs() == collector.outputs() == (Error("E", "v", ("E: v",)),)
+
+
+def test_an_exception_that_a_widget_captures_has_its_colours_there() -> None:
+    collector = Collector(LIMITS)
+    collector.feed("comm_open", {"comm_id": "w", "data": {"state": {"_model_name": "OutputModel", "msg_id": "m"}}})
+    collector.feed("error", {"ename": "E", "evalue": "v", "traceback": ["\x1b[31mE\x1b[39m: v"]})
+    assert collector.outputs() == (Stream("stderr", "E: v\n"),)
+    assert collector.captured_outputs() == {"w": (Error("E", "v", ("\x1b[31mE\x1b[39m: v",)),)}
