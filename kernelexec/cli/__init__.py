@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from kernelexec.cli.application import main
+from kernelexec.imports import import_without_collection
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line: see ``application.main``."""
+    import_without_collection("kernelexec.cli.application")
+    from kernelexec.cli import application
+
+    application.main()

@@ -24,6 +24,7 @@ from kernelexec.cli.options import IsolationOptions, TimeoutOption, not_blank, w
 from kernelexec.cli.stdio import OWN_FAILURE, SIGNAL_BASE, CommandFailed, current_directory, eprint, write_text
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidConfig, InvalidRequest
+from kernelexec.imports import import_without_collection
 from kernelexec.provisioning import platform
 
 if TYPE_CHECKING:
@@ -305,6 +306,7 @@ def mcp(
     ] = None,
 ) -> int:
     """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
+    import_without_collection("kernelexec.mcp")
     from kernelexec.mcp.logs import log_to_file
 
     over_http: dict[str, Any] = {
@@ -440,6 +442,7 @@ def _print_address(http: HttpOptions, where: str) -> None:
 
 def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions:
     """Make the options of the HTTP server, and reject those that would let cells or strangers run code."""
+    import_without_collection("kernelexec.mcp.http.http_server")
     from kernelexec.mcp.http.authentication import JwtOptions
     from kernelexec.mcp.http.http_server import HttpOptions
     from kernelexec.mcp.http.oauth import OperatorProvider

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import logging
 import re
 import time
@@ -28,6 +29,7 @@ from kernelexec.mcp.calls.arguments import ArgumentReader
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.calls.tasks_extension import TasksExtension
 from kernelexec.mcp.calls.visible_text import VisibleText
+from kernelexec.mcp.definitions import drop_docstring, inline_references
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.resources import Resources
@@ -108,12 +110,14 @@ def make_server(
         description = TEXTS[name] + (idle_note if name in _CREATES else "")
         texts: dict[str, Any] = {"icons": [_ICON], "title": name.replace("_", " ").capitalize(), "description": description}
         schema: dict[str, Any] = {"output_schema": _SCHEMAS[name]} if name in _SCHEMAS else {}
-        tool = FunctionTool.from_function(function, annotations=_HINTS.get(name, _RUNS), **texts, **schema)
+        tool = FunctionTool.from_function(drop_docstring(function), annotations=_HINTS.get(name, _RUNS), **texts, **schema)
+        if tool.output_schema is not None:
+            tool.output_schema = inline_references(tool.output_schema)
         server.add_tool(tool)
     server.add_extension(TasksExtension(sessions))
     prompts = ServerPrompts(sessions)
     for prompt in (prompts.guidance, prompts.debug):
-        server.add_prompt(Prompt.from_function(prompt))
+        server.add_prompt(Prompt.from_function(drop_docstring(prompt), description=inspect.getdoc(prompt)))
     for address, function, kind in Resources(sessions).list_templates(options):
         server.add_template(ResourceTemplate.from_function(function, address, mime_type=kind))
     return server

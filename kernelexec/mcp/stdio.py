@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
+from kernelexec.imports import import_without_collection
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.run import INTERVAL, ServerLife, run_until_signal
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
@@ -54,6 +55,7 @@ async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOp
     transport = StdioTransport(on_end=stop.set)
 
     async def run(executor: AsyncExecutor) -> None:
+        import_without_collection("kernelexec.mcp.server")
         from kernelexec.mcp.server import make_server, make_session_service, silence_libraries  # noqa: PLC0415 - takes a second
 
         silence_libraries()

@@ -158,3 +158,15 @@ def test_the_public_names_are_what_all_says() -> None:
     for name in kernelexec.__all__:
         assert hasattr(kernelexec, name), name
     assert kernelexec.__all__ == sorted(kernelexec.__all__)
+
+
+def test_the_public_names_are_those_that_type_checkers_see() -> None:
+    path = PACKAGE / "__init__.py"
+    blocks = (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    names = {
+        (node.module, alias.asname) for node in next(blocks).body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    modules = {(f"kernelexec.{module}", name) for name, module in kernelexec._MODULES.items()}
+    assert names == modules
+    with pytest.raises(AttributeError, match="kernelexec"):
+        _ = kernelexec.Sesion  # type: ignore[attr-defined]

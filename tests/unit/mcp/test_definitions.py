@@ -1,0 +1,55 @@
+"""Definitions of tools: as fastmcp would make them, without the libraries that it would import."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from fastmcp.tools import FunctionTool
+from fastmcp.utilities.json_schema import dereference_refs
+
+from kernelexec.mcp.definitions import drop_docstring, inline_references
+from kernelexec.mcp.tools.code_tools import CodeTools
+from kernelexec.mcp.tools.file_tools import FileTools
+from kernelexec.mcp.tools.testing_tools import TestingTools
+
+FUNCTIONS = (CodeTools.list_sessions, CodeTools.list_variables, TestingTools.run_tests, FileTools.list_files)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_references_are_inlined_as_fastmcp_does(function: Any) -> None:
+    schema = FunctionTool.from_function(function.__get__(object())).output_schema
+    assert schema is not None
+    assert "$ref" in json.dumps(schema)
+    assert inline_references(schema) == dereference_refs(schema)
+
+
+def test_words_beside_a_reference_take_precedence() -> None:
+    schema = {
+        "$defs": {
+            "Row": {"type": "object", "description": "a row", "properties": {"next": {"$ref": "#/$defs/Count"}}},
+            "Count": {"type": "integer"},
+        },
+        "properties": {
+            "row": {"$ref": "#/$defs/Row", "description": "the first row"},
+            "rows": {"items": [{"$ref": "#/$defs/Row"}]},
+        },
+    }
+    row = {"type": "object", "properties": {"next": {"type": "integer"}}}
+    rows = {"items": [row | {"description": "a row"}]}
+    assert inline_references(schema) == {"properties": {"row": row | {"description": "the first row"}, "rows": rows}}
+
+
+@pytest.mark.anyio
+async def test_a_function_without_its_docstring_is_the_same_function() -> None:
+    class Adder:
+        async def add(self, left: int, right: int = 1) -> int:
+            """Add."""
+            return left + right
+
+    method = Adder().add
+    function = drop_docstring(method)
+    assert (inspect.signature(function), inspect.getdoc(function)) == (inspect.signature(method), "")
+    assert await function(1, right=2) == 3
