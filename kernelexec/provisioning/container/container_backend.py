@@ -216,7 +216,7 @@ class ContainerBackend:
             if init_socket:
                 spec.argv[2:2] = [protocol.CONTAINER_INIT_FLAG, init_socket]
         private = [] if runtime.has_lease else [(str(runtime.path), str(runtime.path), False)]
-        own_mounts = (*python_mounts, (find_launcher(), LAUNCHER_INSIDE, True), *private)
+        own_mounts = (*python_mounts, (find_launcher(self.root), LAUNCHER_INSIDE, True), *private)
         name_parts = (options.name, installed.label if installed else None, options.instance)
         name = options.name and "-".join(filter(None, name_parts))
         settings = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -13,7 +14,7 @@ from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.create_options import Order
-from kernelexec.docker.labels import LAUNCHER_INSIDE
+from kernelexec.docker.labels import LAUNCHER_INSIDE, ROOT
 from kernelexec.errors import EngineFailed, EngineUnavailable
 from kernelexec.launcher.protocol import ONE_SHOT_FLAG
 from kernelexec.provisioning.container.create import create_container, remove_container
@@ -46,6 +47,7 @@ async def run_in_container(
     options, (python, runtime) = config.container, python_of(config.container)
     network = task.network if isinstance(task.network, str) else "bridge" if task.network else "none"
     wheels = [(str(task.wheels), _WHEELS, True)] if task.wheels else []
+    launcher = find_launcher(Path(labels[ROOT]))
     task.write_order(workspace=cwd, confinement=None, wheels=_WHEELS if task.wheels else "")
     order = Order(
         image="",
@@ -53,7 +55,7 @@ async def run_in_container(
         environment={**environment, "HOME": _HOME},
         user="{}:{}".format(*options.ids),
         cwd="/",
-        mounts=(*binds, *runtime, *wheels, (find_launcher(), LAUNCHER_INSIDE, True), (str(task.directory), _DIRECTORY, False)),
+        mounts=(*binds, *runtime, *wheels, (launcher, LAUNCHER_INSIDE, True), (str(task.directory), _DIRECTORY, False)),
         labels=labels,
         options=options.model_copy(update={"network": network, "name": None}),
         limits=config.limits,

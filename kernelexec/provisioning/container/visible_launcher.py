@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import tempfile
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from kernelexec.config import in_container
 from kernelexec.provisioning.launch.kernelspec import LAUNCHER
-from kernelexec.provisioning.runtime.locations import runtime_bases
 
-_PREFIX = "kernelexec-launcher-"
 _MOUNTS = Path("/proc/self/mountinfo")
 #: The column of mountinfo that has the path of a mount.
 _TARGET = 4
 
 
-@cache
-def find_launcher() -> str:
-    """Return a directory that the engine can mount: the package's own, or a copy of it beside the private directories.
+def find_launcher(root: Path) -> str:
+    """Return a directory that the engine can mount: the package's own, or a copy of it in the executor's directory ``root``.
 
     The engine mounts paths of its machine. If its socket was mounted into this container, the package's path is not there; the
-    place of private directories has the same path on both sides. The copy stays, since the kernels of the next server use it.
+    executor's directory has the same path on both sides, and lasts as long as its kernels, which the next server may adopt.
     """
+    if not _is_engine_outside():
+        return str(LAUNCHER)
+    copy, unfinished = root / "launcher", root / "launcher.copy"
+    if not copy.exists():
+        shutil.rmtree(unfinished, ignore_errors=True)  # the disk was full
+        shutil.copytree(LAUNCHER, unfinished, ignore=shutil.ignore_patterns("__pycache__"))
+        unfinished.rename(copy)
+    return str(copy)
+
+
+@cache
+def _is_engine_outside() -> bool:
+    """Return whether this process is in a container, and the engine's socket was mounted into it."""
     from kernelexec.docker.connection import host, socket_at  # noqa: PLC0415 - local kernels need no docker package
 
     path = socket_at(host())
-    if path is None or not in_container() or not _is_mounted(path):
-        return str(LAUNCHER)
-    sources = {path.relative_to(LAUNCHER): path.read_bytes() for path in sorted(LAUNCHER.rglob("*.py"))}
-    digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:16]
-    copy = next(runtime_bases()) / f"{_PREFIX}{digest}"
-    if not copy.exists():
-        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=copy.parent) as directory:
-            new = Path(directory, "launcher")
-            shutil.copytree(LAUNCHER, new)
-            with suppress(OSError):  # another server was faster
-                new.rename(copy)
-    return str(copy)
+    return path is not None and in_container() and _is_mounted(path)
 
 
 def _is_mounted(path: str) -> bool:
