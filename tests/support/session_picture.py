@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.terminal import Terminal
 
 PICTURE = ROOT / "kernelexec" / "guide" / "session.svg"
-_WORDS = ["repl", "--isolation", "local", "--timeout", "2"]
+_WORDS = ["repl", "--isolation", "local", "--timeout", "5"]
 _CELLS = (
     "import numpy as np, matplotlib.pyplot as plt; prices = np.array([3, 5, 8])",
     "plt.plot(prices);",
