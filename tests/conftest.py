@@ -80,14 +80,16 @@ _LONGEST = (
 #: They run without coverage, which takes two thirds of the driver's processor time.
 _UNMEASURED = (
     *("hostile", "fuzz", "unit/launcher", "unit/outputs/test_collector_bounds.py", "contract/launcher"),
+    *("unit/test_architecture.py", "unit/test_naming.py"),
     "local/provisioning/test_confinement.py",
     *(f"end_to_end/test_{name}.py" for name in ("command_execution", "notebooks", "readme", "secure_example")),
     *(f"end_to_end/cli/test_{name}.py" for name in ("agents", "config", "containers", "mcp_entry", "publication", "running")),
     *(f"end_to_end/cli/test_{name}.py" for name in ("signals", "streams")),
     *("end_to_end/frameworks/test_tracing.py", "end_to_end/jupyter/test_server.py"),
-    *(f"end_to_end/mcp/test_{name}.py" for name in ("answer_limits", "answers", "calls", "http", "jwt", "leaving_clients")),
-    *(f"end_to_end/mcp/test_{name}.py" for name in ("metrics", "oauth", "oauth_providers", "quotas", "request_bodies")),
-    *(f"end_to_end/mcp/test_{name}.py" for name in ("request_ids", "server_image", "stdio", "structured", "task_owners")),
+    *(f"end_to_end/mcp/test_{name}.py" for name in ("answer_limits", "answers", "calls", "connections", "elicitation", "http")),
+    *(f"end_to_end/mcp/test_{name}.py" for name in ("jwt", "leaving_clients", "logs", "metrics", "oauth", "oauth_providers")),
+    *(f"end_to_end/mcp/test_{name}.py" for name in ("quotas", "request_bodies", "request_ids", "server_image", "stdio")),
+    *(f"end_to_end/mcp/test_{name}.py" for name in ("structured", "task_owners", "tasks", "toolsets", "untrusted_text")),
 )
 #: How coverage's settings reach the processes that a test starts.
 _COVERAGE = "COVERAGE_PROCESS_CONFIG"

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def block(name: str) -> list[list[str]]:
     return [line.split() for line in match[1].splitlines() if line.strip()]
 
 
+@cache
 def floors() -> dict[str, tuple[int, int]]:
     """Return the floor of each module and its position there."""
     positions = {}
@@ -36,6 +38,7 @@ def floors() -> dict[str, tuple[int, int]]:
     return positions
 
 
+@cache
 def doors_of_libraries() -> dict[str, set[str]]:
     """Return the packages that may import each library; a library may have several lines."""
     doors: dict[str, set[str]] = {}
@@ -58,16 +61,18 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield (relative.parts[0].removesuffix(".py"), path)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the absolute names of the modules, and of the names in them, that a module imports."""
-    package = ["kernelexec", *path.relative_to(PACKAGE).parent.parts]
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return the absolute names of the modules, and of the names in them, that a module imports."""
+    package, names = ["kernelexec", *path.relative_to(PACKAGE).parent.parts], list[str]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            names += (f"{module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 SOURCES = [pytest.param(top, path, id=str(path.relative_to(PACKAGE))) for top, path in modules()]

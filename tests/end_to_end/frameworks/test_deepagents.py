@@ -66,6 +66,7 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
         yield opened
 
 
+@pytest.mark.no_cover
 def test_the_standard_tests_pass(tmp_path: Path) -> None:
     beside = install_beside(tmp_path / "langchain_tests", "langchain-tests>=1.1,<2", *PLUGINS, "py-cpuinfo2", "wrapt<3")
     outcomes = run_suite(

@@ -47,6 +47,7 @@ async def opened(config: KernelSandboxConfig | str) -> AsyncIterator[KernelSandb
 
 
 @needs_engine
+@pytest.mark.no_cover
 def test_the_self_check_passes(tmp_path: Path) -> None:
     options = {"isolation": "container", "container": {"image": SUDO, "sudo": True, "user": "1000:1000"}}
     outcomes = run_suite("inspect_ai_suite", tmp_path, "container", variables={"SUITE_OPTIONS": json.dumps(options)})

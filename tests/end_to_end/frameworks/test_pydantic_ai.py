@@ -81,6 +81,7 @@ def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -
         assert str(answers[2].content).splitlines()[1] == "41"
 
 
+@pytest.mark.no_cover
 def test_the_conformance_suite_passes(tmp_path: Path) -> None:
     prefix = "tests/end_to_end/frameworks/suites/pydantic_ai_suite.py::TestSessionWorkspace::"
     outcomes = run_suite("pydantic_ai_suite", tmp_path, "local", options=[f"--deselect={prefix}{name}" for name in CONCURRENT])
