@@ -90,10 +90,15 @@ def stream_text(outputs: Iterable[Output], name: str) -> str:
 
 
 def output_text(outputs: Iterable[Output]) -> str:
-    """Return the outputs as text: streams unchanged, every other output on lines of its own."""
+    """Return the outputs as text: streams unchanged, every other output on lines of its own.
+
+    An exception without a traceback, as of an unknown magic, is left out if its line is shown already.
+    """
     pieces: list[str] = []
     for output in outputs:
         text, is_block = _plain_text(output)
+        if isinstance(output, Error) and not output.traceback and pieces and strip_ansi(pieces[-1]).rstrip().endswith(text):
+            continue
         if is_block and pieces and not pieces[-1].endswith("\n"):
             pieces.append("\n")
         pieces.append(text + "\n" if is_block and text else text)

@@ -140,6 +140,9 @@ def test_stdout_and_stderr_are_exactly_concatenated() -> None:
         ((DisplayData({}),), ""),
         ((Error("E", "v", ("l1", "l2")),), "l1\nl2\n"),
         ((Error("E", "v"),), "E: v\n"),
+        ((Stream("stderr", "x\nE: v\n"), Error("E", "v")), "x\nE: v\n"),
+        ((Stream("stderr", "E: v"), Stream("stdout", "y\n"), Error("E", "v")), "E: vy\nE: v\n"),
+        ((Stream("stderr", "E: v\n"), Error("E", "v", ("E: v",))), "E: v\nE: v\n"),
     ],
 )
 def test_text_is_what_a_reader_sees(outputs: tuple[Output, ...], text: str) -> None:
