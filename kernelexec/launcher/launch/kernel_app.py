@@ -23,6 +23,7 @@ from ..identity import named_as_base
 from ..ipython.kernel import LauncherKernel
 from ..ipython.patches import message_session
 from ..ipython.patches.debugger import leave_out_debugger
+from ..ipython.patches.matplotlib_directories import forget_directories
 from ..ipython.patches.message_session import LauncherMessageSession
 from ..ipython.shell import LauncherShell
 from ..output import iopub
@@ -123,6 +124,7 @@ def main(arguments: list[str]) -> None:
         write_stacks_to(options.stacks)
     LauncherKernel.confinement = options.confined or confine(options.confinement)
     options.apply()
+    forget_directories()
     if options.owner is not None:
         exit_with_owner(options.owner, kill_descendants, grace_seconds=options.grace_seconds)
     if options.lease_seconds is not None:

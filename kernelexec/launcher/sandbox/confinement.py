@@ -27,6 +27,8 @@ from .seccomp import block_foreign_access, block_network
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")
 #: Entries that IPython writes in a profile; the others are the user's configuration.
 _WRITTEN = ("history", "db", "log", "pid", "security")
+#: The cache that matplotlib fills while it draws; its other entries are read.
+_TEX_CACHE = "tex.cache"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its fixed path
 _DROP_BOUNDING, _AMBIENT, _CLEAR_ALL = 24, 47, 4  # of prctl(2)
 _CAPABILITIES_3 = 0x20080522
@@ -119,14 +121,18 @@ def main(arguments: list[str]) -> None:
 
 
 def _use_private_directories(settings: ConfinementOptions) -> None:
-    """Use the temporary directory, and have IPython write to the private one, with links to the user's configuration."""
+    """Use the temporary directory, and have IPython and matplotlib write to the private one, with links to the user's files."""
     os.environ["TMPDIR"], tempfile.tempdir = settings.temporary, None
+    if settings.private is not None:
+        _use_private_ipython(settings.private, settings.writable)
+        _use_private_matplotlib(settings.private, settings.writable)
+
+
+def _use_private_ipython(private: str, writable: list[str]) -> None:
     user_directory = os.path.realpath(os.environ.get("IPYTHONDIR") or os.path.expanduser("~/.ipython"))  # noqa: PTH111
-    if settings.private is None or any(
-        f"{user_directory}/".startswith(f"{os.path.realpath(path)}/") for path in settings.writable
-    ):
+    if _is_below(user_directory, writable):
         return
-    private_directory = os.environ["IPYTHONDIR"] = os.path.join(settings.private, "ipython")  # noqa: PTH118 - text in, text out
+    private_directory = os.environ["IPYTHONDIR"] = os.path.join(private, "ipython")  # noqa: PTH118 - text in, text out
     os.mkdir(private_directory, mode=0o700)  # noqa: PTH102
     _link(user_directory, private_directory, lambda entry: not entry.name.startswith("profile_"))
     for profile in glob.iglob(f"{glob.escape(user_directory)}/profile_*/"):  # noqa: PTH207
@@ -135,10 +141,35 @@ def _use_private_directories(settings: ConfinementOptions) -> None:
         _link(profile, copy, lambda entry: not entry.name.startswith(_WRITTEN))
 
 
+def _use_private_matplotlib(private: str, writable: list[str]) -> None:
+    """Name a directory for matplotlib's configuration and caches: it asks for permissions, which say nothing of Landlock."""
+    user_directories = _matplotlib_directories()
+    if all(_is_below(directory, writable) for directory in user_directories):
+        return
+    private_directory = os.environ["MPLCONFIGDIR"] = os.path.join(private, "matplotlib")  # noqa: PTH118 - text in, text out
+    os.mkdir(private_directory, mode=0o700)  # noqa: PTH102
+    for directory in user_directories:
+        _link(directory, private_directory, lambda entry: entry.name != _TEX_CACHE)
+
+
+def _matplotlib_directories() -> list[str]:
+    """Return matplotlib's directories by its own rules, without repetition: that of the configuration, that of its caches."""
+    if named := os.environ.get("MPLCONFIGDIR"):
+        return [os.path.realpath(named)]
+    home = os.path.expanduser("~")  # noqa: PTH111
+    bases = (os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config", os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
+    return list(dict.fromkeys(os.path.realpath(f"{base}/matplotlib") for base in bases))
+
+
+def _is_below(directory: str, parents: list[str]) -> bool:
+    return any(f"{directory}/".startswith(f"{os.path.realpath(path)}/") for path in parents)
+
+
 def _link(source: str, target: str, wanted: Callable[[os.DirEntry[str]], bool]) -> None:
     with suppress(OSError), os.scandir(source) as names:
         for entry in filter(wanted, names):
-            os.symlink(entry.path, os.path.join(target, entry.name))  # noqa: PTH118, PTH211
+            with suppress(FileExistsError):
+                os.symlink(entry.path, os.path.join(target, entry.name))  # noqa: PTH118, PTH211
 
 
 def _apply_landlock(settings: ConfinementOptions) -> str | None:

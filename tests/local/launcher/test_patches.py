@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import matplotlib as mpl
 import pytest
 from ipykernel.compiler import XCachingCompiler
 from IPython.core.ultratb import AutoFormattedTB
@@ -94,3 +95,9 @@ def test_children_share_the_pipe_of_a_descriptor() -> None:
     code += "for _ in range(2): subprocess.run(show)\nprint(os.fstat(1).st_ino)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(set(ran.stdout.split())) == 1
+
+
+def test_matplotlib_remembers_its_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = mpl.get_cachedir()
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
+    assert mpl.get_cachedir() == before != str(tmp_path)
