@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
 
-from kernelexec import cache
 from kernelexec.config import Config, isolation_help
 from kernelexec.config.messages import check_known
 from kernelexec.dialects.autogen_config import load
@@ -28,23 +30,22 @@ from kernelexec.errors import (
     did_you_mean,
 )
 from kernelexec.events import Hook, check_hooks
-from kernelexec.executor_directories import ExecutorDirectories
 from kernelexec.notices import warn_about_environment, warn_about_isolation
-from kernelexec.policy.decisions import Approver, Validator
-from kernelexec.provisioning import explain_unavailable
-from kernelexec.provisioning.host.interpreters import check_venv
+from kernelexec.policy.decisions import Approver, Validator, check_callables
+from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.env_file import read_env_file
 from kernelexec.provisioning.runtime.descriptor_limit import check_descriptor_limit
-from kernelexec.records import log as containerlog
-from kernelexec.replay import read_history, replay
-from kernelexec.session import AsyncSession
-from kernelexec.session.cells.approval import check_callables
 from kernelexec.session.lifecycle import TaskScope
-from kernelexec.session_registry import SessionRegistry
-from kernelexec.workspace import Workspace
-from kernelexec.workspace.directory import check_name
+from kernelexec.workspace.directory import Workspace, check_name
+
+if TYPE_CHECKING:
+    from kernelexec.executor_directories import ExecutorDirectories
+    from kernelexec.session import AsyncSession
+    from kernelexec.session_registry import SessionRegistry
 
 logger = logging.getLogger("kernelexec")
+#: The module that imports all parts of sessions, which takes a tenth of a second: it is imported when an executor is entered.
+_PARTS = "kernelexec.session_registry"
 
 
 class ExecutorOptions(TypedDict, total=False):
@@ -89,44 +90,38 @@ class AsyncExecutor:
             config=options.get("config"),
             code_execution_config=options.get("code_execution_config"),
         )
-        if self.config.enabled and (cause := explain_unavailable(self.config)) is not None:
-            raise IsolationUnavailable(cause if self.config.isolation == "bubblewrap" else isolation_help(cause))
-        if self.config.enabled:
-            check_venv(self.config)
-            check_descriptor_limit()
-        read_env_file(self.config.environment.env_file)
-        if self.config.log_dir is not None:
-            containerlog.check(self.config.log_dir, self.config.work_dir or self.config.absolute_workspace)
-        if self.config.cache.enabled:
-            context_paths = (path.path for path in self.config.context_paths if path.permission == "write")
-            writable = (
-                self.config.work_dir or self.config.absolute_workspace,
-                *self.config.confinement.writable,
-                *context_paths,
-            )
-            cache.check_directory(self.config.cache.results_directory, writable)
-        if self.config.enabled:
-            _ = self.config.absolute_workspace  # refuses a relative one if the current directory is gone
+        _check_surroundings(self.config)
         self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._adoption_lock = anyio.Lock()
         self._scope: TaskScope | None = None
-        self._directories = ExecutorDirectories(self.config)
-        approver = options.get("approver")
-        validators = check_callables(options.get("validators", ()), approver)
-        self._registry = SessionRegistry(
-            self.config, self._directories, check_hooks(options.get("hooks", ())), validators, approver
-        )
+        self._approver = options.get("approver")
+        self._validators = check_callables(options.get("validators", ()), self._approver)
+        self._hooks = check_hooks(options.get("hooks", ()))
+
+    @cached_property
+    def _directories(self) -> ExecutorDirectories:
+        from kernelexec.executor_directories import ExecutorDirectories
+
+        return ExecutorDirectories(self.config)
+
+    @cached_property
+    def _registry(self) -> SessionRegistry:
+        from kernelexec.session_registry import SessionRegistry
+
+        return SessionRegistry(self.config, self._directories, self._hooks, self._validators, self._approver)
 
     async def __aenter__(self) -> Self:
-        if self._scope is not None and not self._scope.stopped.is_set():
-            self._scope.check_caller()
-            raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
         try:
             asyncio.get_running_loop()
         except RuntimeError as exc:
             raise InvalidRequest(
                 "AsyncExecutor needs an event loop of asyncio, such as uvloop: in others use Executor."
             ) from exc
+        if _PARTS not in sys.modules:
+            await anyio.to_thread.run_sync(import_module, _PARTS)
+        if self._scope is not None and not self._scope.stopped.is_set():
+            self._scope.check_caller()
+            raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
         if self.config.enabled:
             warn_about_isolation(self.config.isolation)
             warn_about_environment(everything=self.config.environment.pass_all)
@@ -224,7 +219,7 @@ class AsyncExecutor:
 
     def mask(self, text: str) -> str:
         """Return a text in which the names of secrets replace all values that kernels were started with."""
-        return self._registry.mask(text)
+        return self._registry.mask(text) if self.config.secrets else text
 
     async def adopt_sessions(self) -> tuple[str, ...]:
         """Adopt the sessions of executors in this workspace that have ended since this one was opened; return their names.
@@ -254,6 +249,8 @@ class AsyncExecutor:
     ) -> AsyncSession:
         history = None
         if notebook is not None:
+            from kernelexec.replay import read_history, replay
+
             history = await anyio.to_thread.run_sync(read_history, notebook, self.config)
         session = await self._registry.create(name, work_dir, scope)
         try:
@@ -285,3 +282,32 @@ class AsyncExecutor:
             raise Closed("The executor is not open: use it as `async with AsyncExecutor(...) as executor:`.")
         self._scope.check_open()
         return self._scope
+
+
+def _check_surroundings(config: Config) -> None:
+    """Check what the settings name outside of this process; the modules of a check are imported if it is made.
+
+    Raises:
+        IsolationUnavailable, InvalidConfig, Refused: see ``AsyncExecutor``.
+    """
+    if config.enabled:
+        if (cause := explain_unavailable(config)) is not None:
+            raise IsolationUnavailable(cause if config.isolation == "bubblewrap" else isolation_help(cause))
+        if config.programs.venv is not None:
+            from kernelexec.provisioning.host.interpreters import check_venv
+
+            check_venv(config)
+        check_descriptor_limit()
+    read_env_file(config.environment.env_file)
+    if config.log_dir is not None:
+        from kernelexec.records import log as containerlog
+
+        containerlog.check(config.log_dir, config.work_dir or config.absolute_workspace)
+    if config.cache.enabled:
+        from kernelexec import cache
+
+        context_paths = (path.path for path in config.context_paths if path.permission == "write")
+        writable = (config.work_dir or config.absolute_workspace, *config.confinement.writable, *context_paths)
+        cache.check_directory(config.cache.results_directory, writable)
+    if config.enabled:
+        _ = config.absolute_workspace  # refuses a relative one if the current directory is gone

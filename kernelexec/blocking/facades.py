@@ -16,8 +16,9 @@ from kernelexec.config import Config, FileBounds
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorOptions
 from kernelexec.results import Replay, Statistics
-from kernelexec.session import AsyncFiles, AsyncSession
-from kernelexec.workspace import ReadTracker
+from kernelexec.session.features.session_files import AsyncFiles
+from kernelexec.session.session import AsyncSession
+from kernelexec.workspace.agent_files.tracking import ReadTracker
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -1,22 +1,15 @@
-"""The command line as a whole: its groups of commands, and the entry point."""
+"""The command line as a whole: its commands, each imported when it is called, and the entry point."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from kernelexec.cli.config import config_app
-from kernelexec.cli.doctor import doctor_app
-from kernelexec.cli.file_commands import files_app
-from kernelexec.cli.image import image_app
-from kernelexec.cli.kernelspec import kernelspec_app
-from kernelexec.cli.mcp import mcp_app
-from kernelexec.cli.run import run_app
-from kernelexec.cli.servers import server_app
-from kernelexec.cli.sessions import sessions_app
 from kernelexec.cli.stdio import (
     INTERRUPTED,
     OUTPUT_CLOSED,
@@ -30,10 +23,58 @@ from kernelexec.cli.stdio import (
 )
 from kernelexec.cli.terminal.text_filter import protect_terminal
 from kernelexec.errors import KernelexecError
+from kernelexec.imports import import_without_collection
 
+#: The commands in the order of the help, by the modules and names of their applications.
+APPLICATIONS = {
+    "run.run_app": ("run", "exec", "guidance", "repl"),
+    "doctor.doctor_app": ("doctor",),
+    "sessions.sessions_app": ("log", "sessions", "variables"),
+    "image.image_app": ("image",),
+    "file_commands.files_app": ("files",),
+    "kernelspec.kernelspec_app": ("kernelspec",),
+    "config.config_app": ("config",),
+    "servers.server_app": ("ps", "logs", "attach", "stop"),
+    "mcp.mcp_app": ("mcp", "mcp-config", "mcp-token"),
+}
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
 
+
+class CommandGroup(TyperGroup):
+    """The commands of all applications; a command imports its own application only, since clients wait for servers."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer exports no context of this class
+        """Return the names of all commands, for the help and for suggestions."""
+        for reference in APPLICATIONS:
+            self._add_application(reference)
+        return [name for names in APPLICATIONS.values() for name in names]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - the same
+        """Return a command of that name; None if there is none."""
+        reference = next((reference for reference, names in APPLICATIONS.items() if cmd_name in names), None)
+        if reference is None:
+            self.list_commands(ctx)  # the error suggests one of them
+        elif cmd_name not in self.commands:
+            self._add_application(reference)
+        return self.commands.get(cmd_name)
+
+    def _add_application(self, reference: str) -> None:
+        application = load_application(reference)
+        group = typer.main.get_group(application)
+        name = application.info.name
+        self.commands.update({name: group} if isinstance(name, str) else group.commands)
+
+
+def load_application(reference: str) -> typer.Typer:
+    """Import an application of commands by its module and name."""
+    module, _, name = reference.partition(".")
+    import_without_collection(f"kernelexec.cli.{module}")
+    application: typer.Typer = getattr(import_module(f"kernelexec.cli.{module}"), name)
+    return application
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     name="kernelexec",
     help="Run code and shell commands in a persistent kernel.",
     no_args_is_help=True,
@@ -55,10 +96,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-for _group in (run_app, doctor_app, sessions_app, image_app, files_app, kernelspec_app, config_app, server_app, mcp_app):
-    app.add_typer(_group)
 
 
 def main() -> None:

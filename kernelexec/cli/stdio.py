@@ -9,15 +9,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import anyio
 
 from kernelexec.cli.terminal.text_filter import TerminalStream, format_remark
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
-from kernelexec.results import ExecutionResult
-from kernelexec.session import AsyncSession
+
+if TYPE_CHECKING:
+    from kernelexec.results import ExecutionResult
+    from kernelexec.session import AsyncSession
 
 SIGNAL_BASE = 128
 CELL_FAILED = 1

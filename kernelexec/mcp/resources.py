@@ -6,7 +6,7 @@ import mimetypes
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastmcp.exceptions import ValidationError
 from fastmcp.resources import ResourceContent, ResourceResult
@@ -16,8 +16,10 @@ from kernelexec.mcp.answers import count_json_bytes
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import report_errors
-from kernelexec.session import AsyncSession
 from kernelexec.untrusted_text import format_note, quote_output
+
+if TYPE_CHECKING:
+    from kernelexec.session import AsyncSession
 
 #: The addresses. A session is named by its name or handle, as in tools.
 NOTEBOOK = "kernelexec://sessions/{session}/notebook"

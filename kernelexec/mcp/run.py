@@ -14,14 +14,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
-from kernelexec.errors import InvalidConfig
+from kernelexec.errors import InvalidConfig, KernelexecError
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.admin_socket import AdminSocket
 
 #: The most seconds between two progress reports of a blocking call.
 INTERVAL = 5.0
+#: The seconds between the list of tools and the opening, in which the list is written; and those without any request.
+_PAUSE, _SILENCE = 0.05, 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -62,6 +64,49 @@ class ServerLife:
         return cls(can_keep_kernels(config), is_wanted)
 
 
+class Opening:
+    """The opening of a server's executor after the list of tools was sent, which needs none: it takes a tenth of a second.
+
+    It begins at once with a request that needs the executor, and in any case a second after the server has started.
+    """
+
+    def __init__(self) -> None:
+        self._is_serving, self._is_wanted, self._is_open = anyio.Event(), anyio.Event(), anyio.Event()
+
+    def begin_serving(self) -> None:
+        """Note that requests are read from now on."""
+        self._is_serving.set()
+
+    def request_soon(self) -> None:
+        """Open the executor when the present answer is written."""
+        if not self._is_wanted.is_set():
+            asyncio.get_running_loop().call_later(_PAUSE, self._is_wanted.set)
+
+    async def wait_until_wanted(self, stop: anyio.Event) -> None:
+        """Return when the executor is to be opened, or ``stop`` is set."""
+        async with anyio.create_task_group() as tasks:
+
+            async def end_wait() -> None:
+                await stop.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_wait)
+            await self._is_serving.wait()
+            with anyio.move_on_after(_SILENCE):
+                await self._is_wanted.wait()
+            tasks.cancel_scope.cancel()
+
+    def finish(self) -> None:
+        """Let the waiting requests pass."""
+        self._is_open.set()
+
+    async def wait_until_open(self) -> None:
+        """Request the opening and return when the executor is open."""
+        if not self._is_open.is_set():
+            self._is_wanted.set()
+            await self._is_open.wait()
+
+
 def can_keep_kernels(config: Config) -> bool:
     """Return whether kernels can outlive their executor, for the next one in the workspace to adopt."""
     options = config.container
@@ -76,69 +121,103 @@ async def run_until_signal(
     *,
     closed: anyio.Event | None = None,
     grace: float = 0.0,
+    opening: Opening | None = None,
 ) -> signal.Signals | None:
     """Open an executor and serve until ``stop`` is set, a signal arrives or ``serve`` ends; return the signal, if any.
+
+    With an ``opening``, ``serve`` begins before the executor is open, and the opening when that says so.
 
     Everything is closed on return. After the sessions have ended, ``closed`` is set, and ``serve`` has ``grace`` seconds
     to send its last responses before it is cancelled. If kernels are kept, the process exits instead with status 0.
 
     Raises:
+        KernelexecError: the executor cannot be opened.
         ServerFailed: ``serve`` failed, which is a bug.
     """
-    signals: list[signal.Signals] = []
-    failures: list[Exception] = []
-    ended = anyio.Event()
+    return await _ServerRun(executor, stop, serve, life, closed or anyio.Event(), grace, opening).run()
 
-    def on_signal(signum: signal.Signals) -> None:
-        signals.append(signum)
-        stop.set()
 
-    def on_restart() -> None:
-        life.is_wanted = True
-        stop.set()
+@dataclass(eq=False)
+class _ServerRun:
+    """One run of a server: see ``run_until_signal``."""
 
-    async def run_serve() -> None:
+    executor: AsyncExecutor
+    stop: anyio.Event
+    serve: Callable[[AsyncExecutor], Awaitable[None]]
+    life: ServerLife
+    closed: anyio.Event
+    grace: float
+    opening: Opening | None
+    signals: list[signal.Signals] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    async def run(self) -> signal.Signals | None:
+        loop = asyncio.get_running_loop()
+        for signum in _SIGNALS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal that was ignored from the start stays ignored
+                loop.add_signal_handler(signum, self._on_signal, signum)
+        refusal: KernelexecError | None = None
+        async with anyio.create_task_group() as tasks:
+            if self.opening is not None:
+                tasks.start_soon(self._serve)
+                await self.opening.wait_until_wanted(self.stop)
+            try:
+                if not self.stop.is_set():
+                    await self._run_executor(tasks)
+            except KernelexecError as exc:
+                refusal = exc
+            self.closed.set()
+            with anyio.move_on_after(0.0 if refusal else self.grace):
+                await self.ended.wait()
+            tasks.cancel_scope.cancel()
+        if refusal is not None:
+            raise refusal
+        if self.failures:
+            raise ServerFailed(f"The server ended by itself: {self.failures[0]!r:.500}") from self.failures[0]
+        return self.signals[0] if self.signals else None
+
+    async def _run_executor(self, tasks: TaskGroup) -> None:
+        """Keep the executor open until the server is to stop."""
+        async with self.executor as executor:
+            from kernelexec.mcp.admin_socket import AdminSocket  # noqa: PLC0415 - it imports parts of an open executor
+
+            if self.opening is None:
+                tasks.start_soon(self._serve)
+            else:
+                self.opening.finish()
+            on_restart = self._on_restart if self.life.is_possible else None
+            tasks.start_soon(AdminSocket(executor, self.stop, self.life.clients, on_restart).serve)
+            await self.stop.wait()
+            if self.life.is_wanted and executor.sessions() and not self.failures and signal.SIGINT not in self.signals:
+                await self._exit_without_kernels()
+
+    async def _serve(self) -> None:
         try:
-            await serve(executor)
-        except Exception as exc:  # noqa: BLE001 - raised below as ServerFailed
-            failures.append(exc)
-        ended.set()
-        stop.set()
+            await self.serve(self.executor)
+        except Exception as exc:  # noqa: BLE001 - raised as ServerFailed at the end
+            self.failures.append(exc)
+        self.ended.set()
+        self.stop.set()
 
-    loop = asyncio.get_running_loop()
-    for signum in _SIGNALS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal that was ignored from the start stays ignored
-            loop.add_signal_handler(signum, on_signal, signum)
-    async with anyio.create_task_group() as tasks:
-        async with executor:
-            tasks.start_soon(run_serve)
-            tasks.start_soon(AdminSocket(executor, stop, life.clients, on_restart if life.is_possible else None).serve)
-            await stop.wait()
-            if life.is_wanted and executor.sessions() and not failures and signal.SIGINT not in signals:
-                await _exit_without_kernels(executor, life, closed, ended, grace)
-        if closed is not None:
-            closed.set()
-        with anyio.move_on_after(grace):
-            await ended.wait()
-        tasks.cancel_scope.cancel()
-    if failures:
-        raise ServerFailed(f"The server ended by itself: {failures[0]!r:.500}") from failures[0]
-    return signals[0] if signals else None
+    def _on_signal(self, signum: signal.Signals) -> None:
+        self.signals.append(signum)
+        self.stop.set()
 
+    def _on_restart(self) -> None:
+        self.life.is_wanted = True
+        self.stop.set()
 
-async def _exit_without_kernels(
-    executor: AsyncExecutor, life: ServerLife, closed: anyio.Event | None, ended: anyio.Event, grace: float
-) -> None:
-    """Answer the running calls, write the records, and exit at once, so that the kernels wait for their next owner."""
-    life.release_calls()
-    if closed is not None:
-        closed.set()
-    with anyio.move_on_after(grace):
-        await ended.wait()
-    async with anyio.create_task_group() as tasks:
-        for name in executor.sessions():
-            if (session := executor.open_session(name)) is not None:
-                tasks.start_soon(session.write_handover)
-    life.clean_up()
-    sys.stderr.flush()
-    os._exit(0)  # leaving the executor would end the kernels
+    async def _exit_without_kernels(self) -> None:
+        """Answer the running calls, write the records, and exit at once, so that the kernels wait for their next owner."""
+        self.life.release_calls()
+        self.closed.set()
+        with anyio.move_on_after(self.grace):
+            await self.ended.wait()
+        async with anyio.create_task_group() as tasks:
+            for name in self.executor.sessions():
+                if (session := self.executor.open_session(name)) is not None:
+                    tasks.start_soon(session.write_handover)
+        self.life.clean_up()
+        sys.stderr.flush()
+        os._exit(0)  # leaving the executor would end the kernels

@@ -33,6 +33,7 @@ from kernelexec.mcp.definitions import drop_docstring, inline_references
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.resources import Resources
+from kernelexec.mcp.run import Opening
 from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS, ServerOptions
 from kernelexec.mcp.server_prompts import ServerPrompts
 from kernelexec.mcp.tools.background_tools import BackgroundTools
@@ -80,15 +81,17 @@ def make_server(
     auth: AuthProvider | None = None,
     options: ServerOptions = ALL_TOOLS,
     sessions: SessionService | None = None,
+    opening: Opening | None = None,
 ) -> FastMCP:
-    """Return a server for the sessions of an open executor.
+    """Return a server for the sessions of an executor.
 
     Args:
-        executor: the executor.
+        executor: the executor, which is open, or will be when the ``opening`` says so.
         interval: the most seconds between two progress reports of a blocking call.
         auth: provider that authenticates callers over HTTP; None for no authentication.
         options: toolsets and limits.
         sessions: the service that its tools use; by default a new one.
+        opening: what calls of tools, prompts and resources wait for; None if the executor is open.
     """
     sessions = sessions or make_session_service(executor, interval=interval, options=options)
     callers = CallerMiddleware(sessions.quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
@@ -96,7 +99,13 @@ def make_server(
         "kernelexec",
         instructions=_write_instructions(executor.config, options),
         version=importlib.metadata.version("kernelexec"),
-        middleware=[VisibleText(executor.mask), ArgumentReader(), callers, CallLogger()],
+        middleware=[
+            VisibleText(executor.mask),
+            ArgumentReader(),
+            callers,
+            CallLogger(),
+            *([OpeningGate(opening)] if opening else ()),
+        ],
         auth=auth,
         strict_input_validation=True,
         mask_error_details=False,
@@ -178,6 +187,24 @@ async def measure(call: Awaitable[T], report: Callable[[str, float], None]) -> T
     finally:
         report(outcome, time.monotonic() - began)
     return answer
+
+
+class OpeningGate(Middleware):
+    """Middleware by which requests that need the executor wait until it is open; the list of tools needs none."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+
+    async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
+        """See fastmcp's ``Middleware``."""
+        self._opening.request_soon()
+        return await call_next(context)
+
+    async def _wait_until_open(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
+        await self._opening.wait_until_open()
+        return await call_next(context)
+
+    on_call_tool = on_read_resource = on_get_prompt = _wait_until_open
 
 
 class CallLogger(Middleware):

@@ -24,7 +24,7 @@ from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
 from kernelexec.imports import import_without_collection
 from kernelexec.mcp.logs import make_observers
-from kernelexec.mcp.run import INTERVAL, ServerLife, run_until_signal
+from kernelexec.mcp.run import INTERVAL, Opening, ServerLife, run_until_signal
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOp
     """
     life = ServerLife.of(config, is_wanted=options.keep_kernels)
     executor, stop = AsyncExecutor(config=config, hooks=make_observers()), anyio.Event()
-    transport = StdioTransport(on_end=stop.set)
+    transport, opening = StdioTransport(on_end=stop.set), Opening()
 
     async def run(executor: AsyncExecutor) -> None:
         import_without_collection("kernelexec.mcp.server")
@@ -61,10 +61,11 @@ async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOp
         silence_libraries()
         sessions = make_session_service(executor, interval=interval, options=options, clients=life.clients)
         life.release_calls = sessions.release_calls
-        server = make_server(executor, interval=interval, options=options, sessions=sessions)
+        server = make_server(executor, interval=interval, options=options, sessions=sessions, opening=opening)
+        opening.begin_serving()
         await _run_protocol(server, transport)
 
-    return await run_until_signal(executor, stop, run, life)
+    return await run_until_signal(executor, stop, run, life, opening=opening)
 
 
 async def _run_protocol(server: FastMCP, transport: StdioTransport) -> None:

@@ -3,9 +3,25 @@
 The protection against such code is the container, or the confinement of a local kernel.
 """
 
-from kernelexec.policy.code_rules import CodeRules
-from kernelexec.policy.command_rules import CommandRules
-from kernelexec.policy.policy import Policy
-from kernelexec.policy.refusal import Refusal
+from __future__ import annotations
 
-__all__ = ["CodeRules", "CommandRules", "Policy", "Refusal"]
+from typing import TYPE_CHECKING
+
+from kernelexec.imports import make_getattr
+
+if TYPE_CHECKING:
+    from kernelexec.policy.code_rules import CodeRules as CodeRules
+    from kernelexec.policy.command_rules import CommandRules as CommandRules
+    from kernelexec.policy.policy import Policy as Policy
+    from kernelexec.policy.refusal import Refusal as Refusal
+
+_MODULES = {
+    "CodeRules": "code_rules",
+    "CommandRules": "command_rules",
+    "Policy": "policy",
+    "Refusal": "refusal",
+}
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = make_getattr(__name__, _MODULES)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from kernelexec.errors import InvalidRequest
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -73,3 +75,14 @@ class Approver(Protocol):
     def __call__(self, request: ApprovalRequest, /) -> Approval | bool | Awaitable[Approval | bool]:
         """Return whether the cell may run."""
         ...
+
+
+def check_callables(validators: object, approver: object, on_input: object = None) -> tuple[Validator, ...]:
+    """Return the validators; raise ``InvalidRequest`` if one of the functions is not callable."""
+    functions = tuple(validators) if isinstance(validators, list | tuple) else None
+    if functions is None or not all(map(callable, functions)):
+        raise InvalidRequest(f"validators={validators!r:.200}: must be a list of functions of one proposal.")
+    for name, function in (("approver", approver), ("on_input", on_input)):
+        if function is not None and not callable(function):
+            raise InvalidRequest(f"{name}={function!r:.200}: must be a function of one request.")
+    return functions

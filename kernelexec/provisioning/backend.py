@@ -7,7 +7,7 @@ from pathlib import Path
 from kernelexec.config import Config
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.container_backend import ContainerBackend
-from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend, explain_missing
+from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import check_workspace
 from kernelexec.provisioning.host.local_backend import LocalBackend
@@ -16,19 +16,6 @@ from kernelexec.workspace.contexts import contexts
 
 Backend = LocalBackend | ContainerBackend
 """A kind of place for kernels, with the differences besides the provisioner that its kernelspec names."""
-
-
-def explain_unavailable(config: Config) -> str | None:
-    """Return why the configured isolation is not available, in a sentence, within two seconds; None if it is."""
-    if config.isolation == "bubblewrap":
-        return explain_missing(config)
-    if config.isolation != "container":
-        return None
-    try:
-        from kernelexec.docker.client import probe  # noqa: PLC0415 - local kernels need no docker package
-    except ImportError as exc:
-        return f"The package docker cannot be imported ({exc}): install it with `pip install docker`."
-    return probe()
 
 
 def backend_for(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.kernelspec import KernelSpec as KernelSpec  # noqa: PLC0414 - a name of this package
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.errors import EngineRefused

@@ -7,6 +7,8 @@ from typing import Literal
 
 from kernelexec.results.json_values import JsonConvertible
 
+#: The seconds that one case may take by default.
+CASE_SECONDS = 10.0
 TestVerdict = Literal["PASS", "FAIL", "ERROR"]
 
 

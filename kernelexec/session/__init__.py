@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from kernelexec.session.features.session_files import AsyncFiles
-from kernelexec.session.session import AsyncSession
+from typing import TYPE_CHECKING
 
-__all__ = ["AsyncFiles", "AsyncSession"]
+from kernelexec.imports import make_getattr
+
+if TYPE_CHECKING:
+    from kernelexec.session.features.session_files import AsyncFiles as AsyncFiles
+    from kernelexec.session.session import AsyncSession as AsyncSession
+
+_MODULES = {
+    "AsyncFiles": "features.session_files",
+    "AsyncSession": "session",
+}
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = make_getattr(__name__, _MODULES)

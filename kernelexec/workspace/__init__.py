@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.directory import Workspace
-from kernelexec.workspace.displays import DisplayFiles
-from kernelexec.workspace.file_changes import FileChanges
-from kernelexec.workspace.file_watch import FileWatcher
-from kernelexec.workspace.spill import SpillFile
+from typing import TYPE_CHECKING
 
-__all__ = ["DisplayFiles", "FileChanges", "FileOperations", "FileWatcher", "ReadTracker", "SpillFile", "Workspace"]
+from kernelexec.imports import make_getattr
+
+if TYPE_CHECKING:
+    from kernelexec.workspace.agent_files.operations import FileOperations as FileOperations
+    from kernelexec.workspace.agent_files.tracking import ReadTracker as ReadTracker
+    from kernelexec.workspace.directory import Workspace as Workspace
+    from kernelexec.workspace.displays import DisplayFiles as DisplayFiles
+    from kernelexec.workspace.file_changes import FileChanges as FileChanges
+    from kernelexec.workspace.file_watch import FileWatcher as FileWatcher
+    from kernelexec.workspace.spill import SpillFile as SpillFile
+
+_MODULES = {
+    "DisplayFiles": "displays",
+    "FileChanges": "file_changes",
+    "FileOperations": "agent_files.operations",
+    "FileWatcher": "file_watch",
+    "ReadTracker": "agent_files.tracking",
+    "SpillFile": "spill",
+    "Workspace": "directory",
+}
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = make_getattr(__name__, _MODULES)

@@ -24,6 +24,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.cold_start import BARE, measure_memory, measure_starts
 from tests.benchmarks.containers import show_containers
 from tests.benchmarks.mcp import calls, throughput
 from tests.benchmarks.notebooks import compare_notebooks
@@ -171,12 +172,15 @@ def sessions(chosen: argparse.Namespace) -> Any:
 
 
 def mcp(chosen: argparse.Namespace) -> Any:
-    cells, agents = (5, 4) if chosen.smoke else (300, 100)
+    cells, agents, rounds = (5, 4, 1) if chosen.smoke else (300, 100, max(10, chosen.rounds))
+    cold, memory = measure_starts(rounds), measure_memory()
+    show_times("MCP cold start: from the start of a process to its list of tools", cold, BARE)
+    show_figures("idle after the list of tools, MiB PSS", memory)
     by_call = asyncio.run(calls(cells))
     show_times("a cell 1+1, and the same by a tool call", by_call, "cell")
     many = asyncio.run(throughput(agents, 10))
     show_figures(f"{agents} agents at once over HTTP, ten calls each", many)
-    return {"calls, ms": by_call, f"{agents} agents over HTTP": many}
+    return {"cold start, ms": cold, "idle, MiB": memory, "calls, ms": by_call, f"{agents} agents over HTTP": many}
 
 
 def containers(chosen: argparse.Namespace) -> Any:

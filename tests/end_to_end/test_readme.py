@@ -20,7 +20,7 @@ import pytest
 
 import kernelexec
 from kernelexec import Config
-from kernelexec.cli.application import app
+from kernelexec.cli.application import APPLICATIONS, load_application
 from kernelexec.mcp.clients import make_server_entry
 from tests.conftest import Command
 from tests.fuzz.test_mcp_calls import TOOLS
@@ -47,7 +47,7 @@ PYTHON = blocks("python")
 COMMANDS = [shlex.split(part, comments=True) for line in "".join(blocks("console")).splitlines() for part in line.split("&&")]
 OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
 #: Commands that have commands of their own.
-_TYPERS = [group.typer_instance for group in app.registered_groups if group.typer_instance]
+_TYPERS = [load_application(reference) for reference in APPLICATIONS]
 GROUPS = {part.info.name for part in _TYPERS if isinstance(part.info.name, str)}
 HELP: dict[tuple[str, ...], str] = {}
 
@@ -137,7 +137,7 @@ def test_a_command_has_the_options_that_are_shown(words: list[str], in_process: 
 
 
 def test_every_command_is_shown() -> None:
-    parts = [app, *(part for part in _TYPERS if not isinstance(part.info.name, str))]
+    parts = [part for part in _TYPERS if not isinstance(part.info.name, str)]
     commands = {
         command.name or getattr(command.callback, "__name__", "") for part in parts for command in part.registered_commands
     }

@@ -7,7 +7,9 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,13 +167,14 @@ def test_the_public_names_are_what_all_says() -> None:
     assert kernelexec.__all__ == sorted(kernelexec.__all__)
 
 
-def test_the_public_names_are_those_that_type_checkers_see() -> None:
-    path = PACKAGE / "__init__.py"
-    blocks = (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
-    names = {
+@pytest.mark.parametrize("package", ["", ".policy", ".provisioning", ".session", ".workspace"])
+def test_the_names_of_a_package_are_those_that_type_checkers_see(package: str) -> None:
+    module: Any = import_module(f"kernelexec{package}")
+    blocks = (node for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    imported = {
         (node.module, alias.asname) for node in next(blocks).body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    modules = {(f"kernelexec.{module}", name) for name, module in kernelexec._MODULES.items()}
-    assert names == modules
-    with pytest.raises(AttributeError, match="kernelexec"):
-        _ = kernelexec.Sesion  # type: ignore[attr-defined]
+    assert imported == {(f"{module.__name__}.{relative}", name) for name, relative in module._MODULES.items()}
+    assert all(hasattr(module, name) for name in module.__all__)
+    with pytest.raises(AttributeError, match=f"kernelexec{package}"):
+        _ = module.Sesion

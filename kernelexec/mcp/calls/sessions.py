@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import anyio
@@ -24,7 +25,9 @@ from kernelexec.mcp.calls.task import TASK, Task
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.server_options import WAIT_SECONDS
 from kernelexec.results import ExecutionResult, OnInput, Progress
-from kernelexec.session import AsyncSession
+
+if TYPE_CHECKING:
+    from kernelexec.session import AsyncSession
 
 #: Sends a cell and waits at most that many seconds for its result.
 Send = Callable[[float], Awaitable[ExecutionResult]]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from fastmcp import Context
@@ -39,7 +39,9 @@ from kernelexec.mcp.calls.elicitation import make_input_form
 from kernelexec.mcp.calls.progress import find_last_line
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.mcp.calls.task import TASK, Task
-from kernelexec.session import AsyncSession
+
+if TYPE_CHECKING:
+    from kernelexec.session import AsyncSession
 
 #: Tools whose calls are executions, and the argument by which a model sets its own wait.
 _TOOLS, _WAIT = ("execute_code", "execute_command"), "wait"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import anyio
 from fastmcp import Context
@@ -14,8 +14,9 @@ from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import Source
 from kernelexec.mcp.tools.code_tools import SessionName, Wait, report_errors
 from kernelexec.results import Installation, SecurityError
-from kernelexec.session import AsyncSession
-from kernelexec.session.features.requirements import is_wheel
+
+if TYPE_CHECKING:
+    from kernelexec.session import AsyncSession
 
 Names = Annotated[list[str], "Packages as for pip: names with versions, or paths of wheels in the workspace."]
 
@@ -57,6 +58,8 @@ class PackageTools:
         wait: Wait = None,
     ) -> InstallAnswer:
         """Install packages."""
+        from kernelexec.session.features.requirements import is_wheel  # noqa: PLC0415 - sessions have imported it
+
         elicitation = self._sessions.make_elicitation(context)
         with report_errors():
             patience = self._sessions.check_wait(wait)

@@ -10,7 +10,7 @@ import anyio
 from kernelexec import cells
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.config import Config
-from kernelexec.errors import InvalidCode, InvalidRequest
+from kernelexec.errors import InvalidCode
 from kernelexec.policy import Policy, Refusal
 from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
 from kernelexec.policy.refusal import shorten_command
@@ -139,14 +139,3 @@ async def _call_validator(validator: Validator, proposal: Proposal) -> Allow | A
     if isinstance(decision, Allow | Ask | Deny | Rewrite):
         return decision
     return Deny(f"it returned {decision!r:.100}; it must return Allow, Ask, Deny, Rewrite or None")
-
-
-def check_callables(validators: object, approver: object, on_input: object = None) -> tuple[Validator, ...]:
-    """Return the validators; raise ``InvalidRequest`` if one of the functions is not callable."""
-    functions = tuple(validators) if isinstance(validators, list | tuple) else None
-    if functions is None or not all(map(callable, functions)):
-        raise InvalidRequest(f"validators={validators!r:.200}: must be a list of functions of one proposal.")
-    for name, function in (("approver", approver), ("on_input", on_input)):
-        if function is not None and not callable(function):
-            raise InvalidRequest(f"{name}={function!r:.200}: must be a function of one request.")
-    return functions

@@ -14,9 +14,8 @@ import anyio
 from kernelexec.cells import Cell, CommandOptions
 from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.policy.decisions import Approver
+from kernelexec.policy.decisions import Approver, check_callables
 from kernelexec.results import ExecutionResult, OnInput, OutputPage, Progress
-from kernelexec.session.cells.approval import check_callables
 from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.context import SessionContext

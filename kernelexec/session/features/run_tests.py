@@ -14,11 +14,10 @@ from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import TestCase, TestReport
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
+from kernelexec.results.tests import CASE_SECONDS
 from kernelexec.session.context import SessionContext
 
 CASES_MAX = 200
-#: The seconds that one case may take by default.
-CASE_SECONDS = 10.0
 #: The seconds in addition to its limit that the start and end of one case may take.
 _SLACK_SECONDS = 6.0
 _TEXT_CHARS, _OUTPUT_CHARS = 4000, 16 * 1024
