@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
+from kernelexec import session as session_package  # in annotations, which are resolvable and import nothing until then
 from kernelexec.config import Config, isolation_help
 from kernelexec.config.messages import check_known
 from kernelexec.dialects.autogen_config import load
@@ -40,7 +41,6 @@ from kernelexec.workspace.directory import Workspace, check_name
 
 if TYPE_CHECKING:
     from kernelexec.executor_directories import ExecutorDirectories
-    from kernelexec.session import AsyncSession
     from kernelexec.session_registry import SessionRegistry
 
 logger = logging.getLogger("kernelexec")
@@ -166,7 +166,7 @@ class AsyncExecutor:
         work_dir: str | os.PathLike[str] | None = None,
         notebook: str | os.PathLike[str] | None = None,
         repeat_unsafe: bool = False,
-    ) -> AsyncSession:
+    ) -> session_package.AsyncSession:
         """Return the session of that name; a new one is created and its kernel started. Concurrent calls create one session.
 
         Args:
@@ -212,7 +212,7 @@ class AsyncExecutor:
         self._check_open()
         return self._directories.root
 
-    def open_session(self, name: str) -> AsyncSession | None:
+    def open_session(self, name: str) -> session_package.AsyncSession | None:
         """Return the open session of that name, adopted ones included; None if there is none. Creates nothing."""
         session = self._registry.sessions.get(name)
         return None if session is None or session.scope.is_stopping else session
@@ -246,7 +246,7 @@ class AsyncExecutor:
         scope: TaskScope,
         *,
         repeat_unsafe: bool,
-    ) -> AsyncSession:
+    ) -> session_package.AsyncSession:
         history = None
         if notebook is not None:
             from kernelexec.replay import read_history, replay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import get_type_hints
 
 import pytest
 
@@ -50,3 +51,8 @@ def test_a_blocking_method_has_the_signature_of_its_async_twin(blocking: type, t
 def test_an_executor_that_is_not_open_says_how_to_open_it() -> None:
     with pytest.raises(Closed, match="with Executor"):
         Executor(isolation="local").session()
+
+
+def test_the_annotations_of_an_executor_are_resolvable() -> None:
+    assert get_type_hints(AsyncExecutor.session)["return"] is AsyncSession
+    assert get_type_hints(AsyncExecutor.open_session)["return"] == AsyncSession | None
