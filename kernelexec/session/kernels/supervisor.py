@@ -11,6 +11,7 @@ from typing import Literal
 
 import anyio
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.errors import Closed, KernelStartFailed
 from kernelexec.events import KernelChanged, MemoryHigh
@@ -271,8 +272,7 @@ class KernelSupervisor:
 
     async def _end_with_cause(self, cause: Cause) -> None:
         if self.kernel is not None:
-            lost_state = await self._end_kernel(self.kernel, is_reported=False)
-            self.lost_state = replace(lost_state, cause=cause)
+            await self._end_kernel(self.kernel, is_reported=False, cause=cause)
 
     async def cull(self, is_idle: Callable[[], bool]) -> bool:
         """End the kernel if ``is_idle`` returns true under the lock; the next cell gets a new kernel and reports that."""
@@ -304,13 +304,17 @@ class KernelSupervisor:
         if self._is_stopped:
             raise Closed(f"Session {self._session!r} is closed.")
 
-    async def _end_kernel(self, kernel: Kernel, *, is_reported: bool) -> LostState:
+    async def _end_kernel(self, kernel: Kernel, *, is_reported: bool, cause: Cause | None = None) -> LostState:
+        """End the kernel and set the lost state; a caller that is cancelled leaves no ending kernel to the next cell."""
+        return await await_to_end(self._kill_and_set_lost(kernel, cause, is_reported=is_reported))
+
+    async def _kill_and_set_lost(self, kernel: Kernel, cause: Cause | None, *, is_reported: bool) -> LostState:
         await kernel.kill()
         await self._reuse_slot.put(kernel.take_host())
         death = kernel.death or Death("killed", 137)
         names = tuple(sorted(kernel.variable_names.known))
         self.lost_state = LostState(
-            self._kill_cause or death.cause, death.exit_code, names, kernel.variable_names.count, is_reported
+            cause or self._kill_cause or death.cause, death.exit_code, names, kernel.variable_names.count, is_reported
         )
         self.kernel = None
         return self.lost_state

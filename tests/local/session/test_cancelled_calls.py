@@ -1,13 +1,14 @@
-"""Calls of a blocking session from an event loop that cancels them, again and again and at its end."""
+"""Calls that an event loop cancels, again and again and at its end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from kernelexec import Executor, Session
+from kernelexec import AsyncExecutor, Executor, Session
 from kernelexec.adapters.shared.calls import await_result
 
 
@@ -48,3 +49,20 @@ def test_an_event_loop_that_ends_leaves_no_running_cell(session: Session, begun:
 
     asyncio.run(leave())
     assert session.execute("x", timeout=30).text.strip() == "1"
+
+
+@pytest.mark.parametrize("begun", [0.0005, 0.001, 0.002, 0.01, 0.05])
+def test_after_a_cancelled_restart_the_next_cell_runs_in_the_new_kernel(tmp_path: Path, begun: float) -> None:
+    async def restart_and_cancel() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            session = await executor.session()
+            await session.execute("x = 1")
+            restarting = asyncio.create_task(session.restart())
+            await asyncio.sleep(begun)
+            restarting.cancel()
+            result = await session.execute("'x' in globals()", timeout=30)
+            assert (result.status, result.text, result.state, result.cause) == ("ok", "False\n", "lost", "request")
+            assert result.lost_names == ("x",)
+            assert (await session.execute("1", timeout=30)).state == "kept"
+
+    asyncio.run(restart_and_cancel())
