@@ -186,6 +186,10 @@ class ExecutionFailed(KernelexecError):
         super().__init__(message)
         self.result = result
 
+    def __reduce__(self) -> tuple[type[ExecutionFailed], tuple[str, ExecutionResult]]:
+        """Return what pickle and copy need: pools of processes raise it in the parent."""
+        return type(self), (str(self), self.result)
+
 
 class SecurityError(ExecutionFailed):
     """A cell that a rule, a validator or an approver refused; nothing ran."""

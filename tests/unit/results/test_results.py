@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 import json
+import pickle
 from typing import Any, get_args
 
 import pytest
 
-from kernelexec import ExecutionFailed
+from kernelexec import ExecutionFailed, SecurityError
 from kernelexec.results import (
     BackgroundCommand,
     Diagnosis,
@@ -227,6 +229,13 @@ def test_what_did_not_end_well_is_raised(status: Status) -> None:
 def test_a_raised_failure_names_the_exception_and_the_state() -> None:
     with pytest.raises(ExecutionFailed, match=r"ValueError: no \(state kept\)"):
         result_of(Error("ValueError", "no"), status="error", state="kept").raise_for_error()
+
+
+@pytest.mark.parametrize("kind", [ExecutionFailed, SecurityError])
+def test_a_failed_cell_raised_in_another_process_has_its_result(kind: type[ExecutionFailed]) -> None:
+    error = kind("the cell failed", result_of(Error("ValueError", "no"), status="error"))
+    for duplicate in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - our own bytes
+        assert (type(duplicate), str(duplicate), duplicate.result) == (kind, "the cell failed", error.result)
 
 
 @pytest.mark.parametrize("seconds", [10**400, float("inf"), float("nan"), -1, 2**40, "1"])
