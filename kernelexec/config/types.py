@@ -9,7 +9,7 @@ from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -131,6 +131,10 @@ class FrozenModel(BaseModel):
     """A frozen part of the settings that rejects unknown options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return a copy that shares all values: they are frozen too, and some cannot be copied deeply."""
+        return self.__copy__()
 
 
 def parse_size(value: object, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from pathlib import Path
@@ -178,6 +179,13 @@ def test_the_variables_that_are_set_do_not_change() -> None:
     config: Any = load("local", config={"environment": {"set": {"A": "1"}}})
     with pytest.raises(TypeError):
         config.environment.set["A"] = "2"
+
+
+def test_a_deep_copy_of_an_object_with_settings_has_equal_settings() -> None:
+    config = load("container", config={"environment": {"set": {"A": "1"}}, "container": {"tmpfs": {"/cache": "2m"}}})
+    for duplicate in (copy.deepcopy({"agent": config})["agent"], copy.deepcopy(config)):
+        assert duplicate == config
+        assert duplicate is not config
 
 
 def test_late_limits_differ_in_streams_displays_and_records_only() -> None:
