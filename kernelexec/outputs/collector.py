@@ -303,11 +303,9 @@ class Collector:
         traceback = tuple(_text(line) for line in (lines if isinstance(lines, list) else []))
         ename, evalue = _text(content.get("ename", "")), _text(content.get("evalue", ""))
         size = utf8_size(evalue) + sum(utf8_size(line) for line in traceback)
-        if size > _TRACEBACK_BYTES:
-            traceback = tuple(cut_middle("\n".join(traceback), _TRACEBACK_BYTES).split("\n"))
-        error = recorded = Error(cut_middle(ename, _ENAME_BYTES), cut_middle(evalue, _EVALUE_BYTES), traceback)
-        if any("\x1b" in line for line in traceback):
-            error = replace(recorded, traceback=tuple(map(strip_ansi, traceback)))
+        error = recorded = Error(cut_middle(ename, _ENAME_BYTES), cut_middle(evalue, _EVALUE_BYTES), _cut_lines(traceback))
+        if any("\x1b" in line for line in traceback):  # stripped before the cut, which could divide an escape sequence
+            error = replace(recorded, traceback=_cut_lines(tuple(map(strip_ansi, traceback))))
         self.total_bytes += size
         if self._error_budget.spend(size + OVERHEAD_BYTES, always=not self._error_budget.spent):
             self._append(error if error is recorded else _ColouredError(error, recorded))
@@ -343,6 +341,13 @@ class _ColouredError:
 
 
 _Entry = TextRun | DisplayEntry | Error | _ColouredError | Collector
+
+
+def _cut_lines(traceback: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a traceback without its middle if it is too long."""
+    if sum(map(utf8_size, traceback)) <= _TRACEBACK_BYTES:
+        return traceback
+    return tuple(cut_middle("\n".join(traceback), _TRACEBACK_BYTES).split("\n"))
 
 
 def _read_capture(capture: Collector) -> Iterable[Output]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kernelexec.config import OutputLimits
 from kernelexec.outputs import Collector, Displays
 from kernelexec.results import DisplayData, Error, ExecuteResult, Output, Stream
+from kernelexec.text import cut_middle
 
 LIMITS = OutputLimits(stream_bytes=1000, display_bytes=4000, text_bytes=1000, record_bytes=20_000)
 
@@ -156,6 +159,21 @@ def test_tracebacks_have_colours_in_records_only() -> None:
     assert collector.outputs() == (Error("E", "v", ("E: v", "plain")),)
     assert collector.is_recorded_apart
     assert collector.recorded_outputs() == (Error("E", "v", ("\x1b[31mE\x1b[39m: v", "plain")),)
+
+
+@pytest.mark.parametrize("count", [40_000, 100_000])
+@pytest.mark.parametrize("shift", range(8))
+def test_a_long_traceback_in_colours_is_plain_before_it_is_cut(count: int, shift: int) -> None:
+    collector, head = Collector(LIMITS), "E: " + "p" * shift
+    line = head + "\x1b[38;5;123mred\x1b[0m" * count
+    collector.feed("error", {"ename": "E", "evalue": "v", "traceback": ["Traceback", line]})
+    plain = f"Traceback\n{head}{'red' * count}"
+    ((error,), (recorded,)) = collector.outputs(), collector.recorded_outputs()
+    assert isinstance(error, Error)
+    assert isinstance(recorded, Error)
+    assert "\n".join(error.traceback) == cut_middle(plain, 256 * 1024)
+    assert "\x1b[38;5;123m" in recorded.traceback[1]
+    assert len("\n".join(recorded.traceback)) < 257 * 1024
 
 
 def test_a_traceback_without_colours_is_the_same_in_records() -> None:
