@@ -12,6 +12,7 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.events import KernelContainer
@@ -87,9 +88,11 @@ class ReusableKernelHost:
 
     async def remove(self) -> None:
         """Remove the container and the directory."""
-        with anyio.CancelScope(shield=True):
-            await self.provisioner.cleanup()
-            await anyio.to_thread.run_sync(self.runtime.remove)
+        await await_to_end(self._remove())
+
+    async def _remove(self) -> None:
+        await self.provisioner.cleanup()
+        await anyio.to_thread.run_sync(self.runtime.remove)
 
 
 class ReuseSlot:
@@ -247,10 +250,12 @@ class KernelProcess:
     async def kill(self) -> None:
         """Kill the process and all its descendants, and wait for their end; ``take_host`` has the container, if it goes on."""
         self.is_stopping = True
-        with anyio.CancelScope(shield=True):
-            async with self._killing:
-                if not self._is_over:
-                    await self._kill()
+        await await_to_end(self._kill_once())
+
+    async def _kill_once(self) -> None:
+        async with self._killing:
+            if not self._is_over:
+                await self._kill()
 
     async def _kill(self) -> None:
         provisioner, restart = self.provisioner, not self._is_last
@@ -275,11 +280,13 @@ class KernelProcess:
 
     async def stop(self, patience: float) -> None:
         """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too."""
-        with anyio.CancelScope(shield=True):
-            if self.alive and patience:
-                self.client.send_control("shutdown_request", restart=False)
-                await self.wait_exit(patience)
-            self._is_last = True
-            await self.kill()
-            if (host := self.take_host()) is not None:
-                await host.remove()
+        await await_to_end(self._stop(patience))
+
+    async def _stop(self, patience: float) -> None:
+        if self.alive and patience:
+            self.client.send_control("shutdown_request", restart=False)
+            await self.wait_exit(patience)
+        self._is_last = True
+        await self.kill()
+        if (host := self.take_host()) is not None:
+            await host.remove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,32 @@ def test_after_a_cancelled_restart_the_next_cell_runs_in_the_new_kernel(tmp_path
             assert (await session.execute("1", timeout=30)).state == "kept"
 
     asyncio.run(restart_and_cancel())
+
+
+def _list_open_pipes(session: str) -> list[str]:
+    """Return the paths of a session's pipes that this process has open."""
+    paths = list[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            paths.append(str(descriptor.readlink()))
+    return [path for path in paths if f"/{session}/1/" in path]
+
+
+def test_a_session_whose_opening_is_cancelled_repeatedly_leaves_no_open_pipe(tmp_path: Path) -> None:
+    async def open_and_cancel() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            await executor.session("first")
+            for again in range(1, 7):
+                name = f"n{again}"
+                opening = asyncio.create_task(executor.session(name))
+                while not _list_open_pipes(name) and not opening.done():  # noqa: ASYNC110 - no event reports it
+                    await asyncio.sleep(0.0005)
+                for _ in range(1 + again):
+                    opening.cancel()
+                    await asyncio.sleep(0)
+                await asyncio.wait([opening])
+                assert opening.cancelled()
+                assert _list_open_pipes(name) == []
+            assert executor.sessions() == ("first",)
+
+    asyncio.run(open_and_cancel())
