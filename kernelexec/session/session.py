@@ -326,33 +326,37 @@ class AsyncSession:
         await self.scope.started.wait()
         self.scope.check_open()
         self.scope.tasks.start_soon(self._notebook_writer.run)
-        if (idle := self._context.config.capacity.idle_seconds) is not None:
-            self.scope.tasks.start_soon(self._culling.run, idle)
         try:
             write_session_file(self._runtime, self.name, self.workspace, self.notebook, self.journal)
         except OSError:
             logger.exception("kernelexec.session_file_not_written", extra={"session": self.name})
         async with self.scope.hold_open(), self._queue.run_lock:
-            self._kernels.ended_epochs = {} if orphan is None else orphan.ended_epochs
-            if orphan is not None and (kernel := await self._supervisor.take_over(orphan.handover)) is not None:
-                run = orphan.make_run(self.isolation)
-                if self._result_cache is not None:
-                    self._result_cache.adopt_kernel(self._supervisor.epoch)
-                running = None if run is None else run.execution_id
-                event = SessionAdopted(self.name, self.workspace, self._supervisor.epoch, kernel.container, running)
-                self._dispatch(event)
-                for finished_run in orphan.make_finished_runs():
-                    self._queue.history.add(finished_run)
-                if run is not None:
-                    self._queue.add(run)
-                    self._requests.adopt(run)
-                return
-            self._dispatch(SessionOpened(self.name, self.workspace, replays))
-            if replays is not None:
-                self._supervisor.former = None  # its state comes back
-            await self._supervisor.start_first(
-                previous_lost=replays is None and self._ledger is not None and self._ledger.owner_was_killed
-            )
+            await self._open_kernel(orphan, replays)
+            if (idle := self._context.config.capacity.idle_seconds) is not None:
+                self.scope.tasks.start_soon(self._culling.run, idle)
+
+    async def _open_kernel(self, orphan: OrphanedSession | None, replays: str | None) -> None:
+        """Take over the kernel of a dead owner with its cell, or start the first one."""
+        self._kernels.ended_epochs = {} if orphan is None else orphan.ended_epochs
+        if orphan is not None and (kernel := await self._supervisor.take_over(orphan.handover)) is not None:
+            run = orphan.make_run(self.isolation)
+            if self._result_cache is not None:
+                self._result_cache.adopt_kernel(self._supervisor.epoch)
+            running = None if run is None else run.execution_id
+            event = SessionAdopted(self.name, self.workspace, self._supervisor.epoch, kernel.container, running)
+            self._dispatch(event)
+            for finished_run in orphan.make_finished_runs():
+                self._queue.history.add(finished_run)
+            if run is not None:
+                self._queue.add(run)
+                self._requests.adopt(run)
+            return
+        self._dispatch(SessionOpened(self.name, self.workspace, replays))
+        if replays is not None:
+            self._supervisor.former = None  # its state comes back
+        await self._supervisor.start_first(
+            previous_lost=replays is None and self._ledger is not None and self._ledger.owner_was_killed
+        )
 
     def report_replay(self, replay: Replay, past: History) -> None:
         """Report a replay of an earlier session's cells to the hooks. The executor calls it."""

@@ -46,7 +46,8 @@ class IdleCulling:
         """The time, on the monotonic clock, of the last culling."""
 
     async def run(self, idle_seconds: float) -> None:
-        """End idle kernels, as a task of the session."""
+        """End idle kernels, as a task of the session; its time begins now, since a start may take longer."""
+        self._timer.restart()
         with self._task:
             while True:
                 await anyio.sleep(max(0.0, self._timer.last_use + idle_seconds - time.monotonic()))
