@@ -11,7 +11,7 @@ from kernelexec import cells
 from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.launcher import protocol
-from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables
+from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables, strip_ansi
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_names, check_whole_number
@@ -81,7 +81,11 @@ class Inspection:
         reply = await self._request_idle("inspect_request", content, wait)
         bundle = reply.get("data")
         text = bundle.get("text/plain") if isinstance(bundle, dict) else None
-        return cut_middle(clean_text(text), _TEXT_BYTES) if reply.get("found") is True and isinstance(text, str) else None
+        return (
+            cut_middle(clean_text(strip_ansi(text)), _TEXT_BYTES)
+            if reply.get("found") is True and isinstance(text, str)
+            else None
+        )
 
     async def is_complete(self, code: str, *, wait: float = INSPECTION_SECONDS) -> tuple[CodeStatus, str]:
         """Return whether code is complete, and for incomplete code the indentation of the next line.
