@@ -140,6 +140,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="KERNELEXEC_TEST_ENGINE=0: without a container engine"))
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run asynchronous tests on asyncio, which executors need; trio is installed for some of the frameworks."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_programs() -> Iterator[None]:
     """Let the tests find the programs of their own environment first."""

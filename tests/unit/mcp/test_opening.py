@@ -15,12 +15,6 @@ from kernelexec.mcp.run import Opening, ServerLife, run_until_signal
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Return the event loop of executors."""
-    return "asyncio"
-
-
 class FullDisk(AsyncExecutor):
     """An executor without room for its private directory."""
 
