@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,9 @@ def test_trio_is_a_clear_error(tmp_path: Path) -> None:
         async with AsyncExecutor("local", workspace=tmp_path):
             pass
 
-    with pytest.raises(InvalidRequest, match="needs an event loop of asyncio"):
-        trio.run(main)
+    # In the main thread trio fails where another test's event loop has left its signal handling.
+    with ThreadPoolExecutor(1) as threads, pytest.raises(InvalidRequest, match="needs an event loop of asyncio"):
+        threads.submit(trio.run, main).result()
 
 
 def test_a_session_before_the_executor_is_open_is_a_clear_error(tmp_path: Path) -> None:
