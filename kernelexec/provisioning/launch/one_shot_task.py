@@ -118,9 +118,14 @@ async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: One
             with anyio.move_on_after(task.seconds):
                 code = await process.wait()
         finally:
-            await await_to_end(anyio.to_thread.run_sync(_kill_processes, marker, leader))
-            await process.wait()
+            await await_to_end(_end_process(process, marker, leader))
     return build_result(task, code, bytes(output))
+
+
+async def _end_process(process: asyncio.subprocess.Process, marker: ProcessMarker, leader: SessionLeader) -> None:
+    """Kill a task with its descendants and wait for its end."""
+    await anyio.to_thread.run_sync(_kill_processes, marker, leader)
+    await process.wait()
 
 
 async def _read_output(stdout: asyncio.StreamReader | None, output: bytearray) -> None:
