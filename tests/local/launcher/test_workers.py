@@ -143,7 +143,7 @@ def test_output_during_a_command_or_an_inspection_is_late_output_of_the_newest_c
 
 
 def test_output_of_a_commands_child_is_in_the_cell_that_runs(session: Session) -> None:
-    command = session.execute_command("mkfifo gate; (read line < gate; echo mark; read line < gate; echo mark) & echo now")
-    other = session.execute_command("echo go > gate; sleep 0.5; echo done")
+    command = session.execute_command("mkfifo one two; (read line < one; echo mark; read line < two; echo mark) & echo now")
+    other = session.execute_command("echo go > one; sleep 0.5; echo done")
     assert (command.text, other.text, after(session, command)) == ("now\n", "done\n", "now\nmark\n")
-    assert session.execute("open('gate', 'w').write('go\\n'); time.sleep(0.5)").text == "mark\n"
+    assert session.execute("open('two', 'w').write('go\\n'); time.sleep(0.5)").text == "mark\n"
