@@ -23,6 +23,7 @@ from kernelexec.cli import main
 from kernelexec.config import Config
 from kernelexec.provisioning import platform
 from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine
+from tests.support.hung_tests import HungTests
 from tests.support.low_memory import MIB, Tight
 from tests.support.remains import RUN
 
@@ -93,6 +94,7 @@ _UNMEASURED = (
 )
 #: How coverage's settings reach the processes that a test starts.
 _COVERAGE = "COVERAGE_PROCESS_CONFIG"
+_HUNG_TESTS = pytest.StashKey[HungTests]()
 
 
 @cache
@@ -108,6 +110,11 @@ def _is_unmeasured(item: pytest.Item) -> bool:
     if item.path.is_relative_to(TESTS / "contract") and params.get("kind", "local") != "local":
         return True
     return "legacy" in params.values()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the stderr of this process, before tests have their own."""
+    config.stash[_HUNG_TESTS] = HungTests(float(os.environ.get("KERNELEXEC_TEST_HANG_SECONDS", "580")))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -138,6 +145,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_cover)
         if needs and os.environ.get("KERNELEXEC_TEST_ENGINE") == "0":
             item.add_marker(pytest.mark.skip(reason="KERNELEXEC_TEST_ENGINE=0: without a container engine"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Have the tasks of a test that hangs in its worker's log, beside the stacks of threads that faulthandler writes."""
+    with item.config.stash[_HUNG_TESTS].watch(item.nodeid):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import anyio
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
@@ -146,10 +147,13 @@ class ForkServer:
         self._failure = self._failure or ForkServerUnavailable("it was stopped")
         with suppress(OSError):
             self._process.kill()
-        with anyio.CancelScope(shield=True):
-            await asyncio.to_thread(self._process.wait)
-            with anyio.move_on_after(_LATE_SECONDS):
-                await self._closed.wait()
+        await await_to_end(self._finish())
+
+    async def _finish(self) -> None:
+        """Wait for the end of the killed process, and for a moment for its last messages."""
+        await asyncio.to_thread(self._process.wait)
+        with anyio.move_on_after(_LATE_SECONDS):
+            await self._closed.wait()
         self._close()
 
     def _read(self) -> None:

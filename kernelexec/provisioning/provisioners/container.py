@@ -12,7 +12,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import anyio
 from jupyter_client.kernelspec import KernelSpec
 from traitlets import Bool, Dict, List, Unicode
 
@@ -164,8 +163,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
                 await self._launch(cmd, kwargs)
                 await self._manager_directory.wait_ready(self.wait, self.read_log)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # the manager does not
-                await self.cleanup()
+            await await_to_end(self.cleanup())  # the manager does not
             raise
         return self.connection_info
 

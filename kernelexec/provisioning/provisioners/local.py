@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import anyio
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Instance, List, Unicode
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning import platform
@@ -91,12 +91,14 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
                     raise KernelStartFailed(explain_start_failure(exc, cmd[0], kwargs["cwd"])) from exc
                 await manager_directory.wait_ready(self.wait)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # the manager does not
-                await self.kill()
-                await self.wait()
-                await self.cleanup()
+            await await_to_end(self._end())  # the manager does not
             raise
         return self.connection_info
+
+    async def _end(self) -> None:
+        await self.kill()
+        await self.wait()
+        await self.cleanup()
 
     def _kernel_status(self, status: int | None) -> int | None:
         """Return the kernel's exit status from that of the process."""
