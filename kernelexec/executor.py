@@ -18,8 +18,9 @@ import anyio
 import anyio.to_thread
 
 from kernelexec import session as session_package  # in annotations, which are resolvable and import nothing until then
-from kernelexec.config import Config, isolation_help
+from kernelexec.config import Config, isolation_help, short_options
 from kernelexec.config.messages import check_known
+from kernelexec.config.short_options import ShortOptions
 from kernelexec.dialects.autogen_config import load
 from kernelexec.errors import (
     Closed,
@@ -36,8 +37,11 @@ from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.env_file import read_env_file
 from kernelexec.provisioning.runtime.descriptor_limit import check_descriptor_limit
+from kernelexec.results.readable.one_line import count_things, join_parts, join_some
 from kernelexec.session.lifecycle import TaskScope
-from kernelexec.workspace.directory import Workspace, check_name
+from kernelexec.untrusted_text import escape_line
+from kernelexec.workspace.directory import TEMPORARY, Workspace, check_name, new_temporary_workspace
+from kernelexec.workspace.rmtree import remove_tree
 
 if TYPE_CHECKING:
     from kernelexec.executor_directories import ExecutorDirectories
@@ -49,13 +53,14 @@ _PARTS = "kernelexec.session_registry"
 
 
 class ExecutorOptions(TypedDict, total=False):
-    """The keywords of ``AsyncExecutor``, ``Executor`` and the adapters of agent frameworks, besides ``isolation``."""
+    """The keywords of the adapters of agent frameworks, besides ``isolation``, and of executors."""
 
     use_docker: bool | str | Sequence[str] | None
     """The choice of ``isolation`` as in other frameworks: False is ``isolation="local"``; True, an image, or a list of images,
     of which the first available one is used, is ``isolation="container"``."""
     workspace: str | os.PathLike[str] | None
-    """The directory in which every session gets a directory of its own; ``./workspaces`` by default."""
+    """The directory in which every session gets a directory of its own; ``./workspaces`` by default. ``"temporary"`` is one
+    that exists as long as the executor is open."""
     config: Config | Mapping[str, Any] | None
     """A ``Config``, or a mapping of its options."""
     code_execution_config: Mapping[str, Any] | Literal[False] | None
@@ -69,26 +74,37 @@ class ExecutorOptions(TypedDict, total=False):
     """The function that approves cells: those that ``config.rules.ask`` selects, and those that a validator passes on."""
 
 
+class ExecutorKeywords(ExecutorOptions, ShortOptions, total=False):
+    """The keywords of ``AsyncExecutor`` and ``Executor``, besides ``isolation``.
+
+    ``image``, ``memory``, ``cpus``, ``network``, ``timeout``, ``env`` and ``packages`` are short for options of ``Config``.
+    """
+
+
 class AsyncExecutor:
     """Named sessions, each with a persistent kernel. Use it as ``async with``; leaving the block ends everything.
 
     Args:
         isolation: the environment that runs code. The default is containers; ``"local"`` is this machine.
-        options: see ``ExecutorOptions``.
+        options: see ``ExecutorKeywords``.
 
     Raises:
         IsolationUnavailable, InvalidConfig: nothing ran.
         Refused: the limit of open files is too low.
     """
 
-    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
-        check_known(options, ("isolation", *ExecutorOptions.__annotations__))
+    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorKeywords]) -> None:
+        self._temporary_workspace: Path | None = None
+        if options.get("workspace") == TEMPORARY:
+            options["workspace"] = self._temporary_workspace = new_temporary_workspace()
+        check_known(options, ("isolation", *ExecutorKeywords.__annotations__))
         self.config = load(
             isolation,
             use_docker=options.get("use_docker"),
             workspace=options.get("workspace"),
             config=options.get("config"),
             code_execution_config=options.get("code_execution_config"),
+            short=short_options.pick(options),
         )
         _check_surroundings(self.config)
         self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -123,8 +139,8 @@ class AsyncExecutor:
             self._scope.check_caller()
             raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
         if self.config.enabled:
-            warn_about_isolation(self.config.isolation)
-            warn_about_environment(everything=self.config.environment.pass_all)
+            warn_about_isolation(self.config.isolation, quiet=self.config.quiet)
+            warn_about_environment(everything=self.config.environment.pass_all, quiet=self.config.quiet)
         self._directories.claim()
         scope = self._scope = TaskScope("The executor", self._close_sessions, self._remove)
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.
@@ -133,6 +149,8 @@ class AsyncExecutor:
         try:
             await scope.started.wait()
             scope.check_open()
+            if self._temporary_workspace is not None:
+                self._temporary_workspace.mkdir(mode=0o700)
             self._registry.start(scope)
             await self._registry.adopt_orphans(scope)
             scope.tasks.start_soon(self._directories.sweep)
@@ -158,6 +176,14 @@ class AsyncExecutor:
                 self._scope = None
         if scope.failure is not None and exc is None:
             raise scope.failure
+
+    async def open(self) -> Self:
+        """Open the executor without a block, as a notebook does; ``close`` ends it. Errors are those of ``async with``."""
+        return await self.__aenter__()
+
+    async def close(self) -> None:
+        """End all sessions and the executor; a closed one can be opened again."""
+        await self.__aexit__(None, None, None)
 
     async def session(
         self,
@@ -201,6 +227,18 @@ class AsyncExecutor:
                 message = f"Session {name!r} works in {existing.workspace}, not in {work_dir}: close it, or take another name."
                 raise InvalidWorkDir(message)
             return existing
+
+    @property
+    def summary(self) -> str:
+        """The isolation, the open sessions and the workspace, in one line."""
+        if self._scope is None or self._scope.is_stopping:
+            return f"{self.config.isolation} · not open"
+        names = self.sessions()
+        sessions = f"{count_things('session', len(names))}{': ' * bool(names)}{join_some(names)}"
+        return join_parts(self.config.isolation, sessions, escape_line(str(self.config.workspace)))
+
+    def __repr__(self) -> str:
+        return f"<AsyncExecutor {self.summary}>"
 
     def sessions(self) -> tuple[str, ...]:
         """Return the names of the open sessions."""
@@ -276,6 +314,8 @@ class AsyncExecutor:
         self._registry.clear()
         await self._registry.stop_fork_server()
         self._directories.remove()
+        if self._temporary_workspace is not None:
+            await anyio.to_thread.run_sync(remove_tree, self._temporary_workspace)
 
     def _check_open(self) -> TaskScope:
         if self._scope is None:

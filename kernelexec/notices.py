@@ -8,25 +8,13 @@ from contextlib import suppress
 
 from kernelexec.events import Event, KernelChanged, KernelContainer, SessionAdopted, SessionClosing
 
-_SECRETS = "Variables that look like secrets are removed from the environment."
+#: One line each, of at most 100 columns.
 _RISKS = {
-    "local": (
-        "isolation=local: code runs on this machine as you, and no container protects your files: `kernelexec doctor` lists the"
-        f" layers that do. {_SECRETS} Use containers for code that you do not trust."
-    ),
-    "bubblewrap": (
-        "isolation=bubblewrap: code runs on this machine as you, in namespaces of its own: it sees the system's programs and"
-        f" its workspace. {_SECRETS}"
-    ),
-    "container-host": (
-        "isolation=container-host: code runs in the container that this process is in, with its rights. "
-        f"{_SECRETS} KERNELEXEC_FORCE_CONTAINER=1 gives kernels containers of their own."
-    ),
+    "local": "code runs on this machine as you, in no container: `kernelexec doctor` shows its limits.",
+    "bubblewrap": "code runs on this machine as you, in namespaces: `kernelexec doctor` shows its limits.",
+    "container-host": "code runs in the container of this process: `kernelexec doctor` shows its limits.",
 }
-_ENVIRONMENT_PASSED = (
-    "environment.pass_all=True: kernels get every variable of this process, with its keys, tokens and passwords: code"
-    " can read them and send them on. Name the needed ones in environment.pass_names, or give them as secrets."
-)
+_ENVIRONMENT_PASSED = "kernels get all variables of this process, keys and passwords too: environment.pass_all."
 _printed_notices: set[str] = set()
 logger = logging.getLogger("kernelexec")
 
@@ -69,31 +57,24 @@ class Notices:
         counts = {"mounts_written": writable, "mounts_read": read_only, "sudo": container.sudo}
         logger.info("kernelexec.container_started", extra={**extra, **counts})
         if not self._quiet:
-            sudo = ", with sudo: it can become root in them" if container.sudo else ""
-            _print_once(
-                "container",
-                f"isolation=container: code runs in containers of the image {container.image}{sudo}; "
-                f"network: {container.network_text}; "
-                f"of this machine it sees {_directories(writable)} for reading and writing, {read_only} for reading only. "
-                f"The first is {container.name}.",
-            )
+            sudo = "with sudo, " * container.sudo
+            _print_once("container", f"code runs in containers of {container.image}, {sudo}network: {container.network_text}.")
 
 
-def warn_about_isolation(isolation: str) -> None:
-    """Print the risk of an isolation without a container of its own, once per process."""
+def warn_about_isolation(isolation: str, *, quiet: bool) -> None:
+    """Print where code runs that gets no container of its own, once per process; the log has it in any case."""
     if isolation in _RISKS:
-        _print_once(isolation, _RISKS[isolation])
+        logger.debug("kernelexec.isolation", extra={"isolation": isolation})
+        if not quiet:
+            _print_once(isolation, _RISKS[isolation])
 
 
-def warn_about_environment(*, everything: bool) -> None:
-    """Warn that kernels get every environment variable of this process, once per process."""
+def warn_about_environment(*, everything: bool, quiet: bool) -> None:
+    """Warn that kernels get every environment variable of this process, once per process; the log has it in any case."""
     if everything:
         logger.warning("kernelexec.environment_passed")
-        _print_once("environment", _ENVIRONMENT_PASSED)
-
-
-def _directories(number: int) -> str:
-    return f"{number} director{'y' if number == 1 else 'ies'}"
+        if not quiet:
+            _print_once("environment", _ENVIRONMENT_PASSED)
 
 
 def _print_once(topic: str, line: str) -> None:

@@ -148,11 +148,12 @@ class _CodeRun:
         beginning = asyncio.ensure_future(execution)
         try:
             begun = await asyncio.shield(beginning)
-            return (await self._session.wait_for(begun.execution_id)).result or begun
+            ended = (await self._session.wait_for(begun.execution_id)).result
         except asyncio.CancelledError:
             with suppress(KernelexecError):
                 await await_to_end(self._interrupt(beginning))
             raise
+        return begun if ended is None else ended  # a failed result is false
 
     async def _interrupt(self, beginning: asyncio.Task[ExecutionResult]) -> None:
         await self._session.interrupt((await beginning).execution_id)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial, update_wrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+from kernelexec.blocking import interpreter_end
 from kernelexec.blocking.portal import Portal
 from kernelexec.config import Config, FileBounds
 from kernelexec.errors import Closed, InvalidRequest
-from kernelexec.executor import AsyncExecutor, ExecutorOptions
-from kernelexec.results import Replay, Statistics
+from kernelexec.executor import AsyncExecutor, ExecutorKeywords
+from kernelexec.results import ExecutionResult, Output, Replay, Statistics
 from kernelexec.session.features.session_files import AsyncFiles
 from kernelexec.session.session import AsyncSession
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_C = TypeVar("_C")
 
 
 def _blocking(
@@ -36,6 +39,18 @@ def _blocking(
     vars(call)["__signature__"] = inspect.signature(method)
     del vars(call)["__wrapped__"]  # with it, tools would show a coroutine function
     return call
+
+
+def _documented_as(asynchronous: type) -> Callable[[type[_C]], type[_C]]:
+    """Return a decorator that replaces references to the asynchronous class by its docstrings, where ``help`` shows them."""
+
+    def copy(facade: type[_C]) -> type[_C]:
+        for name, member in vars(facade).items():
+            if str(getattr(member, "__doc__", "")).startswith(f"See ``{asynchronous.__name__}.{name}``"):
+                member.__doc__ = getattr(asynchronous, name).__doc__
+        return facade
+
+    return copy
 
 
 class Files:
@@ -56,6 +71,7 @@ class Files:
     delete_many = _blocking(AsyncFiles.delete_many)
 
 
+@_documented_as(AsyncSession)
 class Session:
     """``AsyncSession`` for blocking callers; ``on_output`` is called in the executor's thread."""
 
@@ -85,6 +101,8 @@ class Session:
     complete = _blocking(AsyncSession.complete)
     inspect = _blocking(AsyncSession.inspect)
     is_complete = _blocking(AsyncSession.is_complete)
+    put = _blocking(AsyncSession.put)
+    get = _blocking(AsyncSession.get)
     snapshot = _blocking(AsyncSession.snapshot)
     restore = _blocking(AsyncSession.restore)
     execute_with_retry = _blocking(AsyncSession.execute_with_retry)
@@ -97,6 +115,34 @@ class Session:
     set_limits = _blocking(AsyncSession.set_limits)
     restart = _blocking(AsyncSession.restart)
     close = _blocking(AsyncSession.close)
+
+    def __repr__(self) -> str:
+        return f"<Session {self._target.summary}>"
+
+    def stream(
+        self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None
+    ) -> Iterator[Output | ExecutionResult]:
+        """See ``AsyncSession.stream``."""
+        outputs = self._target.stream(code, language=language, stdin=stdin, timeout=timeout)
+        try:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield self._portal.call(outputs.__anext__)
+        finally:
+            with suppress(Closed):
+                self._portal.call(outputs.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any value
+        return self.get(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any value
+        self.put(name, value)
 
     def executions(self) -> tuple[str, ...]:
         """See ``AsyncSession.executions``."""
@@ -123,7 +169,7 @@ class Session:
 
     @property
     def start_notes(self) -> tuple[str, ...]:
-        """See ``AsyncSession``."""
+        """See ``AsyncSession.start_notes``."""
         return self._target.start_notes
 
     @property
@@ -133,7 +179,7 @@ class Session:
 
     @property
     def replay(self) -> Replay | None:
-        """See ``AsyncSession.replay``."""
+        """The report of the replay that the session began with; None without one."""
         return self._target.replay
 
     @property
@@ -147,17 +193,18 @@ class Session:
         return Files(self._portal, self._target.files)
 
 
+@_documented_as(AsyncExecutor)
 class Executor:
     """``AsyncExecutor``, with its arguments and errors, for blocking callers. Leaving its ``with`` block ends everything."""
 
-    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
+    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorKeywords]) -> None:
         self._executor = AsyncExecutor(isolation, **options)
         self._changing = threading.Lock()
         self._portal: Portal | None = None
 
     @property
     def config(self) -> Config:
-        """See ``AsyncExecutor``."""
+        """All settings."""
         return self._executor.config
 
     def __enter__(self) -> Self:
@@ -186,6 +233,20 @@ class Executor:
                 finally:
                     self._portal = None
 
+    def open(self) -> Self:
+        """Open the executor without a block, as a notebook does; ``close``, or the end of the process, ends it.
+
+        Errors are those of ``with``.
+        """
+        self.__enter__()
+        interpreter_end.call_at_end(id(self), self.close)
+        return self
+
+    def close(self) -> None:
+        """End all sessions and the executor; a closed one can be opened again."""
+        interpreter_end.cancel(id(self))
+        self.__exit__(None, None, None)
+
     def session(
         self,
         name: str = "default",
@@ -198,6 +259,9 @@ class Executor:
         portal = self._open_portal()
         call = partial(self._executor.session, name, work_dir=work_dir, notebook=notebook, repeat_unsafe=repeat_unsafe)
         return Session(portal, portal.call(call))
+
+    def __repr__(self) -> str:
+        return f"<Executor {self._executor.summary}>"
 
     def sessions(self) -> tuple[str, ...]:
         """See ``AsyncExecutor.sessions``."""

@@ -16,8 +16,6 @@ from kernelexec.config import Config, load, override
 from kernelexec.config.types import parse_size
 from kernelexec.errors import InvalidConfig, did_you_mean
 
-#: Other tools' names of isolations.
-_ISOLATION_ALIASES = {"docker": "container", "host": "local"}
 #: Whether kernels on this machine have its network.
 _LOCAL_NETWORKS = {"none": False, "host": True}
 #: The options of container settings that have another name.
@@ -110,6 +108,7 @@ class IsolationOptions:
         default=[],
     )
     python: str | None = _option("--python", "The interpreter of the kernel; it needs ipykernel.", "PATH")
+    quiet: bool = _option("--quiet", "Print no line about where code runs.", default=False)
     settings: str | None = _option(
         "--config", "A configuration file in YAML, and one of its agents; other options override it.", "FILE[#AGENT]"
     )
@@ -133,10 +132,13 @@ class IsolationOptions:
             "allowed_paths": self.allowed_paths,
             "secrets": dict(map(_parse_secret, self.secret)),
             "python": self.python,
+            "quiet": self.quiet,
         }
         options |= {name: value for name, value in further.items() if value}
         isolation = _resolve_alias(self.isolation, self.execution_mode, "--isolation and --execution-mode")
-        isolation = _ISOLATION_ALIASES.get(isolation or "", isolation) or (base.isolation if base is not None else None)
+        isolation = (
+            isolation or (base.isolation if base is not None else None) or ("container" if "image" in container else None)
+        )
         if self.network in _LOCAL_NETWORKS and load(isolation).isolation != "container":
             options["confinement"] = {"network": _LOCAL_NETWORKS[container.pop("network")]}
         if container and (actual := load(isolation).isolation) != "container":

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from kernelexec.config import short_options
 from kernelexec.config.container import is_image_name
 from kernelexec.config.container_detection import in_container
 from kernelexec.config.messages import explain, short_repr
@@ -19,8 +20,10 @@ from kernelexec.errors import InvalidConfig, InvalidTimeout, did_you_mean
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
 _SWITCHES = ("KERNELEXEC_USE_DOCKER", "AUTOGEN_USE_DOCKER")
-_FORCE = "KERNELEXEC_FORCE_CONTAINER"
+_FORCE, _QUIET = "KERNELEXEC_FORCE_CONTAINER", "KERNELEXEC_QUIET"
 _ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
+#: Other names of isolations, as on the command line.
+_ALIASES: dict[str, Isolation] = {"docker": "container", "host": "local"}
 #: True or False for containers, or image names, of which the first available one is used; None if unset.
 UseDocker = bool | tuple[str, ...] | None
 #: Words that mean true or false elsewhere; as an image name they are rejected.
@@ -48,11 +51,11 @@ def load(
     """Return the complete and checked settings of one executor. The container engine is not contacted.
 
     The isolation is taken from ``isolation``, else ``use_docker``, else the configuration, else the environment variables
-    ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``, else it is ``container``. If this process runs in a container,
-    ``container`` becomes ``container-host``, unless ``isolation`` requested it or ``KERNELEXEC_FORCE_CONTAINER`` is true.
+    ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``. If none of them says anything, it is ``container``, or
+    ``container-host`` if this process runs in a container and ``KERNELEXEC_FORCE_CONTAINER`` is not true.
 
     Args:
-        isolation: ``container``, ``local``, ``bubblewrap``, or ``container-host`` for an executor in a container.
+        isolation: ``container`` or ``docker``; ``local`` or ``host``; ``bubblewrap``; ``container-host`` within a container.
         use_docker: True; False for ``local``; an image name; or a list of names, of which the first available one is used.
         workspace: overrides the workspace of the configuration.
         config: a ``Config``, or a mapping of its options.
@@ -63,6 +66,9 @@ def load(
         InvalidConfig: an option is unknown or a value is invalid; the message names the closest known option.
     """
     request = use_docker if isinstance(use_docker, ContainerRequest) else container_request(use_docker)
+    short = config if isinstance(config, Mapping) else {}
+    if request.use_docker is None and short.get("image") is not None and short.get("isolation") is None:
+        request = ContainerRequest(use_docker=True, source=f"image={short_repr(short['image'])}")
     options = _as_mapping(config)
     if isinstance(request.use_docker, tuple):
         options["container"] = _merge(options.get("container"), {"image": request.use_docker})
@@ -71,7 +77,10 @@ def load(
     if options.get("enabled") is False:
         environ = {}  # nothing runs, so variables do not matter
     environ = os.environ if environ is None else environ
+    if "quiet" not in options and _read_switch(environ, _QUIET):
+        options["quiet"] = True
     options["isolation"] = _choose_isolation(isolation, request, options.get("isolation"), environ, inside=inside)
+    short_options.check_isolation(short, options["isolation"])
     return _validate(options if options.get("profile") is None else _apply_profile(options))
 
 
@@ -161,7 +170,7 @@ def _as_mapping(config: object) -> dict[str, Any]:
     if isinstance(config, Config):
         return config.model_dump(exclude_unset=True)
     if config is None or isinstance(config, Mapping):
-        return dict(config or {})
+        return short_options.expand(config or {})
     message = f"config={short_repr(config)}: must be a Config or a mapping of its options, not {type(config).__name__}."
     raise InvalidConfig(message)
 
@@ -196,9 +205,10 @@ def _choose_isolation(
         return checked
     if request.use_docker is None and configured is not None:
         return _check_isolation(configured, inside=inside)
-    if request.use_docker is False or (request.use_docker is None and _read_switches(environ) is False):
+    chosen = _read_switches(environ) if request.use_docker is None else bool(request.use_docker)
+    if chosen is False:
         return "local"
-    if _read_switch(environ, _FORCE):
+    if chosen or _read_switch(environ, _FORCE):
         return "container"
     return "container-host" if _is_inside(inside) else "container"
 
@@ -209,7 +219,7 @@ def _is_inside(inside: bool | None) -> bool:  # noqa: FBT001 - the only argument
 
 
 def _check_isolation(isolation: object, *, inside: bool | None) -> Isolation:
-    checked = next((each for each in _ISOLATIONS if each == isolation), None)
+    checked = next((each for each in _ISOLATIONS if each == isolation), None) or _ALIASES.get(str(isolation))
     if checked is None:
         hint = did_you_mean(str(isolation), _ISOLATIONS)
         raise InvalidConfig(f"isolation={short_repr(isolation)} is unknown{hint}: must be one of {', '.join(_ISOLATIONS)}.")

@@ -348,6 +348,8 @@ class Capacity(FrozenModel):
     """The size of a session's journal, in bytes. Above it the oldest quarter is deleted."""
     snapshot_bytes: Size = Field(default=1024 * MIB, ge=0)
     """The size of all snapshots in one workspace, in bytes. A variable that does not fit is omitted."""
+    value_bytes: Size = Field(default=1024 * MIB, ge=0)
+    """The size of the values that one ``put`` or ``get`` carries, in bytes."""
 
 
 class FileBounds(FrozenModel):
@@ -437,8 +439,8 @@ class Config(FrozenModel):
     last_n_messages: LastMessages = "auto"
     """How many messages an agent searches for code; ``auto`` searches all messages since its own last one."""
     quiet: bool = Field(default=False, strict=True)
-    """Whether the start and the removal of containers are not reported on stderr; the logger ``kernelexec`` still reports them.
-    The notice about local execution is always written."""
+    """Whether nothing is printed on stderr about where code runs; the logger ``kernelexec`` has it. ``KERNELEXEC_QUIET=1``
+    sets it for all executors of a process."""
     log_dir: Directory | None = None
     """The directory of ``<name>/docker_container.log``, a log of every session's cells, outputs and kernel events; None for no
     log. It must be outside of the workspaces, where cells could change it. In a directory that containers can write, it is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationError
@@ -13,6 +14,7 @@ from kernelexec.config.container import Name
 from kernelexec.config.loading import ContainerRequest, UseDocker, container_request, image_repr, parse_use_docker
 from kernelexec.config.loading import load as config_load
 from kernelexec.config.messages import explain, short_repr
+from kernelexec.config.short_options import ShortOptions, check_isolation, expand
 from kernelexec.config.types import Directory, FrozenModel, LastMessages, Seconds
 from kernelexec.dialects.docker_run_args import parse_run_args
 from kernelexec.errors import InvalidConfig
@@ -70,6 +72,7 @@ def load(
     workspace: str | os.PathLike[str] | None = None,
     config: Config | Mapping[str, Any] | None = None,
     code_execution_config: Mapping[str, Any] | Literal[False] | None = None,
+    short: ShortOptions | None = None,
     environ: Mapping[str, str] | None = None,
     inside: bool | None = None,
 ) -> Config:
@@ -77,7 +80,7 @@ def load(
 
     ``code_execution_config`` is the dictionary of agent frameworks; it overrides the configuration. Its keys are ``work_dir``,
     ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``. False
-    switches execution off.
+    switches execution off. ``short`` has the usual options by their short names.
 
     Raises:
         InvalidConfig: an option is unknown, a value is invalid, or two options contradict each other.
@@ -88,10 +91,15 @@ def load(
         if value is not None:
             source = f"{name}={image_repr(value)}" if name in {"use_docker", "docker_image"} else name
             request = _merge_requests(request, ContainerRequest(value, source))
-    options: dict[str, Any] = override(config, execution.options())
+    usual = dict(short or {})
+    if (image := usual.pop("image", None)) is not None:
+        request = _merge_requests(request, replace(container_request(image), source=f"image={short_repr(image)}"))
+    options: dict[str, Any] = override(override(config, execution.options()), expand(usual))
     if code_execution_config is False:
         options["enabled"] = False
-    return config_load(isolation, use_docker=request, workspace=workspace, config=options, environ=environ, inside=inside)
+    loaded = config_load(isolation, use_docker=request, workspace=workspace, config=options, environ=environ, inside=inside)
+    check_isolation(usual, loaded.isolation)
+    return loaded
 
 
 def _validate(value: object) -> CodeExecutionConfig:

@@ -201,6 +201,8 @@ class ReplyMetadata(TypedDict):
     memory: MemoryReport | None
     python_with_module: NotRequired[str | None]
     venv: NotRequired[dict[str, Any] | None]
+    literal: NotRequired[bool | str]
+    """True if the text of the cell's value is a literal that says all of it; else a literal that does, if there is one."""
     directory: NotRequired[str]
     """A sentence about the current directory, if it could not be used."""
 
@@ -313,6 +315,16 @@ def save_variables_source(directory: str, names: Sequence[str] | None, limit_byt
 def load_variables_source(directory: str, files: Sequence[tuple[str, str, str]]) -> str:
     """Return code that loads variables from files: name, file and SHA-256 of each."""
     return f"{_SHELL}.load_variables({directory!r}, {list(files)!r})"
+
+
+def set_values_source(path: str) -> str:
+    """Return code that sets the variables of a file of ``values``."""
+    return f"{_SHELL}.set_values({path!r})"
+
+
+def write_values_source(path: str, names: Sequence[str], limit_bytes: int) -> str:
+    """Return code that writes the values of variables to a new file of ``values``."""
+    return f"{_SHELL}.write_values({path!r}, {list(names)!r}, {limit_bytes})"
 
 
 def run_tests_source(code: str, cases: Sequence[str], seconds: float) -> str:

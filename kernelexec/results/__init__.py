@@ -23,12 +23,12 @@ from kernelexec.results.file_operations import FileWritten as FileWritten
 from kernelexec.results.file_operations import NotDeleted as NotDeleted
 from kernelexec.results.inputs import InputRequest as InputRequest
 from kernelexec.results.inputs import OnInput as OnInput
+from kernelexec.results.media.images import Audio as Audio
+from kernelexec.results.media.images import Image as Image
 from kernelexec.results.notes import model_notes as model_notes
-from kernelexec.results.outputs import Audio as Audio
 from kernelexec.results.outputs import DisplayData as DisplayData
 from kernelexec.results.outputs import Error as Error
 from kernelexec.results.outputs import ExecuteResult as ExecuteResult
-from kernelexec.results.outputs import Image as Image
 from kernelexec.results.outputs import Output as Output
 from kernelexec.results.outputs import Stream as Stream
 from kernelexec.results.outputs import best_image as best_image

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelexec.results.json_values import JsonConvertible, to_plain_json
+from kernelexec.results.readable.one_line import format_bytes, format_seconds, join_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Statistics(JsonConvertible):
     def p95(self) -> float | None:
         """The 95th percentile of ``execution_time``."""
         return self._percentile(95)
+
+    def __repr__(self) -> str:
+        times = f"p50 {format_seconds(self.p50)}, p95 {format_seconds(self.p95)}" if self.p50 and self.p95 else None
+        cells = f"{self.count} cells, {self.succeeded} succeeded"
+        return f"<Statistics {join_parts(cells, format_seconds(self.execution_time), times, format_bytes(self.output_bytes))}>"
 
     def _percentile(self, percent: int) -> float | None:
         times = sorted(call.execution_time for call in self.calls)

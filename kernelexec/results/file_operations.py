@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelexec.results.json_values import JsonReadable
+from kernelexec.results.readable.one_line import format_bytes, join_parts, join_some, quote_head
 
 #: ``other`` is a pipe, a socket or a device; no file operation opens one.
 FileKind = Literal["file", "directory", "link", "other"]
@@ -44,6 +45,11 @@ class FileList(JsonReadable):
         """The paths of the entries."""
         return tuple(entry.path for entry in self.entries)
 
+    def __repr__(self) -> str:
+        number = len(self.entries)
+        count = f"{number} entr{'y' if number == 1 else 'ies'}{'' if self.complete else ' or more'}"
+        return f"<FileList {self.path!r} · {count}{': ' * bool(self.entries)}{join_some(self.paths)}>"
+
 
 @dataclass(frozen=True, slots=True)
 class FileText(JsonReadable):
@@ -59,6 +65,9 @@ class FileText(JsonReadable):
     total_bytes: int
     lossy: bool = False
 
+    def __repr__(self) -> str:
+        return f"<FileText {join_parts(repr(self.path), _describe_piece(self), quote_head(self.text))}>"
+
 
 @dataclass(frozen=True, slots=True)
 class FileBytes:
@@ -69,6 +78,9 @@ class FileBytes:
     offset: int
     next_offset: int | None
     total_bytes: int
+
+    def __repr__(self) -> str:
+        return f"<FileBytes {join_parts(repr(self.path), _describe_piece(self))}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +107,10 @@ class FilesDeleted(JsonReadable):
     deleted: tuple[str, ...] = ()
     refused: tuple[NotDeleted, ...] = ()
     complete: bool = True
+
+
+def _describe_piece(piece: FileText | FileBytes) -> str:
+    if piece.offset == 0 and piece.next_offset is None:
+        return format_bytes(piece.total_bytes)
+    end = piece.total_bytes if piece.next_offset is None else piece.next_offset
+    return f"bytes {piece.offset} to {end} of {piece.total_bytes}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 from typing import Any, Self, TypeGuard
@@ -9,6 +10,8 @@ from typing import Any, Self, TypeGuard
 from kernelexec.text import clean_text
 
 _COUNT_END, _SECONDS_END = 2**63, 2**40
+#: The largest literal that is read.
+LITERAL_CHARS = 64 * 1024
 
 
 class JsonConvertible:
@@ -63,6 +66,16 @@ def read_list(value: object) -> list[Any]:
 def read_text(value: object, limit: int) -> str:
     """Return at most ``limit`` characters of a text, valid ones only; an empty text for another value."""
     return clean_text(value[:limit])[:limit] if isinstance(value, str) else ""
+
+
+def read_literal(text: str) -> Any:  # noqa: ANN401 - any value of built-in classes
+    """Return the value of a Python literal; raise ``ValueError`` if the text is none, or has more than 64 Ki characters."""
+    if len(text) > LITERAL_CHARS:
+        raise ValueError("too long")
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as exc:
+        raise ValueError("no literal") from exc
 
 
 def read_seconds(value: object, default: float = 0.0) -> float:

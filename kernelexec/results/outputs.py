@@ -7,16 +7,22 @@ import binascii
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
+from kernelexec.results.media.images import Audio, Image
 from kernelexec.results.readable import read_bundle_text
-from kernelexec.text import apply_cursor_moves
+from kernelexec.results.readable.one_line import format_bytes, join_parts, join_some, quote_head, quote_line
+from kernelexec.text import apply_cursor_moves, utf8_size
+from kernelexec.untrusted_text import escape_line
 
 #: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
 MimeBundle = dict[str, Any]
 
 #: A sound in HTML, as ``IPython.display.Audio`` embeds it.
 _EMBEDDED_AUDIO = re.compile(r"""<(?:audio|source)\s[^>]{0,200}?\bsrc=["']data:(audio/[\w.+-]{1,40});base64,([\w+/=\s]+)["']""")
+#: How much is read for a quotation: characters of a stream, and outputs.
+_QUOTED_FROM_CHARS, _QUOTED_FROM = 1000, 20
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-~])")  # ECMA-48
 
 
@@ -28,6 +34,9 @@ class Stream:
     text: str
     output_type: Literal["stream"] = "stream"
 
+    def __repr__(self) -> str:
+        return f"<Stream {join_parts(self.name, quote_head(self.text), format_bytes(utf8_size(self.text)))}>"
+
 
 @dataclass(frozen=True, slots=True)
 class DisplayData:
@@ -37,6 +46,9 @@ class DisplayData:
     metadata: dict[str, Any] = field(default_factory=dict)
     display_id: str | None = None
     output_type: Literal["display_data"] = "display_data"
+
+    def __repr__(self) -> str:
+        return f"<DisplayData {_describe_bundle(self.data)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,9 @@ class ExecuteResult:
     display_id: str | None = None
     output_type: Literal["execute_result"] = "execute_result"
 
+    def __repr__(self) -> str:
+        return f"<ExecuteResult {_describe_bundle(self.data)}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Error:
@@ -59,24 +74,22 @@ class Error:
     traceback: tuple[str, ...] = ()
     output_type: Literal["error"] = "error"
 
+    def __repr__(self) -> str:
+        return f"<Error {quote_line(f'{self.ename}: {self.evalue}')}>"
+
 
 Output = Stream | DisplayData | ExecuteResult | Error
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image among a cell's outputs, with its media type."""
-
-    mime: str
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Audio:
-    """A sound among a cell's outputs, with its media type."""
-
-    mime: str
-    content: bytes
+def _describe_bundle(data: MimeBundle) -> str:
+    """Return the types of a bundle with their sizes, and its plain text in quotes."""
+    plain = data.get("text/plain")
+    sizes = (
+        f"{escape_line(mime)} {format_bytes(utf8_size(content))}" if isinstance(content, str) else escape_line(mime)
+        for mime, content in data.items()
+        if mime != "text/plain"
+    )
+    return join_parts(quote_head(plain) if isinstance(plain, str) else None, join_some(sizes) or None)
 
 
 def strip_ansi(text: str) -> str:
@@ -113,6 +126,16 @@ def _plain_text(output: Output) -> tuple[str, bool]:
             return "\n".join(output.traceback) or f"{output.ename}: {output.evalue}", True
         case _:
             return read_bundle_text(output.data), True
+
+
+def quote_outputs(outputs: Iterable[Output]) -> str | None:
+    """Return the first line of the outputs in quotes; of long streams a part is read. Images and errors are left out."""
+    shown = (output for output in outputs if not isinstance(output, Error) and best_image(output) is None)
+    parts = (
+        Stream(output.name, output.text[:_QUOTED_FROM_CHARS]) if isinstance(output, Stream) else output
+        for output in islice(shown, _QUOTED_FROM)
+    )
+    return quote_head(output_text(parts))
 
 
 def best_image(output: Output) -> Image | None:

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kernelexec.errors import KernelexecError
-from kernelexec.results.json_values import JsonConvertible
-from kernelexec.results.outputs import Audio, Error, Image, Output, best_image, output_text, read_audio, stream_text
+from kernelexec.errors import InvalidRequest, KernelexecError
+from kernelexec.results.json_values import JsonConvertible, read_literal
+from kernelexec.results.media.images import Audio, Image, describe_images
+from kernelexec.results.outputs import (
+    DisplayData,
+    Error,
+    ExecuteResult,
+    MimeBundle,
+    Output,
+    best_image,
+    decode_base64,
+    output_text,
+    quote_outputs,
+    read_audio,
+    stream_text,
+)
+from kernelexec.results.readable.one_line import count_things, format_seconds, join_parts, quote_line
 
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
@@ -79,7 +95,8 @@ class ExecutionResult(JsonConvertible):
     ``language`` is the cell's: each language has a kernel with its own epochs, except that commands and node run in the
     Python kernel. ``confinement`` names the layers that confine a kernel on this machine: ``landlock``,
     ``no-new-privileges``, ``capabilities`` if it is root, ``no-network``; a container has its own. ``cached`` says that the
-    stored result of an earlier run of the same cells was returned and the cell did not run.
+    stored result of an earlier run of the same cells was returned and the cell did not run. ``literal`` says that the text of
+    the last expression's value is a literal of Python for it, or is such a literal; ``value`` reads it.
     """
 
     execution_id: str
@@ -107,6 +124,54 @@ class ExecutionResult(JsonConvertible):
     notes: tuple[str, ...] = ()
     language: str = "python"
     cached: bool = False
+    literal: bool | str = False
+
+    def __bool__(self) -> bool:
+        """Return ``ok``."""
+        return self.ok
+
+    def __str__(self) -> str:
+        """Return ``text``."""
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{self.summary}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> MimeBundle:  # noqa: ARG002 - IPython's
+        from kernelexec.results.views.notebook_view import make_bundle  # noqa: PLC0415 - as above
+
+        return make_bundle(self.outputs)
+
+    def __rich__(self) -> Any:  # noqa: ANN401 - as above
+        from kernelexec.results.views.terminal_view import make_renderable  # noqa: PLC0415 - as above
+
+        return make_renderable(self.text, self.summary, ok=self.ok)
+
+    @property
+    def summary(self) -> str:
+        """The result in one line: ``ok [3] 0.02 s · '42' · 1 image image/png 640x480 9 kB · state kept``."""
+        count = "" if self.execution_count is None else f" [{self.execution_count}]"
+        lost = f" ({self.cause})" if self.state == "lost" and self.cause else ""
+        return join_parts(
+            f"{self.status}{count} {format_seconds(self.timing.wall)}",
+            *self._describe_failure(),
+            quote_outputs(self.outputs),
+            describe_images(self.images),
+            count_things("file", len(self.files)) if self.files else None,
+            "truncated" if self.truncated else None,
+            "cached" if self.cached else None,
+            f"state {self.state}{lost}",
+        )
+
+    def _describe_failure(self) -> Iterator[str]:
+        if self.interrupted is not None:
+            yield "timeout" if self.interrupted == "timeout" else "interrupted"
+        if self.error is not None:
+            yield quote_line(f"{self.error.ename}: {self.error.evalue}".removesuffix(": "))
+        elif not self.ok and self.diagnosis is not None:
+            yield quote_line(self.diagnosis.message)
+        elif self.exit_code:
+            yield f"exit code {self.exit_code}"
 
     @property
     def ok(self) -> bool:
@@ -137,6 +202,59 @@ class ExecutionResult(JsonConvertible):
     def audio(self) -> tuple[Audio, ...]:
         """The sounds among the outputs, decoded; one per output."""
         return tuple(sound for output in self.outputs if (sound := read_audio(output)) is not None)
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - any value of built-in classes
+        """The value of the last expression, if it is of built-in classes and was shown as a whole; None without one.
+
+        Raises:
+            ExecutionFailed: the cell failed.
+            InvalidRequest: the value is of another class, or its text was cut; ``session.get("_")`` has more classes.
+        """
+        self.raise_for_error()
+        shown = next((output for output in reversed(self.outputs) if isinstance(output, ExecuteResult)), None)
+        if shown is None:
+            return None
+        text = shown.data.get("text/plain") if self.literal is True else self.literal
+        with suppress(ValueError):  # it is cut, or a secret in it is masked
+            if isinstance(text, str):
+                return read_literal(text)
+        message = "The cell's value has no literal form, or its text was cut: session.get('_') returns the newest value."
+        raise InvalidRequest(message)
+
+    @property
+    def html(self) -> str | None:
+        """The HTML of the last output that has some. Kernels are not trusted: show it in a frame of its own."""
+        return self._find_text("text/html")
+
+    @property
+    def markdown(self) -> str | None:
+        """The Markdown of the last output that has some."""
+        return self._find_text("text/markdown")
+
+    @property
+    def latex(self) -> str | None:
+        """The LaTeX of the last output that has some."""
+        return self._find_text("text/latex")
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401 - any JSON value
+        """The JSON of the last output that has some, as a Python value."""
+        return self._find("application/json")
+
+    @property
+    def png(self) -> bytes | None:
+        """The PNG of the last output that has one; ``images`` has all images of all formats."""
+        content = self._find_text("image/png")
+        return None if content is None else decode_base64(content)
+
+    def _find(self, mime: str) -> Any:  # noqa: ANN401 - JSON, or text
+        displays = (output.data for output in reversed(self.outputs) if isinstance(output, DisplayData | ExecuteResult))
+        return next((data[mime] for data in displays if mime in data), None)
+
+    def _find_text(self, mime: str) -> str | None:
+        content = self._find(mime)
+        return content if isinstance(content, str) else None
 
     @property
     def error(self) -> Error | None:
@@ -218,6 +336,12 @@ class Progress:
         """The new outputs as text."""
         return output_text(self.outputs)
 
+    def __repr__(self) -> str:
+        ended = None if self.result is None else self.result.summary
+        waiting = f"behind {count_things('cell', self.queue_position)}" if self.queue_position else None
+        so_far = join_parts(self.status, waiting, quote_outputs(self.outputs))
+        return f"<Progress {join_parts(self.execution_id, ended or so_far)}>"
+
 
 @dataclass(frozen=True, slots=True)
 class OutputPage:
@@ -228,6 +352,10 @@ class OutputPage:
     next_offset: int | None
     total_bytes: int
     stored_bytes: int
+
+    def __repr__(self) -> str:
+        end = self.offset + len(self.text.encode("utf-8", "replace"))
+        return f"<OutputPage bytes {self.offset} to {end} of {self.total_bytes}>"
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from kernelexec.results.json_values import is_count, read_list, read_text
+from kernelexec.results.readable.one_line import join_some
 
 #: Whether code can be run as it stands; ``unknown`` if the kernel cannot decide.
 CodeStatus = Literal["complete", "incomplete", "invalid", "unknown"]
@@ -75,6 +76,10 @@ class Variables:
     def names(self) -> tuple[str, ...]:
         """The names of the variables."""
         return tuple(variable.name for variable in self.variables)
+
+    def __repr__(self) -> str:
+        shown = (f"{variable.name} {variable.type}" for variable in self.variables)
+        return f"<Variables {self.total}{': ' * bool(self.variables)}{join_some(shown, self.total)}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the variables as JSON types."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kernelexec import cells
 from kernelexec.config import Config
@@ -29,7 +29,8 @@ from kernelexec.provisioning.runtime.locations import remove_session_directories
 from kernelexec.recorded_history import History
 from kernelexec.records.journal import Journal
 from kernelexec.records.notebook.recorder import Recorder
-from kernelexec.results import ExecutionResult, OnInput, Replay, Statistics
+from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
+from kernelexec.results.readable.one_line import count_things, join_parts, join_some
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
@@ -44,19 +45,22 @@ from kernelexec.session.features.culling import IdleCulling, IdleTimer
 from kernelexec.session.features.executions import Executions
 from kernelexec.session.features.inspection import Inspection
 from kernelexec.session.features.limits import SessionLimits
-from kernelexec.session.features.package_installer import PackageInstaller
-from kernelexec.session.features.preinstall import Preinstaller
+from kernelexec.session.features.output_stream import iterate_outputs
+from kernelexec.session.features.packages.installer import PackageInstaller
+from kernelexec.session.features.packages.preinstall import Preinstaller
 from kernelexec.session.features.retry import Retries
 from kernelexec.session.features.run_tests import CodeTests
 from kernelexec.session.features.session_files import AsyncFiles
 from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.snapshots import VariableSnapshots
 from kernelexec.session.features.statistics_hook import StatisticsHook
+from kernelexec.session.features.variable_values import VariableValues
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
+from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace import FileChanges, Workspace
 
 logger = logging.getLogger("kernelexec")
@@ -174,6 +178,7 @@ class AsyncSession:
         self._executions = Executions(context, requests)
         self._inspection = Inspection(context)
         self._snapshots = VariableSnapshots(context)
+        self._values = VariableValues(context)
         self._background = BackgroundCommands(context)
         self._packages = PackageInstaller(context, self._inspection)
         self._preinstaller = Preinstaller(context, self._packages)
@@ -195,6 +200,8 @@ class AsyncSession:
     is_complete = _delegate("_inspection", Inspection.is_complete)
     snapshot = _delegate("_snapshots", VariableSnapshots.snapshot)
     restore = _delegate("_snapshots", VariableSnapshots.restore)
+    put = _delegate("_values", VariableValues.put)
+    get = _delegate("_values", VariableValues.get)
     start_background = _delegate("_background", BackgroundCommands.start_background)
     check_command = _delegate("_background", BackgroundCommands.check_command)
     background = _delegate("_background", BackgroundCommands.background)
@@ -272,6 +279,17 @@ class AsyncSession:
     def busy(self) -> bool:
         """Whether a cell runs or waits."""
         return self._queue.first is not None
+
+    @property
+    def summary(self) -> str:
+        """Name, isolation, what it does, its variables and its workspace, in one line."""
+        doing = "closed" if self.scope.is_stopping else "busy" if self.busy else "idle"
+        names = self.names
+        variables = f"{count_things('variable', len(names))}: {join_some(names)}" if names else None
+        return join_parts(f"{self.name} {self.isolation} {doing}", variables, escape_line(str(self.workspace)))
+
+    def __repr__(self) -> str:
+        return f"<AsyncSession {self.summary}>"
 
     def mask(self, text: str) -> str:
         """Return a text in which the names of secrets replace their values, as in the outputs of this session's kernels."""
@@ -407,6 +425,17 @@ class AsyncSession:
             submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver, on_input)
         return await submitted.get_result()
 
+    def stream(
+        self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None
+    ) -> AsyncGenerator[Output | ExecutionResult, None]:
+        """Run a cell; return an iterator over its outputs as they arrive, whose last item is the result.
+
+        Of streams each item is the text that is new. If the caller stops iterating, the cell goes on; ``interrupt`` ends it.
+        Arguments and errors are those of ``execute``, raised by the iterator.
+        """
+        execute = partial(self.execute, code, language=language, stdin=stdin, timeout=timeout)
+        return iterate_outputs(execute, self.wait_for)
+
     async def execute_command(
         self,
         command: str,
@@ -487,6 +516,12 @@ class AsyncSession:
                 for supervisor in supervisors:
                     if supervisor.epoch:
                         await supervisor.acquire()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """End the session: abort waiting cells, end the kernels with all their processes, and delete private files.

@@ -5,14 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import stat
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
 
+#: The workspace of an executor that removes it when it closes.
+TEMPORARY = "temporary"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def new_temporary_workspace() -> Path:
+    """Return a path that does not exist, for a directory in the temporary one."""
+    return Path(tempfile.gettempdir(), f"kernelexec-workspace-{secrets.token_hex(8)}")
 
 
 @dataclass(frozen=True, slots=True)

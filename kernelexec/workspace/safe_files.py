@@ -53,7 +53,7 @@ def read_regular(path: str | Path, limit_bytes: int, *, dir_fd: int | None = Non
 
 def replace_file(
     path: str | Path,
-    content: bytes | Iterable[bytes],
+    content: bytes | Iterable[bytes | memoryview],
     *,
     mode: int | None = None,
     dir_fd: int | None = None,
@@ -81,7 +81,9 @@ def replace_file(
         raise
 
 
-def create_file(path: Path, content: bytes | Iterable[bytes], *, mode: int | None = None, dir_fd: int | None = None) -> None:
+def create_file(
+    path: Path, content: bytes | Iterable[bytes | memoryview], *, mode: int | None = None, dir_fd: int | None = None
+) -> None:
     """Create a file that belongs to the owner of its directory; a file that cannot be filled is removed again.
 
     Its ``mode`` is by default 0o644 less the umask.
@@ -103,7 +105,7 @@ def create_file(path: Path, content: bytes | Iterable[bytes], *, mode: int | Non
         raise
 
 
-def replace_beneath(top: Path, relative: Path, content: bytes) -> None:
+def replace_beneath(top: Path, relative: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """Replace a file below ``top`` as a whole; missing directories on the way are created."""
     with ExitStack() as opened:
         first = os.open(top, DIRECTORY)

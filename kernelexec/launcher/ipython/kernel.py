@@ -224,6 +224,8 @@ class LauncherKernel(IPythonKernel):
         }
         if (self.shell.shown_error or {}).get("ename") == "ModuleNotFoundError":
             entry["python_with_module"] = find_python_with(str(getattr(getattr(sys, "last_value", None), "name", "")))
+        if self.shell.literal is not None:
+            entry["literal"] = self.shell.literal
         if self._directory_note is not None:
             entry["directory"], self._directory_note = self._directory_note, None
         if self._new_venv is not None:

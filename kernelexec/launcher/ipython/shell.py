@@ -21,6 +21,7 @@ from IPython.utils.text import LSString, SList
 
 from ..features import pickles, testing
 from ..features.chart_pictures import add_chart_pictures
+from ..features.literal_values import find_literal
 from ..features.virtualenv import VirtualEnv
 from ..identity import named_as_base
 from ..output.truncate import truncate, truncate_traceback
@@ -58,6 +59,8 @@ class LauncherShell(ZMQInteractiveShell):
     cells_begun = 0
     """The number of cells of code so far."""
     in_task = False
+    literal: bool | str | None = None
+    """See ``ReplyMetadata``."""
     """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
 
     def init_environment(self) -> None:
@@ -80,6 +83,12 @@ class LauncherShell(ZMQInteractiveShell):
         """Add pictures to the representations of charts."""
         super().init_display_formatter()
         add_chart_pictures(self.display_formatter.mimebundle_formatter)
+
+    def init_displayhook(self) -> None:
+        """Look at each value that is about to be shown."""
+        super().init_displayhook()
+        hook: Any = self.displayhook
+        hook.register_hook(self.note_literal)
 
     def init_history(self) -> None:
         """Keep no output, which IPython keeps for ``%notebook``: a session writes a notebook of its own."""
@@ -119,6 +128,13 @@ class LauncherShell(ZMQInteractiveShell):
             self._check_debugger()
         return super().run_cell_magic(magic_name, line, cell)
 
+    def note_literal(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Note the literal of a value that is about to be shown; return the message as it is."""
+        shown: Any = self.displayhook.exec_result
+        text = message["content"]["data"].get("text/plain")
+        self.literal = None if shown is None else find_literal(shown.result, text)
+        return message
+
     def _check_debugger(self) -> None:
         """Raise ``StdinNotImplementedError`` if no user can type the debugger's commands."""
         if not self._can_ask:
@@ -139,6 +155,7 @@ class LauncherShell(ZMQInteractiveShell):
         """Forget the cell before; an interrupt may have left IPython's traps nested."""
         self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = self.shown_error = None
         self.in_task = self._last_traceback_during_displayhook = False
+        self.literal = None
         hook: Any = self.displayhook
         hook.msg = None  # an interrupted display leaves its message there
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
@@ -227,6 +244,18 @@ class LauncherShell(ZMQInteractiveShell):
     def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:
         """Load saved variables; the answer is in the reply's metadata."""
         self.last_answer = pickles.load(self.user_ns, directory, files)
+
+    def set_values(self, path: str) -> None:
+        """Set the variables of a file of values; the answer is in the reply's metadata."""
+        from ..features import variable_values  # noqa: PLC0415 - few kernels need it
+
+        self.last_answer = variable_values.set_variables(self.user_ns, path)
+
+    def write_values(self, path: str, names: list[str], limit_bytes: int) -> None:
+        """Write the values of variables to a new file; the answer is in the reply's metadata."""
+        from ..features import variable_values  # noqa: PLC0415 - as above
+
+        self.last_answer = variable_values.write_variables(self.user_ns, path, names, limit_bytes)
 
     def safe_execfile(self, fname: Any, *where: Any, **options: Any) -> None:
         """Run a script for ``%run``, and remember its failure, which IPython only shows."""

@@ -328,9 +328,11 @@ class SessionService:
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
         if progress.result is not None and (not cursor or progress.cursor < cursor):  # smaller: an earlier owner ran it
             return PartialResult(self.rename_session(progress.result), progress.result.outputs, 0, progress.cursor)
-        result = progress.result or ExecutionResult(
-            execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
-        )
+        result = progress.result
+        if result is None:
+            result = ExecutionResult(
+                execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
+            )
         if progress.result is None and self.inputs.find(execution_id) is not None:
             result = replace(result, notes=(_INPUT_NOTE,))
         ends = cursor, progress.cursor, progress.missed_bytes, progress.queue_position

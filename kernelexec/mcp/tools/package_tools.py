@@ -58,7 +58,7 @@ class PackageTools:
         wait: Wait = None,
     ) -> InstallAnswer:
         """Install packages."""
-        from kernelexec.session.features.requirements import is_wheel  # noqa: PLC0415 - sessions have imported it
+        from kernelexec.session.features.packages.requirements import is_wheel  # noqa: PLC0415 - sessions have imported it
 
         elicitation = self._sessions.make_elicitation(context)
         with report_errors():

@@ -205,7 +205,8 @@ class CellRun:
         if self.collector is not None and self.collector.spilled and self.spill is not None:
             spill, total = self.spill, self.collector.stream_bytes
             return spill.grep(grep, offset, limit, total) if grep else spill.page(offset, limit, total)
-        streams = [output for output in self.result.outputs if isinstance(output, Stream)] if self.result else []
+        outputs = () if self.result is None else self.result.outputs
+        streams = [output for output in outputs if isinstance(output, Stream)]
         raw = (self.collector.raw_text if self.collector else output_text(streams)).encode("utf-8", "replace")
         total = self.collector.stream_bytes if self.collector else len(raw)
         if grep is None:

@@ -65,7 +65,9 @@ class RequestIds:
             earlier = await anyio.to_thread.run_sync(self._ledger.find_request, request_id)
             if earlier is not None:
                 self._check_same_cell(request_id, earlier.fingerprint, run)
-                result = earlier.result or build_unknown_result(run, self._session, supervisor.epoch, earlier.execution_id)
+                result = earlier.result
+                if result is None:
+                    result = build_unknown_result(run, self._session, supervisor.epoch, earlier.execution_id)
                 run.finish(refresh_state(result, supervisor) if earlier.in_this_run else mark_state_lost(result))
                 run.wake_callers()
                 return run

@@ -109,7 +109,9 @@ class CellQueue:
                 output callback, to its own caller, and not to a caller that ``joined`` the run.
         """
         await run.wait(timeout, joined=joined)
-        return self.get_result(run) or build_running_result(run, self.session, self.kernels.get_supervisor(run.cell).epoch)
+        if (result := self.get_result(run)) is not None:
+            return result
+        return build_running_result(run, self.session, self.kernels.get_supervisor(run.cell).epoch)
 
     def get_result(self, run: CellRun) -> ExecutionResult | None:
         """Return the result of a finished run, with its late output."""
@@ -146,7 +148,7 @@ class CellQueue:
         except Exception as exc:  # noqa: BLE001 - raised to the caller
             run.failure, reason = exc, str(exc)
         finally:
-            self._finish(run, result or self._build_failed_result(run, reason))
+            self._finish(run, self._build_failed_result(run, reason) if result is None else result)
 
     async def _run_in_order(self, run: CellRun) -> ExecutionResult | str:
         """Run a cell after all earlier cells have ended; return its result, or the reason for not running it."""

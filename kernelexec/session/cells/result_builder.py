@@ -11,6 +11,7 @@ from kernelexec.diagnosis import diagnose
 from kernelexec.kernel import Execution, is_unread
 from kernelexec.outputs import read_execution_count
 from kernelexec.results import Cause, Error, ExecutionResult, Output, Status, Timing
+from kernelexec.results.json_values import LITERAL_CHARS, read_text
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
 from kernelexec.untrusted_text import escape_line
@@ -113,6 +114,7 @@ def build_result(
         total_bytes=collector.total_bytes,
         output_ref=run.execution_id if collector.spilled else None,
         diagnosis=diagnosis,
+        literal=read_text(literal, LITERAL_CHARS) if isinstance(literal := report.get("literal"), str) else literal is True,
         work_dir=work_dir if isinstance(run.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )

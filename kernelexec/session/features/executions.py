@@ -121,7 +121,7 @@ class Executions:
         outputs, position, missed_outputs = run.collector.since(cursor) if run.collector else ((), 0, 0)
         queue_position = self._queue.runs.index(run) if run in self._queue.runs else 0
         result = self._queue.get_result(run)
-        status = result.status if result else "running"
+        status = "running" if result is None else result.status
         return Progress(execution_id, status, outputs, position, missed_outputs, queue_position, result)
 
     async def read_output(

@@ -86,7 +86,7 @@ def test_all_variables_are_passed_on_request_and_that_is_reported_once(
             result = executor.session("a").execute(f"{code}\nshutil.which('sh') is not None")
             assert result.stdout == "a-token-of-this-process False [secret KEY]\n"
             assert result.text.splitlines()[-1] == "True"
-    assert capsys.readouterr().err.count("environment.pass_all=True: kernels get every variable of this process") == 1
+    assert capsys.readouterr().err.count("kernels get all variables of this process") == 1
 
 
 def test_without_the_option_nothing_is_reported_and_nothing_passed(

@@ -13,16 +13,13 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.events import KernelChanged, KernelContainer, SessionClosing
-from kernelexec.notices import Notices
+from kernelexec.notices import Notices, warn_about_environment, warn_about_isolation
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 
 WHERE = KernelContainer("kernelexec-a-1", "0123456789ab", "an/image", "none", (("/ws", "/ws", False), ("/data", "/data", True)))
 STARTED = KernelChanged("a", 1, "started", container=WHERE)
-FIRST = (
-    "kernelexec: isolation=container: code runs in containers of the image an/image; network: none; of this machine it sees "
-    "1 directory for reading and writing, 1 for reading only. The first is kernelexec-a-1.\n"
-)
+FIRST = "kernelexec: code runs in containers of an/image, network: none.\n"
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +43,7 @@ def test_the_first_container_of_a_process_is_reported(
 
 def test_a_container_with_sudo_is_reported_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     Notices(quiet=False)(replace(STARTED, container=replace(WHERE, sudo=True)))
-    with_sudo = FIRST.replace("an/image;", "an/image, with sudo: it can become root in them;")
+    with_sudo = FIRST.replace("an/image,", "an/image, with sudo,")
     assert capsys.readouterr().err == with_sudo
 
 
@@ -81,6 +78,25 @@ def test_a_kernel_on_this_machine_is_not_reported(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("isolation", ["local", "bubblewrap", "container-host"])
+def test_where_code_runs_is_one_short_line_once(
+    isolation: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        warn_about_isolation(isolation, quiet=False)
+    line = capsys.readouterr().err
+    assert line.startswith("kernelexec: code runs ")
+    assert line.endswith("`kernelexec doctor` shows its limits.\n")
+    assert len(line) <= 101
+    with caplog.at_level(logging.DEBUG, "kernelexec"):
+        warn_about_isolation(isolation, quiet=True)
+        warn_about_environment(everything=True, quiet=True)
+    assert capsys.readouterr().err == ""
+    assert [record.message for record in caplog.records] == ["kernelexec.isolation", "kernelexec.environment_passed"]
+    warn_about_environment(everything=True, quiet=False)
+    assert 50 < len(capsys.readouterr().err) <= 101
+
+
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
 def test_a_stderr_that_takes_nothing_is_no_reason_not_to_run(stderr: str) -> None:
     code = (
@@ -98,5 +114,5 @@ def test_a_real_session_says_where_it_runs_and_what_goes(tmp_path: Path, capsys:
         executor.session("a")
     image = config["container"]["image"]  # type: ignore[index]
     first, last = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"kernelexec: isolation=container: code runs in containers of the image {image}; network: none; ")
+    assert first == f"kernelexec: code runs in containers of {image}, network: none."
     assert re.fullmatch(r"kernelexec: session 'a': removing its container kernelexec-a-[0-9a-f]{8}\.", last)

@@ -41,7 +41,7 @@ def is_gone(container: str) -> bool:
 def removed(stderr: str) -> str:
     """Return the container whose removal the command reported, once."""
     [(_, name)] = REMOVING.findall(stderr)
-    assert stderr.count("isolation=container: code runs in containers") == 1
+    assert stderr.count("kernelexec: code runs in containers of") == 1
     return str(name)
 
 

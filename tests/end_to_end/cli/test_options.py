@@ -156,7 +156,7 @@ def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path) -> None
     args = ("--isolation", "container", "--image", MINIMAL, "--sudo", "--work-dir", "ws", "--log-dir", "logs")
     done = kernelexec(tmp_path, "exec", "!sudo -n touch /etc/x && sudo -n id -u", *args)
     assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
-    assert f"of the image {SUDO}, with sudo: it can become root in them; network: none; " in done.stderr
+    assert f"kernelexec: code runs in containers of {SUDO}, with sudo, network: none." in done.stderr
     assert ", with sudo, mounts " in (tmp_path / "logs" / "exec" / "docker_container.log").read_text()
 
 
@@ -176,5 +176,5 @@ def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path) -> None
     assert "-two (" in log
     assert "Read-only file system" in log
     first, last = done.stderr.splitlines()
-    assert "1 directory for reading and writing, 1 for reading only" in first
+    assert first.startswith("kernelexec: code runs in containers of ")
     assert last.startswith("kernelexec: session 'exec': removing its container kernelexec-exec-")

@@ -102,7 +102,7 @@ def test_nothing_but_the_protocol_is_on_stdout(era: str, tmp_path: Path) -> None
         messages, stderr = client.end()
     assert [message["jsonrpc"] for message in messages] == ["2.0"] * len(messages)
     [line] = stderr.splitlines()
-    assert "isolation=local" in line
+    assert "code runs on this machine" in line
 
 
 def test_a_line_that_is_no_message_is_answered_and_harms_no_other(tmp_path: Path) -> None:

@@ -183,11 +183,8 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the argument and the key": ({"use_docker": True, "code_execution_config": {"use_docker": "a"}}, "container"),
     "isolation and the key": ({"isolation": "local", "code_execution_config": {"use_docker": False}}, "local"),
-    "in a container": ({"code_execution_config": {"use_docker": "a"}, "inside": True}, "container-host"),
-    "in a container, by name": (
-        {"isolation": "container", "code_execution_config": {"use_docker": "a"}, "inside": True},
-        "container",
-    ),
+    "in a container": ({"code_execution_config": {"use_docker": "a"}, "inside": True}, "container"),
+    "in a container, with nothing chosen": ({"code_execution_config": {"timeout": 5}, "inside": True}, "container-host"),
 }
 
 

@@ -36,22 +36,25 @@ LOCAL: dict[str, dict[str, Any]] = {
     "the second name where the first is none": {"environ": {KX: "None", AG: "false"}},
     "the environment, though containers are forced": {"environ": {KX: "0", FORCE: "1"}},
 }
-#: What is no choice of containers by name: in a container it means the container that is there.
-UNNAMED: dict[str, dict[str, Any]] = {
+#: What chooses nothing: in a container it means the container that is there.
+UNSET: dict[str, dict[str, Any]] = {
     "nothing": {},
+    "a mapping without isolation": {"config": {"notebook": False}},
+    "an object without isolation": {"config": Config()},
+    "names that say nothing": {"environ": {KX: " ", AG: "none"}},
+}
+NAMED: dict[str, dict[str, Any]] = {
     "use_docker": {"use_docker": True},
+    "an image": {"use_docker": "an/image"},
+    "images": {"use_docker": ["an/image", "another"]},
+    "an image in a mapping": {"config": {"image": "an/image"}},
     "use_docker over the environment": {"use_docker": True, "environ": {KX: "0", AG: "0"}},
     "use_docker over garbage": {"use_docker": True, "environ": {KX: "maybe"}},
     "use_docker over the mapping": {"use_docker": True, "config": {"isolation": "local"}},
     "use_docker over a mapping that says the same": {"use_docker": True, "config": {"isolation": "container"}},
-    "a mapping without isolation": {"config": {"notebook": False}},
-    "an object without isolation": {"config": Config()},
     "the environment": {"environ": {KX: "1"}},
     "the other name": {"environ": {AG: "yes"}},
     "the first name over the second": {"environ": {KX: "1", AG: "0"}},
-    "names that say nothing": {"environ": {KX: " ", AG: "none"}},
-}
-NAMED: dict[str, dict[str, Any]] = {
     "isolation": {"isolation": "container"},
     "both say the same": {"isolation": "container", "use_docker": True},
     "a mapping": {"config": {"isolation": "container"}},
@@ -79,14 +82,14 @@ def test_local_execution_is_chosen_by(arguments: dict[str, Any], inside: bool) -
     assert place(**arguments, inside=inside) == "local"
 
 
-@pytest.mark.parametrize("arguments", UNNAMED.values(), ids=UNNAMED)
-def test_containers_not_asked_for_by_name_are_containers_unless_one_is_there(arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize("arguments", UNSET.values(), ids=UNSET)
+def test_containers_not_asked_for_are_containers_unless_one_is_there(arguments: dict[str, Any]) -> None:
     assert place(**arguments, inside=False) == "container"
     assert place(**arguments, inside=True) == "container-host"
 
 
 @pytest.mark.parametrize("forced", TRUE)
-@pytest.mark.parametrize("arguments", UNNAMED.values(), ids=UNNAMED)
+@pytest.mark.parametrize("arguments", UNSET.values(), ids=UNSET)
 def test_containers_can_be_forced_within_one(arguments: dict[str, Any], forced: str) -> None:
     environ = {**arguments.get("environ", {}), FORCE: forced}
     assert place(**{**arguments, "environ": environ}, inside=True) == "container"
@@ -99,7 +102,7 @@ def test_a_force_that_is_off_forces_nothing(unforced: str) -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("arguments", NAMED.values(), ids=NAMED)
-def test_containers_asked_for_by_name_are_containers_everywhere(arguments: dict[str, Any], inside: bool) -> None:  # noqa: FBT001
+def test_containers_asked_for_are_containers_everywhere(arguments: dict[str, Any], inside: bool) -> None:  # noqa: FBT001
     assert place(**arguments, inside=inside) == "container"
 
 
@@ -141,6 +144,8 @@ def test_the_environment_of_the_process_is_read_where_none_is_given(monkeypatch:
     monkeypatch.setenv(KX, "0")
     assert load().isolation == "local"
     monkeypatch.setenv(KX, "1")
+    assert load().isolation == "container"
+    monkeypatch.delenv(KX)
     assert load(inside=False).isolation == "container"
     assert load().isolation == ("container-host" if in_container() else "container")
 
@@ -170,7 +175,7 @@ def test_a_misspelt_isolation_is_called_unknown(isolation: str, use_docker: bool
 def test_the_names_of_images_are_a_choice_of_containers(use_docker: Any, images: tuple[str, ...]) -> None:
     config = load(use_docker=use_docker, config={"container": {"image": "b", "pids": 99}}, environ={KX: "0"}, inside=False)
     assert (config.isolation, config.container.image, config.container.pids) == ("container", images, 99)
-    assert place(use_docker=use_docker, inside=True) == "container-host"
+    assert place(use_docker=use_docker, inside=True) == "container"
     with pytest.raises(InvalidConfig, match=r"^isolation='local' and use_docker=.* contradict each other"):
         place(isolation="local", use_docker=use_docker)
 

@@ -35,7 +35,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
         {"pyhton": "p", "budgets": {"gracee": 1}},
         "budgets.gracee is not an option (did you mean 'grace'?); pyhton is no",
     ),
-    "of another branch": ({"timeout": 1}, "timeout is not an option"),
+    "of another branch": ({"grace": 1}, "grace is not an option"),
 }
 UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "zero seconds": ({"budgets": {"timeout": 0}}, "budgets.timeout: "),

@@ -7,7 +7,7 @@ import io
 import json
 
 import anyio
-import pandas as pd  # type: ignore[import-untyped] # it comes without types
+import pandas as pd
 import PIL.Image
 import pytest
 from fastmcp.client.client import CallToolResult

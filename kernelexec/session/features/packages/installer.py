@@ -25,7 +25,7 @@ from kernelexec.provisioning.launch.one_shot_task import (
 from kernelexec.results import ExecutionFailed, Installation
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.inspection import Inspection
-from kernelexec.session.features.requirements import LockedPackage, PackageLock, check_requirements, is_wheel
+from kernelexec.session.features.packages.requirements import LockedPackage, PackageLock, check_requirements, is_wheel
 from kernelexec.workspace.rmtree import remove_tree
 from kernelexec.workspace.safe_files import read_regular, replace_beneath
 

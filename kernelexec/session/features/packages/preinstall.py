@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kernelexec.errors import KernelexecError
 from kernelexec.launcher import protocol
 from kernelexec.session.context import SessionContext
-from kernelexec.session.features.package_installer import INSTALL_SECONDS, PackageInstaller
+from kernelexec.session.features.packages.installer import INSTALL_SECONDS, PackageInstaller
 
 _SYSTEM = """
 export DEBIAN_FRONTEND=noninteractive; as=; [ "$(id -u)" = 0 ] || as="sudo -n"

@@ -1,0 +1,93 @@
+"""Short names of the usual options, beside the branches that have all: ``memory="2g"`` is ``container.memory_bytes``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from kernelexec.config.messages import short_repr
+from kernelexec.errors import InvalidConfig
+
+
+class ShortOptions(TypedDict, total=False):
+    """The usual options by short names, in configurations and as keywords of executors."""
+
+    image: str | None
+    """The image of containers, which it chooses: ``container.image``."""
+    memory: int | str | None
+    """The memory of a container in bytes, or as in ``"2g"``: ``container.memory_bytes``."""
+    cpus: float | None
+    """The number of processors of a container: ``container.cpus``."""
+    network: bool | str | None
+    """Whether cells have a network, or the name of the container's: ``container.network`` and ``confinement.network``."""
+    timeout: float | None
+    """How long a cell may run, in seconds: ``budgets.timeout``."""
+    env: Mapping[str, str] | None
+    """Variables of kernels and their commands: ``environment.set``."""
+    packages: list[str] | tuple[str, ...] | None
+    """Python packages that are installed before the first cell: ``programs.preinstall.python``."""
+
+
+NAMES = frozenset(ShortOptions.__annotations__)
+#: Those that only containers have.
+CONTAINER_NAMES = ("memory", "cpus")
+
+
+def pick(options: Mapping[str, Any]) -> ShortOptions:
+    """Return those of some options that have short names."""
+    chosen: Any = {name: value for name, value in options.items() if name in NAMES}
+    return chosen  # type: ignore[no-any-return]
+
+
+def check_isolation(options: Mapping[str, Any], isolation: str) -> None:
+    """Raise ``InvalidConfig`` if an option is set that only containers have, and the isolation is another one."""
+    for name in CONTAINER_NAMES:
+        if options.get(name) is not None and isolation != "container":
+            message = f"{name}={short_repr(options[name])}: only containers have it, and the isolation is {isolation}."
+            raise InvalidConfig(f"{message} `limits.as_bytes` bounds each process on this machine.")
+
+
+def expand(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the branches that short names stand for; a short name that is None is left out.
+
+    Raises:
+        InvalidConfig: an option is set by its short and by its long name.
+    """
+    expanded = {name: value for name, value in options.items() if name not in NAMES}
+    for name in sorted(NAMES & options.keys()):
+        if options[name] is not None:
+            for path, value in _long_options(name, options[name]):
+                _set(expanded, path, value, name)
+    return expanded
+
+
+def _long_options(name: str, value: Any) -> list[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - checked with the settings
+    if name == "network":
+        by_name = {True: "bridge", False: "none"}.get(value, value) if isinstance(value, bool) else value
+        return [
+            (("container", "network"), by_name),
+            *([(("confinement", "network"), value)] if isinstance(value, bool) else []),
+        ]
+    path = {
+        "image": ("container", "image"),
+        "memory": ("container", "memory_bytes"),
+        "cpus": ("container", "cpus"),
+        "timeout": ("budgets", "timeout"),
+        "env": ("environment", "set"),
+        "packages": ("programs", "preinstall", "python"),
+    }[name]
+    return [(path, value)]
+
+
+def _set(options: dict[str, Any], path: tuple[str, ...], value: Any, name: str) -> None:  # noqa: ANN401 - as above
+    branch = options
+    for part in path[:-1]:
+        below = branch.get(part)
+        if below is None:
+            below = {}
+        elif not isinstance(below, Mapping):
+            below = below.model_dump(exclude_unset=True)
+        branch[part] = branch = dict(below)
+    if path[-1] in branch:
+        raise InvalidConfig(f"{name} and {'.'.join(path)} are the same option: set only one of them.")
+    branch[path[-1]] = value

@@ -1,0 +1,137 @@
+"""Arrow's IPC streams, written and read: a stream of a hostile kernel takes no more memory than its own size.
+
+Readers of Arrow decompress buffers of any stated size, and turn columns of nothing but nulls, which take no bytes, into
+objects. So the messages of a stream are looked at before a reader gets them. Their form is Arrow's ``Message.fbs``
+(https://arrow.apache.org/docs/format/Columnar.html, "Encapsulated message format"), in flatbuffers.
+"""
+
+from __future__ import annotations
+
+import struct
+from importlib import import_module
+from typing import Any
+
+#: Kinds of messages: ``MessageHeader`` of ``Message.fbs``.
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_CONTINUATION = 0xFFFFFFFF
+#: Fields of the tables ``Message``, ``RecordBatch`` and ``DictionaryBatch``, in their order.
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+_NODES, _COMPRESSION = 1, 3
+_DATA = 1
+_NODE_BYTES = 16
+
+
+class StreamRefused(Exception):
+    """The stream is damaged, compressed, or has more rows than bytes."""
+
+
+def write_table(table: Any) -> Any:
+    """Return a table as an uncompressed stream."""
+    arrow = import_module("pyarrow")
+    sink = arrow.BufferOutputStream()
+    with arrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def read_table(content: memoryview) -> Any:
+    """Return the table of a stream, which refers to the memory of ``content``; raise ``StreamRefused`` if it is damaged."""
+    check_stream(content)
+    arrow = import_module("pyarrow")
+    try:
+        with arrow.ipc.open_stream(arrow.py_buffer(content)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (arrow.ArrowException, OSError, ValueError) as exc:
+        raise StreamRefused(str(exc)[:200]) from exc
+    return table
+
+
+def check_stream(content: memoryview) -> memoryview:
+    """Return the stream if it is whole, uncompressed, and has at most as many values as bytes; else raise ``StreamRefused``."""
+    position, values = 0, 0
+    try:
+        while position < len(content):
+            mark, length = struct.unpack_from("<II", content, position)
+            if mark != _CONTINUATION:
+                raise StreamRefused("a message does not begin as one")
+            if length == 0:
+                break
+            message = _Table.of_root(content[position + 8 : position + 8 + length])
+            values += _count_values(message)
+            body = message.read("<q", _BODY_LENGTH)
+            if length > len(content) or not 0 <= body <= len(content) or values > len(content):
+                raise StreamRefused("it has more values than bytes")
+            position += 8 + length + body
+    except struct.error as exc:
+        raise StreamRefused("it is cut off") from exc
+    return content
+
+
+def _count_values(message: _Table) -> int:
+    """Return how many values the columns of a message have, nested ones too."""
+    kind, header = message.read("<B", _HEADER_TYPE), message.follow(_HEADER)
+    if kind == _SCHEMA:
+        return 0
+    if kind == _DICTIONARY:
+        header = header.follow(_DATA)
+    elif kind != _BATCH:
+        raise StreamRefused("it has a message of another kind")
+    if header.has(_COMPRESSION):
+        raise StreamRefused("it is compressed")
+    return header.sum_lengths(_NODES)
+
+
+class _Table:
+    """A table of flatbuffers: an offset to its list of fields, in which 0 is a missing one."""
+
+    def __init__(self, memory: memoryview, position: int) -> None:
+        self._memory, self._position = memory, position
+        (back,) = struct.unpack_from("<i", memory, position)
+        self._fields = position - back
+        if self._fields < 0:
+            raise StreamRefused("it is damaged")
+        (size,) = struct.unpack_from("<H", memory, self._fields)
+        self._count = max(0, size - 4) // 2
+
+    @classmethod
+    def of_root(cls, memory: memoryview) -> _Table:
+        """Return the outermost table."""
+        (position,) = struct.unpack_from("<I", memory, 0)
+        return cls(memory, position)
+
+    def _find(self, field: int) -> int | None:
+        if field >= self._count:
+            return None
+        (offset,) = struct.unpack_from("<H", self._memory, self._fields + 4 + 2 * field)
+        return self._position + offset if offset else None
+
+    def has(self, field: int) -> bool:
+        """Return whether a field is there."""
+        return self._find(field) is not None
+
+    def read(self, form: str, field: int) -> int:
+        """Return a number, 0 if it is missing."""
+        position = self._find(field)
+        return 0 if position is None else int(struct.unpack_from(form, self._memory, position)[0])
+
+    def follow(self, field: int) -> _Table:
+        """Return the table that a field refers to."""
+        position = self._find(field)
+        if position is None:
+            raise StreamRefused("a message is empty")
+        return _Table(self._memory, position + struct.unpack_from("<I", self._memory, position)[0])
+
+    def sum_lengths(self, field: int) -> int:
+        """Return the sum of the lengths in a vector of ``FieldNode``."""
+        position = self._find(field)
+        if position is None:
+            return 0
+        begin = position + struct.unpack_from("<I", self._memory, position)[0]
+        (count,) = struct.unpack_from("<I", self._memory, begin)
+        if count > len(self._memory) // _NODE_BYTES:
+            raise StreamRefused("it is damaged")
+        lengths = [struct.unpack_from("<q", self._memory, begin + 4 + _NODE_BYTES * number)[0] for number in range(count)]
+        if min(lengths, default=0) < 0:
+            raise StreamRefused("it is damaged")
+        return sum(lengths)

@@ -1,0 +1,402 @@
+"""Values on their way between driver and kernel: a tree of JSON and buffers of bytes, in one file. Both sides import this.
+
+Never pickle: nothing of a file is run, and no class is looked up by its name. A value is one of the types below, by its exact
+class; a subclass may mean something else. Arrays and tables are buffers (tables in Arrow's IPC format), so that a large value
+is written from memory and read into memory without a copy in between.
+
+The file: ``MAGIC``, the length of the tree (u64, little endian), the tree, then each buffer at a multiple of ``ALIGNMENT``.
+In the tree, what JSON has not is ``{"$": type, ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from importlib import import_module
+from pathlib import PosixPath
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from .arrow_stream import StreamRefused, read_table, write_table
+
+MAGIC = b"kernelexec value 1\n"
+ALIGNMENT = 64
+#: Limits of a tree: its bytes, and how deep values are nested.
+TREE_BYTES, NESTING_MAX = 64 * 2**20, 100
+_TAG = "$"
+_HEAD = struct.Struct("<Q")
+#: Numbers of more bits are written in base 16, since Python bounds the digits of decimal ones.
+_DECIMAL_BITS = 4096
+#: The dtypes of numpy that are buffers: booleans, numbers, times and texts of a fixed length.
+_DTYPE = re.compile(r"[<>|=]?[biufcSUmM]\d{1,6}(?:\[\d{0,6}[A-Za-z]{1,7}\])?", re.ASCII)
+
+
+class ValueRefused(Exception):
+    """A value that has no form here, or a file that is not of this format; the message is a sentence's part."""
+
+
+class EncodedValues:
+    """Values in this format; ``buffers`` are views of their memory."""
+
+    def __init__(self, values: Mapping[str, Any], limit_bytes: int) -> None:
+        self.buffers: list[memoryview] = []
+        self._limit, self._size = limit_bytes, 0
+        tree = {name: self._encode(value, name, 0) for name, value in values.items()}
+        sizes = [buffer.nbytes for buffer in self.buffers]
+        self._tree = json.dumps({"values": tree, "sizes": sizes}, allow_nan=False).encode()
+        if len(self._tree) > TREE_BYTES:
+            raise ValueRefused(f"it takes more than {TREE_BYTES // 2**20} MiB besides arrays and tables")
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the content of the file."""
+        position = len(MAGIC) + _HEAD.size + len(self._tree)
+        yield MAGIC + _HEAD.pack(len(self._tree)) + self._tree
+        for buffer in self.buffers:
+            padding = -position % ALIGNMENT
+            yield bytes(padding)
+            yield buffer
+            position += padding + buffer.nbytes
+
+    def _add(self, content: Any) -> int:
+        view = memoryview(content)
+        view = view.cast("B") if view.nbytes else memoryview(b"")
+        self._size += view.nbytes
+        if self._size > self._limit:
+            raise ValueRefused(f"it takes more than {self._limit} bytes")
+        self.buffers.append(view)
+        return len(self.buffers) - 1
+
+    def _encode(self, value: Any, path: str, depth: int) -> Any:
+        if depth > NESTING_MAX:
+            raise ValueRefused(f"{path[:200]} is nested more than {NESTING_MAX} deep")
+        kind = type(value)
+        encoder = _ENCODERS.get(kind) or _find_encoder(kind)
+        if encoder is None:
+            raise ValueRefused(f"{path[:200]} is of the class {_class_name(kind)}, which has no form here")
+        return encoder(self, value, path, depth)
+
+    def _encode_bytes(self, value: bytes | bytearray, _place: str, _depth: int) -> Any:
+        return {_TAG: type(value).__name__, "buffer": self._add(value)}
+
+    def _encode_items(self, value: Any, path: str, depth: int) -> Any:
+        items = [self._encode(item, f"{path}[{number}]", depth + 1) for number, item in enumerate(value)]
+        return items if type(value) is list else {_TAG: type(value).__name__, "items": items}
+
+    def _encode_dict(self, value: dict[Any, Any], path: str, depth: int) -> Any:
+        if all(type(key) is str for key in value) and _TAG not in value:
+            return {key: self._encode(item, f"{path}[{key!r:.50}]", depth + 1) for key, item in value.items()}
+        pairs = [
+            [self._encode(key, f"{path}'s key", depth + 1), self._encode(item, f"{path}[{key!r:.50}]", depth + 1)]
+            for key, item in value.items()
+        ]
+        return {_TAG: "dict", "items": pairs}
+
+    def _encode_array(self, array: Any, path: str, depth: int) -> Any:
+        kind = array.dtype.kind
+        if kind == "O":
+            items = [self._encode(item, f"{path}[{number}]", depth + 1) for number, item in enumerate(array.ravel().tolist())]
+            return {_TAG: "objects", "shape": list(array.shape), "items": items}
+        if kind not in "biufcSUmM" or array.dtype.names is not None:
+            raise ValueRefused(f"{path[:200]} is an array of {array.dtype}, which has no form here")
+        numpy = sys.modules["numpy"]
+        is_fortran = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
+        plain = numpy.ascontiguousarray(array.T if is_fortran else array)
+        content = plain.reshape(-1).view("u1") if plain.size and plain.itemsize else b""
+        shape = list(array.shape)
+        return {_TAG: "ndarray", "dtype": array.dtype.str, "shape": shape, "fortran": is_fortran, "buffer": self._add(content)}
+
+    def _encode_scalar(self, scalar: Any, path: str, depth: int) -> Any:
+        return {**self._encode_array(sys.modules["numpy"].asarray(scalar), path, depth), _TAG: "scalar"}
+
+    def _encode_pandas(self, value: Any, path: str, _depth: int) -> Any:
+        arrow, kind = _import("pyarrow", f"to send {path}"), type(value).__name__
+        name = getattr(value, "name", None)
+        frame = value if kind == "DataFrame" else value.to_frame("value")
+        try:
+            table = arrow.Table.from_pandas(frame, preserve_index=None if kind in ("DataFrame", "Series") else False)
+        except (arrow.ArrowException, TypeError, ValueError, KeyError) as exc:
+            raise ValueRefused(f"{path[:200]} has values that Arrow cannot carry: {str(exc).splitlines()[0][:300]}") from exc
+        if kind == "DataFrame":
+            return {_TAG: "pandas.DataFrame", "buffer": self._add(write_table(table))}
+        tag = "pandas.Series" if kind == "Series" else "pandas.Index"
+        return {_TAG: tag, "name": self._encode(name, f"{path}.name", 0), "buffer": self._add(write_table(table))}
+
+    def _encode_polars(self, value: Any, _place: str, _depth: int) -> Any:
+        kind = type(value).__name__
+        frame = value if kind == "DataFrame" else value.to_frame()
+        stream = frame.write_ipc_stream(None, compression="uncompressed")
+        return {_TAG: f"polars.{kind}", "buffer": self._add(stream.getbuffer())}
+
+    def _encode_arrow(self, table: Any, _place: str, _depth: int) -> Any:
+        return {_TAG: "pyarrow.Table", "buffer": self._add(write_table(table))}
+
+
+class ValueDecoder:
+    """The values of a file of this format, whose content is checked: it may come from a hostile kernel.
+
+    ``content`` is the memory that arrays refer to. Raises ``ValueRefused`` for any other content.
+    """
+
+    def __init__(self, content: memoryview) -> None:
+        try:
+            self._values, sizes, position = _read_tree(content)
+            self._buffers: list[memoryview] = []
+            for size in sizes:
+                position += -position % ALIGNMENT
+                if type(size) is not int or not 0 <= size <= len(content) - position:
+                    raise ValueRefused("its buffers do not fit")
+                self._buffers.append(content[position : position + size])
+                position += size
+        except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as exc:
+            raise ValueRefused("it is not of this format") from exc
+
+    def decode(self) -> dict[str, Any]:
+        """Return the values by name."""
+        try:
+            return {name: self._decode(node, 0) for name, node in self._values.items()}
+        except ValueRefused:
+            raise
+        except StreamRefused as exc:
+            raise ValueRefused(str(exc)) from exc
+        except ImportError as exc:
+            raise ValueRefused(f"{exc.name} is not installed, and is needed to read it") from exc
+        except Exception as exc:  # whatever the libraries that read arrays and tables raise
+            raise ValueRefused(f"it is not of this format ({type(exc).__name__})") from exc
+
+    def _decode(self, node: Any, depth: int) -> Any:
+        if depth > NESTING_MAX:
+            raise ValueRefused(f"it is nested more than {NESTING_MAX} deep")
+        match node:
+            case list():
+                return [self._decode(item, depth + 1) for item in node]
+            case {"$": str(tag)}:
+                return self._decode_tagged(tag, node, depth)
+            case dict():
+                return {key: self._decode(item, depth + 1) for key, item in node.items()}
+        return node
+
+    def _decode_tagged(self, tag: str, node: dict[str, Any], depth: int) -> Any:
+        if (simple := _FROM_PLAIN.get(tag)) is not None:
+            return simple(node["value"])
+        if (decoder := _DECODERS.get(tag)) is None:
+            raise ValueRefused(f"it has a value of an unknown type {tag[:50]!r}")
+        return decoder(self, node, depth)
+
+    def _decode_items(self, node: dict[str, Any], depth: int) -> Any:
+        items = [self._decode(item, depth + 1) for item in node["items"]]
+        return {"tuple": tuple, "set": set, "frozenset": frozenset}[node[_TAG]](items)
+
+    def _decode_dict(self, node: dict[str, Any], depth: int) -> Any:
+        return {self._decode(key, depth + 1): self._decode(item, depth + 1) for key, item in node["items"]}
+
+    def _decode_polars(self, node: dict[str, Any], _depth: int) -> Any:
+        frame = _import("polars", "to read it").from_arrow(read_table(self._buffer(node)))
+        return frame if node[_TAG] == "polars.DataFrame" else frame.to_series()
+
+    def _buffer(self, node: dict[str, Any]) -> memoryview:
+        number = node["buffer"]
+        if type(number) is not int or not 0 <= number < len(self._buffers):
+            raise ValueRefused("a buffer is missing")
+        return self._buffers[number]
+
+    def _decode_array(self, node: dict[str, Any], _depth: int) -> Any:
+        numpy, buffer, shape = _import("numpy", "to read it"), self._buffer(node), _read_shape(node)
+        if not _DTYPE.fullmatch(node["dtype"]):
+            raise ValueRefused("it has an array of an unknown type")
+        dtype = numpy.dtype(node["dtype"])
+        if math.prod(shape) * dtype.itemsize != len(buffer) or (not dtype.itemsize and math.prod(shape)):
+            raise ValueRefused("an array's size is not that of its buffer")
+        array = numpy.frombuffer(buffer, dtype) if len(buffer) else numpy.empty(0, dtype)
+        return array.reshape(shape[::-1]).T if node.get("fortran") is True else array.reshape(shape)
+
+    def _decode_objects(self, node: dict[str, Any], depth: int) -> Any:
+        numpy, shape, items = _import("numpy", "to read it"), _read_shape(node), node["items"]
+        if math.prod(shape) != len(items):
+            raise ValueRefused("an array's size is not that of its items")
+        array = numpy.empty(len(items), object)
+        for number, item in enumerate(items):
+            array[number] = self._decode(item, depth + 1)
+        return array.reshape(shape)
+
+    def _decode_pandas(self, node: dict[str, Any], _depth: int) -> Any:
+        pandas = _import("pandas", "to read it")
+        frame = read_table(self._buffer(node)).to_pandas()
+        if node[_TAG] == "pandas.DataFrame":
+            return frame
+        series = frame.iloc[:, 0]
+        series.name = self._decode(node["name"], 0)
+        return series if node[_TAG] == "pandas.Series" else pandas.Index(series)
+
+
+def _read_tree(content: memoryview) -> tuple[dict[str, Any], list[Any], int]:
+    """Return the tree, the sizes of the buffers, and where those begin."""
+    begin = len(MAGIC) + _HEAD.size
+    if bytes(content[: len(MAGIC)]) != MAGIC:
+        raise ValueError
+    (length,) = _HEAD.unpack(content[len(MAGIC) : begin])
+    if length > min(TREE_BYTES, len(content) - begin):
+        raise ValueError
+    document = json.loads(bytes(content[begin : begin + length]))
+    return dict(document["values"]), list(document["sizes"]), begin + length
+
+
+def _read_shape(node: dict[str, Any]) -> tuple[int, ...]:
+    shape = node["shape"]
+    if len(shape) > 32 or not all(type(side) is int and 0 <= side < 2**48 for side in shape):  # noqa: PLR2004 - numpy's own
+        raise ValueRefused("it has an array of an impossible shape")
+    return tuple(shape)
+
+
+def _encode_int(value: int) -> Any:
+    return value if value.bit_length() <= _DECIMAL_BITS else {_TAG: "int", "value": hex(value)}
+
+
+def _encode_float(value: float) -> Any:
+    return value if math.isfinite(value) else {_TAG: "float", "value": repr(value)}
+
+
+def _encode_datetime(value: datetime) -> Any:
+    zone = value.tzinfo
+    if zone is None or type(zone) is timezone:
+        return {_TAG: "datetime", "value": [value.isoformat(), None, value.fold]}
+    if type(zone) is ZoneInfo and zone.key is not None:
+        return {_TAG: "datetime", "value": [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]}
+    raise ValueRefused(f"its time zone is of the class {_class_name(type(zone))}, which has no form here")
+
+
+def _decode_datetime(value: list[Any]) -> datetime:
+    text, key, fold = value
+    plain = datetime.fromisoformat(text).replace(fold=fold)
+    return plain if key is None else plain.replace(tzinfo=ZoneInfo(key))
+
+
+def _encode_time(value: time) -> Any:
+    if value.tzinfo is not None and type(value.tzinfo) is not timezone:
+        raise ValueRefused(f"its time zone is of the class {_class_name(type(value.tzinfo))}, which has no form here")
+    return {_TAG: "time", "value": [value.isoformat(), value.fold]}
+
+
+#: Types without parts, by their exact class: how they are written, and read.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: _encode_int,
+    float: _encode_float,
+    complex: lambda value: {_TAG: "complex", "value": repr(value)},
+    datetime: _encode_datetime,
+    time: _encode_time,
+    date: lambda value: {_TAG: "date", "value": value.isoformat()},
+    timedelta: lambda value: {_TAG: "timedelta", "value": [value.days, value.seconds, value.microseconds]},
+    Decimal: lambda value: {_TAG: "Decimal", "value": str(value)},
+    Fraction: lambda value: {_TAG: "Fraction", "value": [hex(value.numerator), hex(value.denominator)]},
+    UUID: lambda value: {_TAG: "UUID", "value": value.hex},
+    PosixPath: lambda value: {_TAG: "Path", "value": str(value)},
+    range: lambda value: {_TAG: "range", "value": [value.start, value.stop, value.step]},
+}
+_FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: int(value, 16),
+    "float": float,
+    "complex": complex,
+    "datetime": _decode_datetime,
+    "time": lambda value: time.fromisoformat(value[0]).replace(fold=value[1]),
+    "date": date.fromisoformat,
+    "timedelta": lambda value: timedelta(*value),
+    "Decimal": Decimal,
+    "Fraction": lambda value: Fraction(int(value[0], 16), int(value[1], 16)),
+    "UUID": UUID,
+    "Path": PosixPath,
+    "range": lambda value: range(*value),
+    "pandas.Timestamp": lambda value: _decode_timestamp(*value),
+    "pandas.Timedelta": lambda value: _import("pandas", "to read it").Timedelta(value, unit="ns"),
+    "pandas.NaT": lambda _: _import("pandas", "to read it").NaT,
+    "pandas.NA": lambda _: _import("pandas", "to read it").NA,
+}
+
+
+def _encode_timestamp(_: EncodedValues, value: Any, path: str, _depth: int) -> Any:
+    key = getattr(value.tz, "key", None)
+    if value.tz is not None and key is None and type(value.tz) is not timezone:
+        raise ValueRefused(f"{path[:200]} has a time zone of the class {_class_name(type(value.tz))}, which has no form here")
+    return {_TAG: "pandas.Timestamp", "value": [value.isoformat(), key]}
+
+
+def _decode_timestamp(text: str, key: str | None) -> Any:
+    plain = _import("pandas", "to read it").Timestamp(text)
+    return plain if key is None else plain.tz_convert(key)
+
+
+_Encoder = Callable[[EncodedValues, Any, str, int], Any]
+
+
+def _encode_plain(encode: Callable[[Any], Any], _encoded: EncodedValues, value: Any, _place: str, _depth: int) -> Any:
+    return encode(value)
+
+
+#: How values with parts are written, and read.
+_ENCODERS: dict[type, _Encoder] = {
+    **dict.fromkeys((type(None), bool, str), lambda _, value, __, ___: value),
+    **{kind: partial(_encode_plain, encode) for kind, encode in _PLAIN.items()},
+    **dict.fromkeys((bytes, bytearray), EncodedValues._encode_bytes),  # noqa: SLF001 - of this module
+    **dict.fromkeys((list, tuple, set, frozenset), EncodedValues._encode_items),  # noqa: SLF001
+    dict: EncodedValues._encode_dict,  # noqa: SLF001
+}
+_DECODERS: dict[str, Callable[[ValueDecoder, dict[str, Any], int], Any]] = {
+    "bytes": lambda decoder, node, _: bytes(decoder._buffer(node)),  # noqa: SLF001
+    "bytearray": lambda decoder, node, _: bytearray(decoder._buffer(node)),  # noqa: SLF001
+    **dict.fromkeys(("tuple", "set", "frozenset"), ValueDecoder._decode_items),  # noqa: SLF001
+    "dict": ValueDecoder._decode_dict,  # noqa: SLF001
+    "ndarray": ValueDecoder._decode_array,  # noqa: SLF001
+    "scalar": lambda decoder, node, depth: decoder._decode_array(node, depth)[()],  # noqa: SLF001
+    "objects": ValueDecoder._decode_objects,  # noqa: SLF001
+    **dict.fromkeys(("pandas.DataFrame", "pandas.Series", "pandas.Index"), ValueDecoder._decode_pandas),  # noqa: SLF001
+    **dict.fromkeys(("polars.DataFrame", "polars.Series"), ValueDecoder._decode_polars),  # noqa: SLF001
+    "pyarrow.Table": lambda decoder, node, _: read_table(decoder._buffer(node)),  # noqa: SLF001
+}
+
+
+def _find_encoder(kind: type) -> _Encoder | None:
+    """Return the encoder of a class of numpy, pandas, polars or pyarrow: its own, not one that says that it is of them."""
+    package = str(kind.__module__).partition(".")[0]
+    library: Any = sys.modules.get(package)
+    if library is None:
+        return None
+    if package == "pandas":
+        return _find_pandas_encoder(kind, library)
+    if package == "numpy":
+        is_scalar = issubclass(kind, library.generic)
+        return EncodedValues._encode_scalar if is_scalar else EncodedValues._encode_array if kind is library.ndarray else None  # noqa: SLF001
+    if package == "polars" and kind in (library.DataFrame, library.Series):
+        return EncodedValues._encode_polars  # noqa: SLF001
+    return EncodedValues._encode_arrow if package == "pyarrow" and kind is library.Table else None  # noqa: SLF001
+
+
+def _find_pandas_encoder(kind: type, pandas: Any) -> _Encoder | None:
+    if kind in (pandas.DataFrame, pandas.Series) or (issubclass(kind, pandas.Index) and kind is not pandas.MultiIndex):
+        return EncodedValues._encode_pandas  # noqa: SLF001
+    if kind is pandas.Timestamp:
+        return _encode_timestamp
+    if kind is pandas.Timedelta:
+        return lambda _, value, __, ___: {_TAG: "pandas.Timedelta", "value": value.as_unit("ns").value}
+    if kind is type(pandas.NaT):
+        return lambda _, __, ___, ____: {_TAG: "pandas.NaT", "value": None}
+    if kind is type(pandas.NA):
+        return lambda _, __, ___, ____: {_TAG: "pandas.NA", "value": None}
+    return None
+
+
+def _import(module: str, purpose: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        raise ValueRefused(f"{module} is not installed, and is needed {purpose[:200]}") from exc
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"[:200]

@@ -1,0 +1,1 @@
+"""Images and sounds of outputs, decoded, and the sizes of pictures."""

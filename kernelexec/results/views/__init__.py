@@ -1,0 +1,1 @@
+"""Results as notebooks and terminals show them."""

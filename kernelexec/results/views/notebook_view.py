@@ -1,0 +1,80 @@
+"""Results as notebooks show them: text, tables, pictures and errors in order, as the cell itself would.
+
+Kernels are not trusted, and a notebook runs the scripts of what it shows with the rights of its page, which can run any code
+in the caller's kernel. So the HTML of a cell is shown in frames with an origin of their own (``sandbox`` of HTML) that load
+nothing from elsewhere, SVG as a picture, whose scripts no browser runs, and text is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+
+from kernelexec.results.outputs import DisplayData, Error, ExecuteResult, MimeBundle, Output, Stream, best_image, output_text
+
+#: Types that notebooks render by code of their own.
+_RENDERED = re.compile(r"application/(?:json|geo\+json|vnd\.plotly\.v1\+json|vnd\.vega(?:lite)?\.v[\d.]+\+json)")
+_RASTER = re.compile(r"image/(?:png|jpeg|gif|webp)")
+_POLICY = (
+    "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline' 'unsafe-eval' blob: data:"
+)
+_STYLE = (
+    "body{margin:0;font:13px sans-serif;color-scheme:light dark}"
+    "table{border-collapse:collapse}th,td{padding:2px 8px;text-align:right}"
+)
+_FRAME_HEAD = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style>'
+#: The height of a frame in pixels, which no page learns from a frame of another origin: by its lines, or what a chart says.
+_LINE, _LOWEST, _HIGHEST = 24, 48, 800
+_LINE_TAGS = re.compile(r"<(?:tr|p|li|br|h[1-6]|pre|div)\b", re.IGNORECASE)
+_HEIGHT = re.compile(r"""\bheight["']?\s*[:=]\s*["']?(\d{2,4})(?:px)?\b""", re.IGNORECASE)
+_SCANNED_CHARS = 1_000_000
+_LOADS = re.compile(r"<script[^>]{0,300}\bsrc\s*=", re.IGNORECASE)
+
+
+def make_bundle(outputs: Iterable[Output]) -> MimeBundle:
+    """Return one display of all outputs: as plain text, and in richer types unless all of it is text."""
+    shown = tuple(outputs)
+    bundle: MimeBundle = {"text/plain": output_text(shown)}
+    match shown:
+        case [DisplayData(data=data) | ExecuteResult(data=data) as single]:
+            bundle |= {mime: content for mime, content in data.items() if _RENDERED.fullmatch(mime) or _RASTER.fullmatch(mime)}
+            if len(bundle) > 1:
+                return bundle
+            markup = _render(single)
+        case _:
+            markup = "\n".join(map(_render, shown))
+    if any(map(_is_rich, shown)):
+        bundle["text/html"] = markup
+    return bundle
+
+
+def _is_rich(output: Output) -> bool:
+    return isinstance(output, DisplayData | ExecuteResult) and ("text/html" in output.data or best_image(output) is not None)
+
+
+def _render(output: Output) -> str:
+    if isinstance(output, Stream | Error):
+        return _render_text(output)
+    markup, image = output.data.get("text/html"), best_image(output)
+    if isinstance(markup, str) and (image is None or not _LOADS.search(markup[:_SCANNED_CHARS])):
+        return _render_frame(markup)
+    return _render_text(output) if image is None else image.to_html()
+
+
+def _render_text(output: Output) -> str:
+    return f"<pre>{html.escape(output_text([output]))}</pre>"
+
+
+def _render_frame(markup: str) -> str:
+    content = html.escape(_FRAME_HEAD + markup)
+    size = f'width="100%" height="{_height(markup)}" frameborder="0"'
+    return f'<iframe sandbox="allow-scripts" srcdoc="{content}" {size}></iframe>'
+
+
+def _height(markup: str) -> int:
+    head = markup[:_SCANNED_CHARS]
+    stated = [int(pixels) for pixels in _HEIGHT.findall(head)] if "<script" in head.lower() else []
+    lines = sum(1 for _ in _LINE_TAGS.finditer(head)) + 1
+    return min(max(_LOWEST, _LINE * lines if not stated else 0, *stated), _HIGHEST)

@@ -1,0 +1,147 @@
+"""Values of variables between the caller and the kernel: JSON types, times, bytes, arrays and tables."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from kernelexec.errors import InvalidRequest, Refused, did_you_mean
+from kernelexec.launcher import protocol
+from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
+from kernelexec.results.json_values import read_list, read_text
+from kernelexec.session.context import SessionContext
+from kernelexec.session.lifecycle import run_in_thread
+from kernelexec.untrusted_text import escape_line
+from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, open_regular, replace_beneath
+
+#: The directory in a workspace in which a value lies for a moment.
+_VALUES = Path(".kernelexec", "values")
+#: The variables of one call at most.
+VARIABLES_MAX = 1000
+_REASON_CHARS, _LISTED_NAMES = 600, 5
+#: The room for the tree of a file beside its buffers.
+_SLACK_BYTES = 2**26
+_OTHER_WAYS = "Send its parts, or write a file: session.files"
+
+
+class VariableValues:
+    """The values of one session's variables, as Python objects of the caller."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+
+    async def put(self, name: str | Mapping[str, Any] | None = None, value: Any = None, /, **values: Any) -> None:  # noqa: ANN401 - any value
+        """Set variables in the kernel: ``put("x", 1)``, ``put({"x": 1})`` or ``put(x=1, table=frame)``.
+
+        Carried are None, booleans, numbers, text, bytes, lists, tuples, sets, dictionaries, dates and times, ``Decimal``,
+        ``Fraction``, ``UUID``, ``Path``, ``range``, arrays and scalars of numpy, tables, series and indexes of pandas, and
+        tables of polars and pyarrow; those of pandas need pyarrow on both sides. Other classes are refused by name.
+        The kernel gets copies. The call waits for its place in the queue like a cell; no notebook records it.
+
+        Raises:
+            InvalidRequest: a name or a value cannot be sent, or takes more than ``Config(capacity={"value_bytes": ...})``.
+            QueueFull, Closed: nothing was sent.
+            Refused: the kernel cannot hold the value, for instance because it has no numpy; nothing was set.
+            ExecutionFailed: the call was interrupted.
+        """
+        variables = _merge(name, value, values)
+        relative = _new_file()
+        context = self._context
+        context.scope.check_open()
+        try:
+            await context.read_in_thread(self._write, relative, variables)
+            path = context.to_kernel_path(context.workspace_path / relative)
+            answer = await context.call_launcher(protocol.set_values_source(path), None)
+        finally:
+            await run_in_thread(remove_within, context.workspace_path, relative.parent)
+        if "why" in answer:
+            raise Refused(f"The kernel cannot hold {_list(variables)}: {_read_reason(answer)}.")
+
+    async def get(self, name: str, /) -> Any:  # noqa: ANN401 - any value
+        """Return the value of a variable as an object of the caller: see ``put`` for the types. Nothing of it is run here.
+
+        Raises:
+            InvalidRequest: there is no variable of that name.
+            Refused: the value has no form here, is too large, or a package to read it is missing; the message says which.
+            QueueFull, Closed: nothing was sent.
+            ExecutionFailed: the call was interrupted.
+        """
+        _check_name(name)
+        context, relative = self._context, _new_file()
+        limit = context.config.capacity.value_bytes
+        try:
+            path = context.to_kernel_path(context.workspace_path / relative)
+            answer = await context.call_launcher(protocol.write_values_source(path, [name], limit), None)
+            if read_list(answer.get("missing")):
+                known = context.kernels.python.kernel.variable_names.known if context.kernels.python.kernel else ()
+                raise InvalidRequest(f"There is no variable {name!r}{did_you_mean(name, known)}.")
+            if "why" in answer:
+                raise Refused(f"{name!r} cannot be read: {_read_reason(answer)}. {_OTHER_WAYS}.read.")
+            return (await context.read_in_thread(self._read, relative))[name]
+        except (ValueRefused, OSError, KeyError) as exc:
+            raise Refused(f"{name!r} cannot be read: {exc}.") from exc
+        finally:
+            await run_in_thread(remove_within, context.workspace_path, relative.parent)
+
+    def _write(self, relative: Path, variables: dict[str, Any]) -> None:
+        try:
+            encoded = EncodedValues(variables, self._context.config.capacity.value_bytes)
+        except ValueRefused as exc:
+            raise InvalidRequest(f"{_list(variables)} cannot be sent: {exc}. {_OTHER_WAYS}.write.") from exc
+        try:
+            replace_beneath(self._context.workspace_path, relative, encoded.pieces())
+        except OSError as exc:
+            raise Refused(f"{_list(variables)} cannot be sent: {exc.strerror or exc}.") from exc
+
+    def _read(self, relative: Path) -> dict[str, Any]:
+        """Read a plain file of a bounded size, which the kernel has written; it is copied, since a map could be cut off."""
+        limit = self._context.config.capacity.value_bytes
+        with ExitStack() as opened:
+            top = os.open(self._context.workspace_path, DIRECTORY)
+            fd = open_regular(relative.name, dir_fd=open_directory_chain(top, relative.parent, opened))
+            with os.fdopen(fd, "rb", buffering=0) as file:
+                size = os.fstat(fd).st_size
+                if size > 2 * limit + _SLACK_BYTES:
+                    raise ValueRefused("its file is too large")
+                content = bytearray(size)
+                view, position = memoryview(content), 0
+                while position < size and (count := file.readinto(view[position:])):
+                    position += count
+        return ValueDecoder(view[:position]).decode()
+
+
+def _new_file() -> Path:
+    """Return the path of a new file, in a directory of its own, below a workspace."""
+    return _VALUES / uuid.uuid4().hex / "values"
+
+
+def _merge(name: object, value: object, values: Mapping[str, Any]) -> dict[str, Any]:
+    first: dict[str, Any] = {}
+    if isinstance(name, Mapping):
+        first = dict(name)
+    elif name is not None:
+        first = {_check_name(name): value}
+    variables = {**first, **values}
+    if not variables or len(variables) > VARIABLES_MAX:
+        raise InvalidRequest(f"put needs 1 to {VARIABLES_MAX} variables: put('x', 1), put({{'x': 1}}) or put(x=1).")
+    return {_check_name(each): item for each, item in variables.items()}
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise InvalidRequest(f"{name!r:.100} is no name of a variable.")
+    return name
+
+
+def _list(variables: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, list(variables)[:_LISTED_NAMES])) + ", …" * (len(variables) > _LISTED_NAMES)
+
+
+def _read_reason(answer: Mapping[str, Any]) -> str:
+    return escape_line(read_text(answer.get("why"), _REASON_CHARS))

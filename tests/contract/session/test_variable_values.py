@@ -1,0 +1,141 @@
+"""Values of variables, from the caller to the kernel and back."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kernelexec import AsyncExecutor, Executor, Session
+from kernelexec.errors import InvalidRequest, Refused
+from tests.conftest import settings_of
+
+VALUES: dict[str, Any] = {
+    "json": {"a": [1, 2.5, None, True, "ü"]},
+    "python": ({1, 2}, (3, b"\0"), {1: dt.date(2020, 1, 1)}, 2**70),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_a_value_goes_there_and_back(session: Session, value: Any) -> None:
+    session.put("x", value)
+    assert session.get("x") == session["x"] == value
+    assert session.execute("type(x).__name__").value == type(value).__name__
+
+
+def test_an_array_is_writable_on_both_sides(session: Session) -> None:
+    session["a"] = np.arange(3)
+    assert session.execute("a[0] = 7\na.sum().item()").value == 10
+    actual = session["a"]
+    actual[1] = 0
+    assert (actual.tolist(), session["a"].tolist()) == ([7, 0, 2], [7, 1, 2])
+
+
+def test_several_variables_are_set_at_once(session: Session) -> None:
+    session.put({"a": 1, "b": 2}, c=3)
+    session.put("d", None)
+    assert session.execute("a, b, c, d").value == (1, 2, 3, None)
+    assert {"a", "b", "c", "d"} <= set(session.names)
+
+
+def test_no_notebook_and_no_file_has_them(session: Session) -> None:
+    session.put("x", 1)
+    session.get("x")
+    assert session.execute("1").execution_count == 1
+    session.save_notebook()
+    assert "x" not in str(session.notebook and session.notebook.read_text(encoding="utf-8"))[:50]
+    assert [path for path in (session.workspace / ".kernelexec").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("names", [("1x",), ("a b",), ("class",), ("",), (5,), (None, 1)])
+def test_what_is_no_name_is_refused(session: Session, names: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidRequest):
+        session.put(*names)
+    with pytest.raises(InvalidRequest):
+        session.get(names[0])
+
+
+def test_what_cannot_be_carried_is_refused_by_class_in_both_directions(session: Session) -> None:
+    with pytest.raises(InvalidRequest, match=r"'x' cannot be sent: x\[0\] is of the class builtins.object"):
+        session.put("x", [object()])
+    session.execute("class Own: pass\nx = {'a': Own()}")
+    with pytest.raises(Refused, match=r"'x' cannot be read: x\['a'\] is of the class __main__.Own"):
+        session.get("x")
+    assert session.execute("type(x).__name__").value == "dict"
+
+
+def test_a_name_that_is_missing_is_refused_with_the_closest_one(session: Session) -> None:
+    session.execute("table = 1")
+    with pytest.raises(InvalidRequest, match=r"There is no variable 'tabel' \(did you mean 'table'\?\)"):
+        session.get("tabel")
+
+
+def test_a_value_of_the_kernel_is_not_run_here(session: Session, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    code = f"class Own:\n    def __reduce__(self):\n        return (open, ({str(mark)!r}, 'w'))\nx = Own()"
+    session.execute(code)
+    with pytest.raises(Refused):
+        session.get("x")
+    assert not mark.exists()
+
+
+LIES: dict[str, str] = {
+    "a pickle": "open(path, 'wb').write(__import__('pickle').dumps(5))",
+    "nothing": "pass",
+    "a link": "__import__('os').symlink('/etc/hostname', path)",
+    "a directory": "__import__('os').mkdir(path)",
+    "a pipe": "__import__('os').mkfifo(path)",
+    "a sparse file": "f = open(path, 'wb'); f.truncate(2**40)",
+    "another name": "real(variables, path, ['other'], limit)",
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_kernel_that_lies_gives_an_error(session: Session, lie: str) -> None:
+    session.execute(
+        "module = __import__('importlib').import_module('launcher.features.variable_values')\n"
+        "real, other = module.write_variables, 5\ndef lie(variables, path, names, limit):\n"
+        f"    __import__('os').makedirs(__import__('os').path.dirname(path), exist_ok=True)\n    {lie}\n    return {{}}\n"
+        "module.write_variables = lie"
+    ).raise_for_error()
+    with pytest.raises(Refused, match="'real' cannot be read"):
+        session.get("real")
+
+
+def test_a_value_beyond_the_limit_is_refused_in_both_directions(kind: str, tmp_path: Path) -> None:
+    isolation, config = settings_of(kind)
+    with Executor(isolation, workspace=tmp_path, config={**config, "capacity": {"value_bytes": 1000}}) as executor:
+        session = executor.session("a")
+        session.put("x", b"x" * 1000)
+        with pytest.raises(InvalidRequest, match="more than 1000 bytes"):
+            session.put("x", b"x" * 1001)
+        session.execute("y = x * 2")
+        with pytest.raises(Refused, match="more than 1000 bytes"):
+            session.get("y")
+
+
+def test_values_wait_for_the_running_cell_and_for_one_another(kind: str, tmp_path: Path) -> None:
+    async def steps() -> list[Any]:
+        isolation, config = settings_of(kind)
+        async with AsyncExecutor(isolation, workspace=tmp_path, config=config) as executor:
+            session = await executor.session("a")
+            cell = asyncio.create_task(session.execute("import time\ntime.sleep(0.5)\nx = 1"))
+            await asyncio.sleep(0.1)
+            before = asyncio.create_task(session.get("x"))
+            await session.put("x", 2)
+            return [await before, await session.get("x"), (await cell).ok]
+
+    assert asyncio.run(steps()) == [1, 2, True]
+
+
+def test_a_table_without_pyarrow_is_refused_with_the_way_out(session: Session) -> None:
+    with pytest.raises(InvalidRequest, match="pyarrow is not installed, and is needed to send x"):
+        session.put("x", pd.DataFrame({"a": [1]}))
+    if session.execute("import pandas as pd\nx = pd.DataFrame({'a': [1]})").ok:
+        with pytest.raises(Refused, match=r"pyarrow is not installed, and is needed to (?:send x|read it)"):
+            session.get("x")

@@ -1,0 +1,142 @@
+"""Tables in the file format of values: run where pyarrow, pandas and polars are, see ``test_arrow``."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from kernelexec import Executor
+from kernelexec.launcher.arrow_stream import StreamRefused, check_stream, read_table, write_table
+from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
+
+LIMIT = 10**8
+
+
+class Own:
+    pass
+
+
+FRAME = pd.DataFrame(
+    {"a": [1, 2], "b": ["x", None], "t": pd.to_datetime(["2020-01-01", None]), "c": pd.Categorical(["u", "v"])},
+    index=pd.Index(["p", "q"], name="i"),
+)
+TABLES: dict[str, Any] = {
+    "a table": FRAME,
+    "an empty one": pd.DataFrame(),
+    "columns of pairs": pd.DataFrame({("a", 1): [1], ("b", 2): [2]}),
+    "two indexes": pd.DataFrame({"a": [1]}, index=pd.MultiIndex.from_tuples([(1, "x")])),
+    "a series": pd.Series([1.5, 2], index=[5, 6], name="s"),
+    "a series with a pair as name": pd.Series([1], name=("a", 1)),
+    "a series without name": pd.Series(["x"]),
+    "an index": pd.Index([1, 2], name="n"),
+    "a range": pd.RangeIndex(5),
+    "times of a zone": pd.Index(pd.to_datetime(["2020-01-01"]).tz_localize("Europe/Zurich")),
+    "of polars": pl.DataFrame({"a": [1, None], "b": ["x", "y"]}),
+    "a series of polars": pl.Series("s", [1, 2]),
+    "of pyarrow": pa.table({"a": [[1], None], "d": pa.array(["x", "x"]).dictionary_encode()}),
+}
+
+
+def content(values: dict[str, Any], limit: int = LIMIT) -> bytearray:
+    return bytearray(b"".join(EncodedValues(values, limit).pieces()))
+
+
+def carried(value: Any) -> Any:
+    return ValueDecoder(memoryview(content({"x": value}))).decode()["x"]
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_table_is_equal(table: Any) -> None:
+    actual = carried(table)
+    assert type(actual) is (pd.Index if isinstance(table, pd.RangeIndex) else type(table)) or isinstance(table, pd.Index)
+    if isinstance(table, pd.Index):
+        pd.testing.assert_index_equal(actual, table, exact="equiv")
+    elif isinstance(table, pd.Series):
+        pd.testing.assert_series_equal(actual, table)
+    elif isinstance(table, pd.DataFrame):
+        pd.testing.assert_frame_equal(actual, table)
+    else:
+        assert actual.equals(table)
+
+
+@pytest.mark.parametrize(
+    "value", [pd.Timestamp("2020-01-01 12:00:00.000000001"), pd.Timestamp("2020-07-01", tz="Europe/Zurich")]
+)
+def test_times_of_pandas_keep_their_zone(value: Any) -> None:
+    assert carried(value) == value
+    assert carried(value).tz == value.tz
+    assert carried(pd.Timedelta(5, "ns")) == pd.Timedelta(5, "ns")
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "mixed types": (pd.DataFrame({"a": [1, "x"]}), "x has values that Arrow cannot carry"),
+    "instances": (pd.DataFrame({"a": [Own()]}), "x has values that Arrow cannot carry"),
+    "an index of pairs": (pd.MultiIndex.from_tuples([(1, 2)]), "pandas.MultiIndex"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), REFUSED.values(), ids=REFUSED)
+def test_other_tables_are_refused(value: Any, text: str) -> None:
+    with pytest.raises(ValueRefused, match=text):
+        EncodedValues({"x": value}, LIMIT)
+
+
+def test_nothing_of_pandas_is_itself() -> None:
+    assert carried(pd.NaT) is pd.NaT
+    assert carried(pd.NA) is pd.NA
+
+
+def test_changed_bytes_give_a_value_or_a_refusal() -> None:
+    """Also of tables, whose reader is C++: the process lives on."""
+    chosen = random.Random(5)  # noqa: S311 - a test that can be repeated
+    original = content({"x": [FRAME, np.arange(50), {1: b"abc"}]})
+    outcomes = set()
+    for _ in range(3000):
+        changed = bytearray(original)
+        for _ in range(chosen.randint(1, 4)):
+            changed[chosen.randrange(len(changed))] = chosen.randrange(256)
+        try:
+            ValueDecoder(memoryview(changed)).decode()
+            outcomes.add("a value")
+        except ValueRefused:
+            outcomes.add("refused")
+    assert outcomes == {"a value", "refused"}
+
+
+def test_a_compressed_stream_is_refused() -> None:
+    table, sink = pa.table({"a": pa.nulls(10**6, pa.int64()).fill_null(0)}), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    with pytest.raises(StreamRefused, match="compressed"):
+        read_table(memoryview(sink.getvalue()))
+
+
+def test_a_stream_of_nulls_without_bytes_is_refused() -> None:
+    table = pa.table({"a": pa.nulls(10**6)})
+    with pytest.raises(StreamRefused, match="more values than bytes"):
+        check_stream(memoryview(write_table(table)))
+
+
+@pytest.mark.parametrize("length", range(0, 700, 7))
+def test_a_stream_that_is_cut_off_is_refused_or_shorter(length: int) -> None:
+    stream = memoryview(write_table(pa.table({"a": list(range(100))})))
+    with suppress(StreamRefused):
+        assert read_table(stream[:length]).num_rows in (0, 100)
+
+
+def test_a_table_goes_to_a_kernel_and_back(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [1.5, 2], "b": ["x", None]}, index=pd.Index([3, 4], name="i"))
+    with Executor("local", workspace=tmp_path) as executor, executor.session("a") as session:
+        session.put("frame", frame)
+        assert session.execute("frame.shape, frame.index.name, frame.b[3]").value == ((2, 2), "i", "x")
+        pd.testing.assert_frame_equal(session["frame"], frame)
+        session["table"] = pl.DataFrame({"a": [1, None]})
+        assert session["table"].equals(pl.DataFrame({"a": [1, None]}))

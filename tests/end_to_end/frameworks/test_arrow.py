@@ -1,0 +1,14 @@
+"""Tables of pandas, polars and pyarrow as values; pyarrow stands beside, since it starts a thread where pandas is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.framework_suites import failures, install_beside, run_suite
+
+
+def test_tables_are_carried_and_hostile_ones_are_refused(tmp_path: Path) -> None:
+    beside = install_beside(tmp_path / "beside", "pyarrow>=16", "polars>=1", "polars-runtime-32")
+    outcomes = run_suite("arrow_suite", tmp_path, "local", variables={"PYTHONPATH": str(beside)})
+    assert failures(outcomes) == {}
+    assert len(outcomes) > 100

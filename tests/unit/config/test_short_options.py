@@ -1,0 +1,83 @@
+"""The usual options by their short names: in a configuration, and as keywords of executors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelexec import AsyncExecutor
+from kernelexec.config import Config, load
+from kernelexec.errors import InvalidConfig
+
+LONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "image": ({"image": "a/b"}, {"container": {"image": "a/b"}}),
+    "memory": ({"memory": "2g"}, {"container": {"memory_bytes": 2 * 2**30}}),
+    "cpus": ({"cpus": 2}, {"container": {"cpus": 2}}),
+    "a network": ({"network": True}, {"container": {"network": "bridge"}, "confinement": {"network": True}}),
+    "no network": ({"network": False}, {"container": {"network": "none"}, "confinement": {"network": False}}),
+    "a network by name": ({"network": "bridge"}, {"container": {"network": "bridge"}}),
+    "timeout": ({"timeout": 5}, {"budgets": {"timeout": 5}}),
+    "env": ({"env": {"A": "1"}}, {"environment": {"set": {"A": "1"}}}),
+    "packages": ({"packages": ["x"]}, {"programs": {"preinstall": {"python": ["x"]}}}),
+    "none": ({"memory": None, "env": None}, {}),
+    "beside others": (
+        {"memory": "1g", "container": {"cpus": 2}, "quiet": True},
+        {"container": {"memory_bytes": "1g", "cpus": 2}, "quiet": True},
+    ),
+}
+
+
+@pytest.mark.parametrize(("short", "long"), LONG.values(), ids=LONG)
+def test_a_short_name_is_its_long_one(short: dict[str, Any], long: dict[str, Any]) -> None:
+    assert load("container", config=short) == load("container", config=long)
+
+
+def test_executors_take_them_as_keywords() -> None:
+    config = AsyncExecutor("local", timeout=3, env={"A": "1"}, network=False, config={"quiet": True}).config
+    expected = {"timeout": 3, "env": {"A": "1"}, "network": False, "quiet": True}
+    assert config == load("local", config=expected)
+
+
+def test_a_keyword_is_stronger_than_the_configuration_and_twice_the_same_is_refused() -> None:
+    assert AsyncExecutor("local", timeout=3, config={"timeout": 5}).config.budgets.timeout == 3
+    with pytest.raises(InvalidConfig, match=r"timeout and budgets.timeout are the same option: set only one of them"):
+        load("local", config={"timeout": 3, "budgets": {"timeout": 5}})
+    config = Config(budgets={"timeout": 5}, quiet=True)  # type: ignore[arg-type]
+    assert AsyncExecutor("local", timeout=3, config=config).config == load("local", config={"timeout": 3, "quiet": True})
+
+
+def test_an_image_chooses_containers() -> None:
+    assert load(config={"image": "a/b"}, environ={}, inside=True).isolation == "container"
+    assert load(config={"image": "a/b"}, environ={"KERNELEXEC_USE_DOCKER": "0"}, inside=False).isolation == "container"
+    with pytest.raises(InvalidConfig, match="isolation='local' and image='a/b' contradict each other"):
+        load("local", config={"image": "a/b"})
+
+
+@pytest.mark.parametrize(("name", "value"), [("memory", "2g"), ("cpus", 2)])
+def test_what_only_containers_have_is_refused_elsewhere(name: str, value: Any) -> None:
+    message = rf"^{name}={value!r}: only containers have it, and the isolation is local"
+    with pytest.raises(InvalidConfig, match=message):
+        load("local", config={name: value})
+    with pytest.raises(InvalidConfig, match=message):
+        AsyncExecutor("local", **{name: value})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"memory": "2x"}, {"cpus": "many"}, {"env": 5}, {"packages": "x"}, {"timeout": "soon"}, {"network": 5}, {"memry": 1}],
+)
+def test_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match="Configuration"):
+        load("container", config=wrong)
+
+
+@pytest.mark.parametrize(("alias", "isolation"), [("docker", "container"), ("host", "local")])
+def test_isolations_have_the_names_of_the_command_line(alias: str, isolation: str) -> None:
+    assert load(alias).isolation == load(config={"isolation": alias}).isolation == isolation
+
+
+@pytest.mark.parametrize(("value", "quiet"), [("1", True), ("0", False), ("", False)])
+def test_a_variable_silences_all_executors(value: str, quiet: bool) -> None:  # noqa: FBT001
+    assert load("local", environ={"KERNELEXEC_QUIET": value}).quiet is quiet
+    assert not load("local", environ={"KERNELEXEC_QUIET": value}, config={"quiet": False}).quiet

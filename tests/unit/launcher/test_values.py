@@ -1,0 +1,234 @@
+"""Values in their file format: carried ones are equal afterwards, others are refused by name, and no file harms a reader."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import random
+import struct
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from kernelexec.launcher.values import MAGIC, NESTING_MAX, EncodedValues, ValueDecoder, ValueRefused
+
+LIMIT = 10**8
+UTC, ZURICH = dt.UTC, ZoneInfo("Europe/Zurich")
+
+
+class Own:
+    pass
+
+
+class OwnInt(int):
+    pass
+
+
+PLAIN: dict[str, Any] = {
+    "none": None,
+    "booleans": [True, False],
+    "integers": [0, -5, 2**64, -(10**5000)],
+    "floats": [1.5, -0.0, 1e308, math.inf, -math.inf],
+    "a complex": complex(2, -3),
+    "text": ["", "ü\n\0", "\U0001f600", "\ud800"],
+    "bytes": [b"", b"\0\xff", bytearray(b"x")],
+    "lists": [[], [[1], [[]]]],
+    "tuples": ((), (1, ("a",))),
+    "sets": [{1, "a"}, frozenset({(1, 2)}), set()],
+    "a dictionary": {"a": {"b": [1]}, "": None},
+    "keys of other types": {1: "a", (1, "x"): {None: 2.5}, b"k": 0},
+    "the key of tags": {"$": "tuple", "items": [1]},
+    "times": [dt.date(2020, 2, 29), dt.time(1, 2, 3, 4), dt.time(1, fold=1, tzinfo=UTC), dt.timedelta(-1, 2, 3)],
+    "dates": [dt.datetime(2020, 1, 2, 3, 4, 5, 6), dt.datetime(2020, 1, 2, tzinfo=UTC)],  # noqa: DTZ001
+    "a zone": dt.datetime(2020, 10, 25, 2, 30, fold=1, tzinfo=ZURICH),
+    "numbers": [Decimal("1.10"), Decimal("NaN").is_nan(), Fraction(-1, 3)],
+    "others": [UUID(int=5), Path("/a/b"), range(1, 9, 2)],
+}
+ARRAYS: dict[str, Any] = {
+    "integers": np.arange(6).reshape(2, 3),
+    "columns first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "every second": np.arange(10)[::2],
+    "big endian": np.arange(3, dtype=">i2"),
+    "booleans": np.array([True, False]),
+    "text": np.array(["a", "bcd"]),
+    "bytes": np.array([b"a", b"bcd"]),
+    "times": np.array(["2020-01-01", "NaT"], "M8[D]"),
+    "durations": np.array([1, 2], "m8[ns]"),
+    "complex": np.array([1j]),
+    "objects": np.array([1, "a", None, {"b": (1,)}], object).reshape(2, 2),
+    "nothing": np.zeros((0, 3)),
+    "no dimension": np.array(5),
+}
+
+
+def content(values: dict[str, Any], limit: int = LIMIT) -> bytearray:
+    return bytearray(b"".join(EncodedValues(values, limit).pieces()))
+
+
+def carried(value: Any) -> Any:
+    return ValueDecoder(memoryview(content({"x": value}))).decode()["x"]
+
+
+def types_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: (type(key), types_of(item)) for key, item in value.items()}
+    return (type(value), [types_of(item) for item in value] if isinstance(value, list | tuple) else None)
+
+
+@pytest.mark.parametrize("value", PLAIN.values(), ids=PLAIN)
+def test_a_value_is_equal_and_of_the_same_type(value: Any) -> None:
+    assert carried(value) == value
+    assert types_of(carried(value)) == types_of(value)
+
+
+def test_values_that_equal_nothing_are_themselves() -> None:
+    assert math.isnan(carried(math.nan))
+    assert math.copysign(1, carried(-0.0)) == -1
+    zoned = carried(PLAIN["a zone"])
+    assert (zoned.utcoffset(), zoned.tzinfo.key, zoned.fold) == (dt.timedelta(hours=1), "Europe/Zurich", 1)
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_an_array_has_the_same_type_shape_and_order_and_can_be_written(array: Any) -> None:
+    actual = carried(array)
+    assert (actual.dtype, actual.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(actual, array)
+    assert actual.flags.writeable
+    if array.ndim > 1 and array.size:
+        assert actual.flags.f_contiguous == array.flags.f_contiguous
+
+
+@pytest.mark.parametrize("scalar", [np.float32(1.5), np.int64(-3), np.bool_(True), np.str_("ab"), np.datetime64("2020-01-01")])  # noqa: FBT003
+def test_a_scalar_of_numpy_is_one(scalar: Any) -> None:
+    assert carried(scalar) == scalar
+    assert carried(scalar).dtype == scalar.dtype
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "an instance": (Own(), "x is of the class tests.unit.launcher.test_values.Own, which has no form here"),
+    "inside": ({"a": [1, {"b": Own()}]}, r"x\['a'\]\[1\]\['b'\] is of the class"),
+    "a subclass": (OwnInt(3), "x is of the class tests.unit.launcher.test_values.OwnInt"),
+    "a class": (Own, "x is of the class builtins.type"),
+    "a function": (len, "x is of the class builtins.builtin_function_or_method"),
+    "a module": (math, "x is of the class builtins.module"),
+    "a masked array": (np.ma.array([1]), "MaskedArray"),
+    "a record": (np.array([(1, 2)], "i4,i4"), "x is an array of"),
+    "an array of instances": (np.array([Own()], object), r"x\[0\] is of the class"),
+    "an own zone": (dt.datetime(2020, 1, 1, tzinfo=type("Z", (dt.tzinfo,), {})()), "time zone is of the class"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), REFUSED.values(), ids=REFUSED)
+def test_other_values_are_refused_by_place_and_class(value: Any, text: str) -> None:
+    with pytest.raises(ValueRefused, match=text):
+        EncodedValues({"x": value}, LIMIT)
+
+
+def test_a_value_in_itself_is_refused_and_so_is_too_much() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueRefused, match=f"nested more than {NESTING_MAX} deep"):
+        EncodedValues({"x": endless}, LIMIT)
+    with pytest.raises(ValueRefused, match="more than 100 bytes"):
+        EncodedValues({"x": np.zeros(100)}, 100)
+
+
+def test_the_memory_of_an_array_is_that_of_the_file() -> None:
+    file = content({"x": np.arange(1000)})
+    array = ValueDecoder(memoryview(file)).decode()["x"]
+    file[:] = bytes(len(file))
+    assert not array.any()
+
+
+def tree(document: object, buffers: bytes = b"") -> memoryview:
+    text = json.dumps(document).encode()
+    head = MAGIC + struct.pack("<Q", len(text)) + text
+    return memoryview(bytearray(head + bytes(-len(head) % 64) + buffers))
+
+
+def node(**fields: object) -> dict[str, object]:
+    return {"values": {"x": fields}, "sizes": [8]}
+
+
+def array(**fields: object) -> dict[str, object]:
+    return node(**{"$": "ndarray", "dtype": "<i8", "shape": [1], "buffer": 0, **fields})
+
+
+HOSTILE: dict[str, object] = {
+    "no object": [],
+    "no values": {"sizes": []},
+    "sizes that are none": {"values": {}, "sizes": [-1]},
+    "sizes that do not fit": {"values": {}, "sizes": [9]},
+    "sizes of another type": {"values": {}, "sizes": ["8"]},
+    "an unknown tag": node(**{"$": "pickle", "buffer": 0}),
+    "a tag that is none": node(**{"$": 5}) | {"sizes": ["x"]},
+    "a buffer that is missing": array(buffer=1),
+    "a buffer that is none": array(buffer=-1),
+    "objects": array(dtype="O"),
+    "a record": array(dtype="i4,i4"),
+    "a class": array(dtype="<V8"),
+    "a dtype by name": array(dtype="datetime64"),
+    "an empty dtype": array(dtype="<U0", shape=[2**40]),
+    "a shape that is too large": array(shape=[2**47, 2**47]),
+    "a negative shape": array(shape=[-1]),
+    "a shape of text": array(shape=["1"]),
+    "more dimensions than numpy has": array(shape=[1] * 65),
+    "another size": array(shape=[2]),
+    "objects without items": node(**{"$": "objects", "shape": [5], "items": []}),
+    "keys that have no hash": node(**{"$": "dict", "items": [[[], 1]]}),
+    "pairs that are none": node(**{"$": "dict", "items": [[1]]}),
+    "a set of lists": node(**{"$": "set", "items": [[]]}),
+    "a float that is none": node(**{"$": "float", "value": "x"}),
+    "an integer that is none": node(**{"$": "int", "value": 5}),
+    "a range of text": node(**{"$": "range", "value": ["a", "b", "c"]}),
+    "a time that is none": node(**{"$": "datetime", "value": ["x", None, 0]}),
+    "a zone that is a path": node(**{"$": "datetime", "value": ["2020-01-01", "../../etc/passwd", 0]}),
+    "a duration without end": node(**{"$": "timedelta", "value": [10**30, 0, 0]}),
+    "a fraction by zero": node(**{"$": "Fraction", "value": ["1", "0"]}),
+    "a stream that is none": node(**{"$": "pyarrow.Table", "buffer": 0}),
+    "a table that is none": node(**{"$": "pandas.DataFrame", "buffer": 0}),
+    "a table of polars that is none": node(**{"$": "polars.DataFrame", "buffer": 0}),
+}
+
+
+@pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_is_refused(document: object) -> None:
+    with pytest.raises(ValueRefused):
+        ValueDecoder(tree(document, bytes(8))).decode()
+
+
+@pytest.mark.parametrize(
+    "file", [b"", b"kernelexec", MAGIC, MAGIC + b"\xff" * 8, MAGIC + struct.pack("<Q", 2) + b"{", b"\x80\x05."]
+)
+def test_what_is_no_file_of_values_is_refused(file: bytes) -> None:
+    with pytest.raises(ValueRefused):
+        ValueDecoder(memoryview(file)).decode()
+
+
+def test_a_deep_tree_is_refused() -> None:
+    text = b'{"values": {"x": ' + b"[" * 10**5 + b"]" * 10**5 + b'}, "sizes": []}'
+    with pytest.raises(ValueRefused):
+        ValueDecoder(memoryview(MAGIC + struct.pack("<Q", len(text)) + text)).decode()
+
+
+def test_changed_bytes_give_a_value_or_a_refusal() -> None:
+    chosen = random.Random(5)  # noqa: S311 - a test that can be repeated
+    original = content({"x": [np.arange(50), PLAIN["others"], {1: b"abc"}]})
+    outcomes = set()
+    for _ in range(3000):
+        changed = bytearray(original)
+        for _ in range(chosen.randint(1, 4)):
+            changed[chosen.randrange(len(changed))] = chosen.randrange(256)
+        try:
+            ValueDecoder(memoryview(changed)).decode()
+            outcomes.add("a value")
+        except ValueRefused:
+            outcomes.add("refused")
+    assert outcomes == {"a value", "refused"}
