@@ -40,11 +40,28 @@ def read_table(content: memoryview) -> Any:
     arrow = import_module("pyarrow")
     try:
         with arrow.ipc.open_stream(arrow.py_buffer(content)) as reader:
+            for field in reader.schema:
+                _check_type(field.type, arrow.types, is_inner=False)
             table = reader.read_all()
         table.validate(full=True)
     except (arrow.ArrowException, OSError, ValueError) as exc:
         raise StreamRefused(str(exc)[:200]) from exc
     return table
+
+
+def _check_type(kind: Any, types: Any, *, is_inner: bool) -> None:
+    """Check that values of a type take no more memory as objects than in the stream; raise ``StreamRefused``.
+
+    Views and inner dictionaries name the same bytes many times, and each name becomes a copy.
+    """
+    is_repeated = types.is_run_end_encoded(kind) or (is_inner and types.is_dictionary(kind)) or str(kind).endswith("_view")
+    if is_repeated or "_view<" in str(kind) or getattr(kind, "extension_name", None) is not None:
+        raise StreamRefused(f"it has a column of type {str(kind)[:100]}")
+    if types.is_dictionary(kind):
+        _check_type(kind.value_type, types, is_inner=True)
+        return
+    for number in range(kind.num_fields):
+        _check_type(kind.field(number).type, types, is_inner=True)
 
 
 def check_stream(content: memoryview) -> memoryview:

@@ -31,11 +31,13 @@ from .arrow_stream import StreamRefused, read_table, write_table
 MAGIC = b"kernelexec value 1\n"
 ALIGNMENT = 64
 #: Limits of a tree: its bytes, and how deep values are nested.
-TREE_BYTES, NESTING_MAX = 64 * 2**20, 100
+TREE_BYTES, NESTING_MAX = 32 * 2**20, 100
 _TAG = "$"
 _HEAD = struct.Struct("<Q")
 #: Numbers of more bits are written in base 16, since Python bounds the digits of decimal ones.
 _DECIMAL_BITS = 4096
+#: The digits of the numbers of a fraction, whose reduction takes quadratic time, and the characters of a number as text.
+_FRACTION_CHARS, _NUMBER_CHARS = 5000, 100
 #: The dtypes of numpy that are buffers: booleans, numbers, times and texts of a fixed length.
 _DTYPE = re.compile(r"[<>|=]?[biufcSUmM]\d{1,6}(?:\[\d{0,6}[A-Za-z]{1,7}\])?", re.ASCII)
 
@@ -133,7 +135,8 @@ class EncodedValues:
     def _encode_polars(self, value: Any, _place: str, _depth: int) -> Any:
         kind = type(value).__name__
         frame = value if kind == "DataFrame" else value.to_frame()
-        stream = frame.write_ipc_stream(None, compression="uncompressed")
+        level = sys.modules["polars"].CompatLevel.oldest()  # without views, which name the same bytes many times
+        stream = frame.write_ipc_stream(None, compression="uncompressed", compat_level=level)
         return {_TAG: f"polars.{kind}", "buffer": self._add(stream.getbuffer())}
 
     def _encode_arrow(self, table: Any, _place: str, _depth: int) -> Any:
@@ -150,6 +153,7 @@ class ValueDecoder:
         try:
             self._values, sizes, position = _read_tree(content)
             self._buffers: list[memoryview] = []
+            self._used: set[int] = set()
             for size in sizes:
                 position += -position % ALIGNMENT
                 if type(size) is not int or not 0 <= size <= len(content) - position:
@@ -206,6 +210,9 @@ class ValueDecoder:
         number = node["buffer"]
         if type(number) is not int or not 0 <= number < len(self._buffers):
             raise ValueRefused("a buffer is missing")
+        if number in self._used:  # copies of one would take any amount of memory
+            raise ValueRefused("a buffer is of two values")
+        self._used.add(number)
         return self._buffers[number]
 
     def _decode_array(self, node: dict[str, Any], _depth: int) -> Any:
@@ -216,6 +223,8 @@ class ValueDecoder:
         if math.prod(shape) * dtype.itemsize != len(buffer) or (not dtype.itemsize and math.prod(shape)):
             raise ValueRefused("an array's size is not that of its buffer")
         array = numpy.frombuffer(buffer, dtype) if len(buffer) else numpy.empty(0, dtype)
+        if dtype.kind == "b":
+            array = array.view("u1") != 0  # numpy relies on 0 and 1
         return array.reshape(shape[::-1]).T if node.get("fortran") is True else array.reshape(shape)
 
     def _decode_objects(self, node: dict[str, Any], depth: int) -> Any:
@@ -260,6 +269,16 @@ def _encode_int(value: int) -> Any:
     return value if value.bit_length() <= _DECIMAL_BITS else {_TAG: "int", "value": hex(value)}
 
 
+def _to_hex(value: int) -> str:
+    return _check_length(hex(value), _FRACTION_CHARS)
+
+
+def _check_length(text: str, limit: int) -> str:
+    if len(text) > limit:
+        raise ValueRefused(f"it has a number of more than {limit} characters")
+    return text
+
+
 def _encode_float(value: float) -> Any:
     return value if math.isfinite(value) else {_TAG: "float", "value": repr(value)}
 
@@ -295,21 +314,21 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     date: lambda value: {_TAG: "date", "value": value.isoformat()},
     timedelta: lambda value: {_TAG: "timedelta", "value": [value.days, value.seconds, value.microseconds]},
     Decimal: lambda value: {_TAG: "Decimal", "value": str(value)},
-    Fraction: lambda value: {_TAG: "Fraction", "value": [hex(value.numerator), hex(value.denominator)]},
+    Fraction: lambda value: {_TAG: "Fraction", "value": [_to_hex(value.numerator), _to_hex(value.denominator)]},
     UUID: lambda value: {_TAG: "UUID", "value": value.hex},
     PosixPath: lambda value: {_TAG: "Path", "value": str(value)},
     range: lambda value: {_TAG: "range", "value": [value.start, value.stop, value.step]},
 }
 _FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
     "int": lambda value: int(value, 16),
-    "float": float,
-    "complex": complex,
+    "float": lambda value: float(_check_length(value, _NUMBER_CHARS)),
+    "complex": lambda value: complex(_check_length(value, _NUMBER_CHARS)),
     "datetime": _decode_datetime,
     "time": lambda value: time.fromisoformat(value[0]).replace(fold=value[1]),
     "date": date.fromisoformat,
     "timedelta": lambda value: timedelta(*value),
     "Decimal": Decimal,
-    "Fraction": lambda value: Fraction(int(value[0], 16), int(value[1], 16)),
+    "Fraction": lambda value: Fraction(*(int(_check_length(number, _FRACTION_CHARS), 16) for number in value)),
     "UUID": UUID,
     "Path": PosixPath,
     "range": lambda value: range(*value),

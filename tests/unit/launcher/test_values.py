@@ -181,6 +181,9 @@ HOSTILE: dict[str, object] = {
     "a shape of text": array(shape=["1"]),
     "more dimensions than numpy has": array(shape=[1] * 65),
     "another size": array(shape=[2]),
+    "a buffer of many values": {"values": {"x": [{"$": "bytes", "buffer": 0}] * 2}, "sizes": [8]},
+    "a fraction that takes hours": node(**{"$": "Fraction", "value": ["f" * 10**6, "e" * 10**6]}),
+    "a float of many digits": node(**{"$": "float", "value": "9" * 10**6}),
     "objects without items": node(**{"$": "objects", "shape": [5], "items": []}),
     "keys that have no hash": node(**{"$": "dict", "items": [[[], 1]]}),
     "pairs that are none": node(**{"$": "dict", "items": [[1]]}),
@@ -210,6 +213,11 @@ def test_a_hostile_file_is_refused(document: object) -> None:
 def test_what_is_no_file_of_values_is_refused(file: bytes) -> None:
     with pytest.raises(ValueRefused):
         ValueDecoder(memoryview(file)).decode()
+
+
+def test_booleans_are_zero_or_one() -> None:
+    values = ValueDecoder(tree(array(dtype="|b1", shape=[8]), bytes(range(8)))).decode()["x"]
+    assert values.view("u1").tolist() == [0] + [1] * 7
 
 
 def test_a_deep_tree_is_refused() -> None:

@@ -111,6 +111,23 @@ def test_changed_bytes_give_a_value_or_a_refusal() -> None:
     assert outcomes == {"a value", "refused"}
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([["a"], ["a"]], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+        pa.array(["a" * 20, "b"], pa.string_view()),
+        pa.array([b"a"], pa.binary_view()),
+        pa.array([[1], [2]], pa.list_view(pa.int8())),
+        pa.RunEndEncodedArray.from_arrays([5], ["a"]),
+        pa.array([{"a": ["x"]}], pa.struct([("a", pa.list_(pa.string_view()))])),
+    ],
+    ids=str,
+)
+def test_a_column_that_names_bytes_many_times_is_refused(column: Any) -> None:
+    with pytest.raises(StreamRefused, match="it has a column of type"):
+        read_table(memoryview(write_table(pa.table({"a": column}))))
+
+
 def test_a_compressed_stream_is_refused() -> None:
     table, sink = pa.table({"a": pa.nulls(10**6, pa.int64()).fill_null(0)}), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
