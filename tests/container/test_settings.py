@@ -57,9 +57,8 @@ def opened(workspace: Path, **options: Any) -> Executor:
 def described(session: Session) -> dict[str, Any]:
     """The one container that has that session's workspace."""
     with Engine() as engine:
-        actual = [
-            engine.api.inspect_container(item.id) for item in engine.list_containers(f"kernelexec.session={session.name}")
-        ]
+        own = engine.list_containers(f"kernelexec.workspace={session.workspace.parent}")
+        actual = [engine.api.inspect_container(item.id) for item in own]
     (only,) = [answer for answer in actual if any(mount["Source"] == str(session.workspace) for mount in answer["Mounts"])]
     return dict(only)
 

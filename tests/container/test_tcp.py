@@ -135,7 +135,7 @@ def test_a_user_learns_which_network_there_is(
     monkeypatch.setattr("kernelexec.notices._printed_notices", set())
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
         executor.session("a")
-    assert f"the image {IMAGE}; network: kernelexec, with 5 ports open on 127.0.0.1; of this machine" in capsys.readouterr().err
+    assert f"containers of {IMAGE}, network: kernelexec, with 5 ports open on 127.0.0.1.\n" in capsys.readouterr().err
 
 
 def test_hooks_learn_where_it_is_reached(tmp_path: Path) -> None:

@@ -279,13 +279,9 @@ def test_a_kernel_without_descriptors_runs_the_next_cell(session: Session) -> No
 
 def test_what_is_written_past_us_into_the_containers_log_is_capped(session: Session) -> None:
     with Engine() as engine:
-        (container,) = [
-            answer
-            for answer in (
-                engine.api.inspect_container(item.id) for item in engine.list_containers("kernelexec.session=attacker")
-            )
-            if str(session.workspace) in str(answer["Mounts"])
-        ]
+        own = engine.list_containers(f"kernelexec.workspace={session.workspace.parent}")
+        answers = [engine.api.inspect_container(item.id) for item in own]
+        (container,) = [answer for answer in answers if str(session.workspace) in str(answer["Mounts"])]
         code = "for path in ('/proc/1/fd/1', '/proc/1/fd/2'):\n    with open(path, 'wb') as file:\n"
         code += "        for _ in range(20):\n            file.write(b'x' * (1 << 20))"
         session.execute(code, timeout=60)

@@ -74,8 +74,8 @@ def containers() -> list[ContainerStatus]:
     """The containers of kernels that Jupyter started from this test run."""
     directory = os.environ["XDG_RUNTIME_DIR"]
     with Engine() as engine:
-        actual = [engine.inspect_container(container.id) for container in engine.list_containers(CLIENT)]
-    return [seen for seen in actual if seen.labels[ROOT].startswith(f"{directory}/")]
+        own = [item for item in engine.list_containers(CLIENT) if item.labels[ROOT].startswith(f"{directory}/")]
+        return [engine.inspect_container(item.id) for item in own]
 
 
 def comes_true(condition: Callable[[], bool]) -> bool:
