@@ -37,6 +37,9 @@ _WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
 _QUIET_SECONDS = 0.2
 #: Answers in a row without output between them after which a cell's output is complete, and the longest time for that.
 _SILENT_ROUNDS, _SETTLE_SECONDS = 2, 10.0
+#: The silence after which the output of a kernel is complete that has published output after the end of a cell: on a busy
+#: machine the part of it that publishes may wait for longer than the part that answers.
+_LATE_SECONDS = 0.3
 _VISITOR_MESSAGE_BYTES = 16 * MIB
 
 
@@ -47,6 +50,7 @@ class KernelClient:
         self.control_answered = asyncio.Event()
         self.session = MessageSession(key)
         self._quiet = asyncio.Event()
+        self._publishes_late = False
         """Set when the kernel has become idle after a request that is no cell."""
         self._identity = identity
         self._limit = limit_bytes
@@ -200,16 +204,19 @@ class KernelClient:
             return await self.is_responsive(patience)
         is_responsive = False
         with anyio.move_on_after(_SETTLE_SECONDS):
-            count, silent = execution.output_count, 0
-            while silent < _SILENT_ROUNDS:
+            count, silent, since = execution.output_count, 0, anyio.current_time()
+            while silent < _SILENT_ROUNDS or (self._publishes_late and anyio.current_time() < since + _LATE_SECONDS):
                 self._quiet.clear()
                 if not await self.is_responsive(patience):
                     break
                 is_responsive = True
                 with anyio.move_on_after(_QUIET_SECONDS):
                     await self._quiet.wait()
-                silent = silent + 1 if count == execution.output_count else 0
-                count = execution.output_count
+                silent += 1
+                if count != execution.output_count:
+                    count, silent, since, self._publishes_late = execution.output_count, 0, anyio.current_time(), True
+                elif self._publishes_late:
+                    await anyio.sleep(_LATE_SECONDS / 10)
         return is_responsive
 
     async def enter(self, cwd: str, environment: Mapping[str, str | None], *, patience: float) -> bool:
