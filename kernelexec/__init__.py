@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from kernelexec.events import SessionClosing as SessionClosing
     from kernelexec.events import SessionOpened as SessionOpened
     from kernelexec.executor import AsyncExecutor as AsyncExecutor
-    from kernelexec.executor import ExecutorKeywords as ExecutorKeywords
     from kernelexec.executor import ExecutorOptions as ExecutorOptions
     from kernelexec.policy.decisions import Allow as Allow
     from kernelexec.policy.decisions import Approval as Approval
@@ -139,7 +138,7 @@ _NAMES = {
         "CellAborted CellExecuted CellRefused CellStarted DisplayUpdated FilesTouched Hook KernelChanged "
         "LateOutputReported MemoryHigh OutputReceived SessionAdopted SessionClosed SessionClosing SessionOpened"
     ),
-    "executor": "AsyncExecutor ExecutorKeywords ExecutorOptions",
+    "executor": "AsyncExecutor ExecutorOptions",
     "policy.decisions": "Allow Approval ApprovalRequest Approver Ask Deny Proposal Rewrite Validator",
     "results": (
         "Attempt Attempts BackgroundCommand BackgroundOutput CallStatistics Completion Diagnosis DisplayData Error "
