@@ -86,7 +86,8 @@ class AsyncExecutor:
 
     Args:
         isolation: the environment that runs code. The default is containers; ``"local"`` is this machine.
-        options: see ``ExecutorKeywords``.
+        options: see ``ExecutorOptions``. ``image``, ``memory``, ``cpus``, ``network``, ``timeout``, ``env`` and ``packages``
+            are short for options of ``Config``: ``memory="2g"`` for ``container.memory_bytes``.
 
     Raises:
         IsolationUnavailable, InvalidConfig: nothing ran.
