@@ -37,7 +37,7 @@ from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.env_file import read_env_file
 from kernelexec.provisioning.runtime.descriptor_limit import check_descriptor_limit
-from kernelexec.results.readable.one_line import count_things, join_parts, join_some
+from kernelexec.results.readable.one_line import count_things, join_parts, list_some
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import TEMPORARY, Workspace, check_name, new_temporary_workspace
@@ -235,7 +235,7 @@ class AsyncExecutor:
         if self._scope is None or self._scope.is_stopping:
             return f"{self.config.isolation} · not open"
         names = self.sessions()
-        sessions = f"{count_things('session', len(names))}{': ' * bool(names)}{join_some(names)}"
+        sessions = list_some(count_things("session", len(names)), names)
         return join_parts(self.config.isolation, sessions, escape_line(str(self.config.workspace)))
 
     def __repr__(self) -> str:

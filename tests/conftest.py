@@ -150,7 +150,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Have the tasks of a test that hangs in its worker's log, beside the stacks of threads that faulthandler writes."""
+    """Have the tasks of a test that hangs in its worker's log, as faulthandler has the stacks of its threads."""
     with item.config.stash[_HUNG_TESTS].watch(item.nodeid):
         return (yield)
 

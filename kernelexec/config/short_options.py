@@ -1,9 +1,9 @@
-"""Short names of the usual options, beside the branches that have all: ``memory="2g"`` is ``container.memory_bytes``."""
+"""Short names of the usual options, which are all in branches too: ``memory="2g"`` is ``container.memory_bytes``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from kernelexec.config.messages import short_repr
 from kernelexec.errors import InvalidConfig
@@ -35,8 +35,7 @@ CONTAINER_NAMES = ("memory", "cpus")
 
 def pick(options: Mapping[str, Any]) -> ShortOptions:
     """Return those of some options that have short names."""
-    chosen: Any = {name: value for name, value in options.items() if name in NAMES}
-    return chosen  # type: ignore[no-any-return]
+    return cast("ShortOptions", {name: value for name, value in options.items() if name in NAMES})
 
 
 def check_isolation(options: Mapping[str, Any], isolation: str) -> None:

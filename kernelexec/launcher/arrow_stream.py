@@ -64,8 +64,8 @@ def _check_type(kind: Any, types: Any, *, is_inner: bool) -> None:
         _check_type(kind.field(number).type, types, is_inner=True)
 
 
-def check_stream(content: memoryview) -> memoryview:
-    """Return the stream if it is whole, uncompressed, and has at most as many values as bytes; else raise ``StreamRefused``."""
+def check_stream(content: memoryview) -> None:
+    """Raise ``StreamRefused`` unless a stream is whole, uncompressed, and has at most as many values as bytes."""
     position, values = 0, 0
     try:
         while position < len(content):
@@ -82,7 +82,6 @@ def check_stream(content: memoryview) -> memoryview:
             position += 8 + length + body
     except struct.error as exc:
         raise StreamRefused("it is cut off") from exc
-    return content
 
 
 def _count_values(message: _Table) -> int:

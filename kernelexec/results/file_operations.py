@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelexec.results.json_values import JsonReadable
-from kernelexec.results.readable.one_line import format_bytes, join_parts, join_some, quote_head
+from kernelexec.results.readable.one_line import format_bytes, join_parts, list_some, quote_head
 
 #: ``other`` is a pipe, a socket or a device; no file operation opens one.
 FileKind = Literal["file", "directory", "link", "other"]
@@ -48,7 +48,7 @@ class FileList(JsonReadable):
     def __repr__(self) -> str:
         number = len(self.entries)
         count = f"{number} entr{'y' if number == 1 else 'ies'}{'' if self.complete else ' or more'}"
-        return f"<FileList {self.path!r} · {count}{': ' * bool(self.entries)}{join_some(self.paths)}>"
+        return f"<FileList {join_parts(repr(self.path), list_some(count, self.paths))}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelexec.results.json_values import JsonReadable
-from kernelexec.results.readable.one_line import count_things, format_bytes, join_parts, join_some
+from kernelexec.results.readable.one_line import count_things, format_bytes, join_parts, list_some
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Snapshot(JsonReadable):
         return sum(variable.size_bytes for variable in self.variables)
 
     def __repr__(self) -> str:
-        names = f"{count_things('variable', len(self.variables))}{': ' * bool(self.variables)}{join_some(sorted(self.names))}"
-        left_out = f"left out: {join_some(variable.name for variable in self.left_out)}" if self.left_out else None
+        names = list_some(count_things("variable", len(self.variables)), sorted(self.names))
+        left_out = list_some("left out", (variable.name for variable in self.left_out)) if self.left_out else None
         return f"<Snapshot {join_parts(self.snapshot_id, names, format_bytes(self.total_bytes), left_out)}>"
 
 

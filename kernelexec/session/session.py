@@ -30,7 +30,7 @@ from kernelexec.recorded_history import History
 from kernelexec.records.journal import Journal
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
-from kernelexec.results.readable.one_line import count_things, join_parts, join_some
+from kernelexec.results.readable.one_line import count_things, join_parts, list_some
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
@@ -285,7 +285,7 @@ class AsyncSession:
         """Name, isolation, what it does, its variables and its workspace, in one line."""
         doing = "closed" if self.scope.is_stopping else "busy" if self.busy else "idle"
         names = self.names
-        variables = f"{count_things('variable', len(names))}: {join_some(names)}" if names else None
+        variables = list_some(count_things("variable", len(names)), names) if names else None
         return join_parts(f"{self.name} {self.isolation} {doing}", variables, escape_line(str(self.workspace)))
 
     def __repr__(self) -> str:

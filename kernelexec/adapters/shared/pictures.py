@@ -32,8 +32,7 @@ def is_fit(image: Image) -> bool:
     content = image.content
     if image.mime != "image/png" or len(content) > PICTURE_BYTES or not content.startswith(_SIGNATURE):
         return False
-    sides = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
-    return all(0 < side <= SIDE_PIXELS for side in sides) and _is_whole(content)
+    return image.size is not None and max(image.size) <= SIDE_PIXELS and _is_whole(content)
 
 
 def _is_whole(png: bytes) -> bool:

@@ -28,7 +28,8 @@ class Image:
     @property
     def summary(self) -> str:
         """The type, the size in pixels and the size in bytes, in one line."""
-        pixels = "" if self.size is None else f" {self.size[0]}\N{MULTIPLICATION SIGN}{self.size[1]}"
+        size = self.size
+        pixels = "" if size is None else f" {size[0]}\N{MULTIPLICATION SIGN}{size[1]}"
         return f"{self.mime}{pixels} {format_bytes(len(self.content))}"
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -37,11 +37,17 @@ def quote_head(text: str) -> str | None:
     return escape_line(repr(lines[0][:_QUOTED_CHARS].rstrip() + "…" * is_cut))
 
 
-def join_some(names: Iterable[str], total: int | None = None) -> str:
+def join_some(names: Iterable[str], total: int | None = None, *, limit: int = _NAMES_MAX) -> str:
     """Return the first names in one line, and dots if there are more; ``total`` is the number of all."""
-    shown = list(islice(names, _NAMES_MAX + 1))
-    has_more = len(shown) > _NAMES_MAX or (total is not None and total > len(shown))
-    return escape_line(", ".join(shown[:_NAMES_MAX]) + ", …" * has_more)
+    shown = list(islice(names, limit + 1))
+    has_more = len(shown) > limit or (total is not None and total > len(shown))
+    return escape_line(", ".join(shown[:limit]) + ", …" * has_more)
+
+
+def list_some(heading: str, names: Iterable[str], total: int | None = None) -> str:
+    """Return a heading, and after a colon the first names, if there are any."""
+    listed = join_some(names, total)
+    return f"{heading}: {listed}" if listed else heading
 
 
 def format_seconds(seconds: float) -> str:

@@ -14,6 +14,7 @@ from kernelexec.errors import InvalidRequest, Refused, did_you_mean
 from kernelexec.launcher import protocol
 from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
 from kernelexec.results.json_values import read_list, read_text
+from kernelexec.results.readable.one_line import join_some
 from kernelexec.session.context import SessionContext
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.untrusted_text import escape_line
@@ -25,7 +26,7 @@ _VALUES = Path(".kernelexec", "values")
 #: The variables of one call at most.
 VARIABLES_MAX = 1000
 _REASON_CHARS, _LISTED_NAMES = 600, 5
-#: The room for the tree of a file beside its buffers.
+#: The room for the tree of a file, in addition to its buffers.
 _SLACK_BYTES = 2**26
 _OTHER_WAYS = "Send its parts, or write a file: session.files"
 
@@ -140,7 +141,7 @@ def _check_name(name: object) -> str:
 
 
 def _list(variables: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, list(variables)[:_LISTED_NAMES])) + ", …" * (len(variables) > _LISTED_NAMES)
+    return join_some(map(repr, variables), limit=_LISTED_NAMES)
 
 
 def _read_reason(answer: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Tables of pandas, polars and pyarrow as values; pyarrow stands beside, since it starts a thread where pandas is imported."""
+"""Tables of pandas, polars and pyarrow as values; pyarrow is in a directory of its own, as it starts a thread."""
 
 from __future__ import annotations
 

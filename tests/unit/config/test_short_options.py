@@ -21,7 +21,7 @@ LONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "env": ({"env": {"A": "1"}}, {"environment": {"set": {"A": "1"}}}),
     "packages": ({"packages": ["x"]}, {"programs": {"preinstall": {"python": ["x"]}}}),
     "none": ({"memory": None, "env": None}, {}),
-    "beside others": (
+    "with others": (
         {"memory": "1g", "container": {"cpus": 2}, "quiet": True},
         {"container": {"memory_bytes": "1g", "cpus": 2}, "quiet": True},
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.launcher.arrow_stream import StreamRefused, check_stream, read_table, write_table
-from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
-
-LIMIT = 10**8
+from kernelexec.launcher.values import EncodedValues, ValueRefused
+from tests.support.carried_values import LIMIT, carried, content, outcomes_of_changed_bytes
 
 
 class Own:
@@ -43,14 +41,6 @@ TABLES: dict[str, Any] = {
     "a series of polars": pl.Series("s", [1, 2]),
     "of pyarrow": pa.table({"a": [[1], None], "d": pa.array(["x", "x"]).dictionary_encode()}),
 }
-
-
-def content(values: dict[str, Any], limit: int = LIMIT) -> bytearray:
-    return bytearray(b"".join(EncodedValues(values, limit).pieces()))
-
-
-def carried(value: Any) -> Any:
-    return ValueDecoder(memoryview(content({"x": value}))).decode()["x"]
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
@@ -96,19 +86,8 @@ def test_nothing_of_pandas_is_itself() -> None:
 
 def test_changed_bytes_give_a_value_or_a_refusal() -> None:
     """Also of tables, whose reader is C++: the process lives on."""
-    chosen = random.Random(5)  # noqa: S311 - a test that can be repeated
     original = content({"x": [FRAME, np.arange(50), {1: b"abc"}]})
-    outcomes = set()
-    for _ in range(3000):
-        changed = bytearray(original)
-        for _ in range(chosen.randint(1, 4)):
-            changed[chosen.randrange(len(changed))] = chosen.randrange(256)
-        try:
-            ValueDecoder(memoryview(changed)).decode()
-            outcomes.add("a value")
-        except ValueRefused:
-            outcomes.add("refused")
-    assert outcomes == {"a value", "refused"}
+    assert outcomes_of_changed_bytes(original) == {"a value", "refused"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""Values through their file format, as from one side to the other."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
+
+#: The bytes that the values of a test may take.
+LIMIT = 10**8
+
+
+def content(values: dict[str, Any]) -> bytearray:
+    """The file of some values."""
+    return bytearray(b"".join(EncodedValues(values, LIMIT).pieces()))
+
+
+def carried(value: Any) -> Any:
+    """The value as the other side has it."""
+    return ValueDecoder(memoryview(content({"x": value}))).decode()["x"]
+
+
+def outcomes_of_changed_bytes(original: bytearray) -> set[str]:
+    """What a reader makes of 3,000 files in which one to four bytes are others: ``a value``, or ``refused``."""
+    chosen = random.Random(5)  # noqa: S311 - a test that can be repeated
+    outcomes = set()
+    for _ in range(3000):
+        changed = bytearray(original)
+        for _ in range(chosen.randint(1, 4)):
+            changed[chosen.randrange(len(changed))] = chosen.randrange(256)
+        try:
+            ValueDecoder(memoryview(changed)).decode()
+            outcomes.add("a value")
+        except ValueRefused:
+            outcomes.add("refused")
+    return outcomes
