@@ -14,6 +14,13 @@ from kernelexec import AsyncExecutor, Executor
 from kernelexec.errors import Closed, InvalidRequest
 
 
+@pytest.fixture(autouse=True)
+def own_temporary_directory(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have temporary workspaces where no other test makes some."""
+    monkeypatch.setenv("TMPDIR", str(short_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
 def workspaces() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("kernelexec-workspace-*"))
 
