@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import make_getattr
 
 if TYPE_CHECKING:
+    from kernelexec.blocking import AttachedSession as AttachedSession
     from kernelexec.blocking import Executor as Executor
     from kernelexec.blocking import Files as Files
     from kernelexec.blocking import Session as Session
+    from kernelexec.blocking import attach as attach
     from kernelexec.config import Config as Config
     from kernelexec.config import Container as Container
     from kernelexec.config import ContextPath as ContextPath
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from kernelexec.config import InterpreterOptions as InterpreterOptions
     from kernelexec.config import Mount as Mount
     from kernelexec.config import Profile as Profile
+    from kernelexec.control.attached_session import AsyncAttachedSession as AsyncAttachedSession
     from kernelexec.errors import CapacityReached as CapacityReached
     from kernelexec.errors import Closed as Closed
     from kernelexec.errors import Disabled as Disabled
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from kernelexec.errors import KernelStartFailed as KernelStartFailed
     from kernelexec.errors import LimitRefused as LimitRefused
     from kernelexec.errors import NotebookNotWritten as NotebookNotWritten
+    from kernelexec.errors import OwnerEnded as OwnerEnded
     from kernelexec.errors import QueueFull as QueueFull
     from kernelexec.errors import Refused as Refused
     from kernelexec.errors import UnknownExecution as UnknownExecution
@@ -89,6 +93,7 @@ if TYPE_CHECKING:
     from kernelexec.results import FileBytes as FileBytes
     from kernelexec.results import FileEntry as FileEntry
     from kernelexec.results import FileList as FileList
+    from kernelexec.results import FilesCopied as FilesCopied
     from kernelexec.results import FilesDeleted as FilesDeleted
     from kernelexec.results import FileText as FileText
     from kernelexec.results import FileWritten as FileWritten
@@ -98,6 +103,7 @@ if TYPE_CHECKING:
     from kernelexec.results import LargeVariable as LargeVariable
     from kernelexec.results import LimitsSet as LimitsSet
     from kernelexec.results import MemoryUse as MemoryUse
+    from kernelexec.results import NotCopied as NotCopied
     from kernelexec.results import NotDeleted as NotDeleted
     from kernelexec.results import Output as Output
     from kernelexec.results import OutputPage as OutputPage
@@ -126,13 +132,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 #: The public names by their modules. A module is imported at the first use of one of its names: a program pays for its parts.
 _NAMES = {
-    "blocking": "Executor Files Session",
+    "blocking": "AttachedSession Executor Files Session attach",
     "config": "Config Container ContextPath FileBounds InterpreterOptions Mount Profile",
+    "control.attached_session": "AsyncAttachedSession",
     "errors": (
         "CapacityReached Closed Disabled FileRefused InvalidCode InvalidConfig InvalidPath InvalidRequest "
-        "InvalidTimeout InvalidWorkDir IsolationUnavailable KernelConnectionFailed KernelError KernelexecError "
-        "KernelNotAnswering KernelStartFailed LimitRefused NotebookNotWritten QueueFull Refused UnknownExecution "
-        "UnknownSession"
+        "InvalidTimeout InvalidWorkDir IsolationUnavailable KernelConnectionFailed KernelError KernelNotAnswering "
+        "KernelStartFailed KernelexecError LimitRefused NotebookNotWritten OwnerEnded QueueFull Refused "
+        "UnknownExecution UnknownSession"
     ),
     "events": (
         "CellAborted CellExecuted CellRefused CellStarted DisplayUpdated FilesTouched Hook KernelChanged "
@@ -142,10 +149,10 @@ _NAMES = {
     "policy.decisions": "Allow Approval ApprovalRequest Approver Ask Deny Proposal Rewrite Validator",
     "results": (
         "Attempt Attempts BackgroundCommand BackgroundOutput CallStatistics Completion Diagnosis DisplayData Error "
-        "ExecuteResult ExecutionFailed ExecutionResult FileBytes FileEntry FileList FilesDeleted FileText FileWritten "
-        "Image InputRequest Installation LargeVariable LimitsSet MemoryUse NotDeleted Output OutputPage Package "
-        "Progress PythonEnvironment Replay ReplayedCell Restored SavedVariable SecurityError SkippedVariable Snapshot "
-        "Statistics Stats Stream TestCase TestReport Timing Variable Variables"
+        "ExecuteResult ExecutionFailed ExecutionResult FileBytes FileEntry FileList FilesCopied FilesDeleted FileText "
+        "FileWritten Image InputRequest Installation LargeVariable LimitsSet MemoryUse NotCopied NotDeleted Output "
+        "OutputPage Package Progress PythonEnvironment Replay ReplayedCell Restored SavedVariable SecurityError "
+        "SkippedVariable Snapshot Statistics Stats Stream TestCase TestReport Timing Variable Variables"
     ),
     "session": "AsyncFiles AsyncSession",
     "workspace": "ReadTracker",

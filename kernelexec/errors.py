@@ -24,6 +24,7 @@ KernelexecError
 │   │   └── ImageMissing             no image to start it from
 │   ├── KernelNotAnswering           no answer to a question in time; cells are not affected
 │   ├── KernelConnectionFailed       its sockets are missing or not its own
+│   ├── OwnerEnded                   the process that owns an attached session has ended
 │   └── EngineFailed                 the container engine failed
 │       ├── EngineUnavailable        it does not answer
 │       ├── EngineRefused            it answered with a refusal
@@ -136,6 +137,12 @@ class KernelNotAnswering(KernelError):
 
 class KernelConnectionFailed(KernelError):
     """A kernel's socket that is missing, a link, owned by another user, or silent."""
+
+
+class OwnerEnded(KernelError):
+    """The process that owns an attached session has ended, or does not answer; a running cell may go on without it."""
+
+    may_have_run = True
 
 
 class EngineFailed(KernelError):

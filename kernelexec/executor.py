@@ -44,12 +44,14 @@ from kernelexec.workspace.directory import TEMPORARY, Workspace, check_name, new
 from kernelexec.workspace.rmtree import remove_tree
 
 if TYPE_CHECKING:
+    from kernelexec.control.control_socket import ServerCommands
     from kernelexec.executor_directories import ExecutorDirectories
     from kernelexec.session_registry import SessionRegistry
 
 logger = logging.getLogger("kernelexec")
 #: The module that imports all parts of sessions, which takes a tenth of a second: it is imported when an executor is entered.
 _PARTS = "kernelexec.session_registry"
+_CONTROL = "kernelexec.control.control_socket"
 
 
 class ExecutorOptions(TypedDict, total=False):
@@ -111,6 +113,7 @@ class AsyncExecutor:
         self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._adoption_lock = anyio.Lock()
         self._scope: TaskScope | None = None
+        self._control: anyio.CancelScope | None = None
         self._approver = options.get("approver")
         self._validators = check_callables(options.get("validators", ()), self._approver)
         self._hooks = check_hooks(options.get("hooks", ()))
@@ -293,6 +296,7 @@ class AsyncExecutor:
             history = await anyio.to_thread.run_sync(read_history, notebook, self.config)
         session = await self._registry.create(name, work_dir, scope)
         try:
+            self.start_control()
             await session.open(replays=None if history is None else str(notebook))
             await session.preinstall()
             if history is not None:
@@ -305,8 +309,28 @@ class AsyncExecutor:
             raise
         return session
 
+    def start_control(self, commands: ServerCommands | None = None) -> None:
+        """Let other processes of this user see and use the sessions, if they do not yet: see ``kernelexec.attach``.
+
+        The first session starts it; a server does at its start, with the ``commands`` of its operator.
+        """
+        scope = self._check_open()
+        if self._control is None:
+            self._control = anyio.CancelScope()
+            scope.tasks.start_soon(self._serve_control, self._control, commands)
+
+    async def _serve_control(self, until: anyio.CancelScope, commands: ServerCommands | None) -> None:
+        with until:
+            await anyio.to_thread.run_sync(import_module, _CONTROL)
+            from kernelexec.control.control_socket import ControlSocket
+
+            await ControlSocket(self, commands).serve()
+
     async def _close_sessions(self) -> None:
         """Ask all sessions to end; called in the executor's task."""
+        if self._control is not None:
+            self._control.cancel()
+            self._control = None
         self._directories.stop_sweeping()
         self._registry.request_stop()
 

@@ -24,6 +24,7 @@ from kernelexec.notices import Notices
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.pool import KernelPool, warm_kernel
 from kernelexec.provisioning import ForkServers, platform
+from kernelexec.provisioning.runtime.discovery import find_session_elsewhere
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.secrets import SecretStore
 from kernelexec.session import AsyncSession
@@ -155,9 +156,11 @@ class SessionRegistry:
             shared = (self._forks, slot, self._secrets, self._watcher)
             create = partial(SessionResources.create, name, work_dir, self._directories.root, self._config, *shared)
             resources = await anyio.to_thread.run_sync(create)
+            elsewhere = await anyio.to_thread.run_sync(self._find_elsewhere, name, resources)
             scope.check_open()
             if not created.cancelled():
-                warm, former = warm_kernel(slot, reason), self._former.find(name, resources, self.sessions.values())
+                warm = warm_kernel(slot, reason)
+                former = elsewhere or self._former.find(name, resources, self.sessions.values())
                 created.set_result(self._start_session(name, resources, scope, self._config, warm, former))
                 resources = slot = None
         except Exception as exc:  # noqa: BLE001 - raised in the caller
@@ -172,6 +175,14 @@ class SessionRegistry:
                 await self._pool.discard(slot)
             if resources is not None:
                 resources.discard()
+
+    def _find_elsewhere(self, name: str, resources: SessionResources) -> FormerSession | None:
+        """Return the session of the same name and workspace in another process, which a caller may believe to use."""
+        other = find_session_elsewhere(name, resources.workspace.path, own_root=self._directories.root)
+        if other is None:
+            return None
+        reach = f'`kernelexec.attach("{name}@{other.pid}")` and `kernelexec attach {name}@{other.pid}` reach that one'
+        return FormerSession(f"process {other.pid} has a session of this name and workspace open, with its own state; {reach}")
 
     async def adopt_orphans(self, scope: TaskScope) -> None:
         """Adopt the sessions of dead owners here whose kernels are alive; those that cannot be adopted are discarded."""

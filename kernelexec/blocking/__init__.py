@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from kernelexec.blocking.facades import Executor, Files, Session
-from kernelexec.blocking.portal import Portal
+from typing import TYPE_CHECKING
 
-__all__ = ["Executor", "Files", "Portal", "Session"]
+from kernelexec.imports import make_getattr
+
+if TYPE_CHECKING:
+    from kernelexec.blocking.attached import AttachedSession as AttachedSession
+    from kernelexec.blocking.attached import attach as attach
+    from kernelexec.blocking.executor import Executor as Executor
+    from kernelexec.blocking.files import Files as Files
+    from kernelexec.blocking.portal import Portal as Portal
+    from kernelexec.blocking.session import Session as Session
+
+_MODULES = {
+    "AttachedSession": "attached",
+    "Executor": "executor",
+    "Files": "files",
+    "Portal": "portal",
+    "Session": "session",
+    "attach": "attached",
+}
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = make_getattr(__name__, _MODULES)

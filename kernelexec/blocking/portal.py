@@ -1,4 +1,4 @@
-"""The portal: the thread that runs an executor for blocking callers.
+"""The portal: the thread that runs an executor or an attached session for blocking callers.
 
 ``anyio.from_thread.BlockingPortal`` is not used: this one can be interrupted by signals at any time, refuses calls in a
 forked child, and wakes the thread once for each call.
@@ -11,24 +11,26 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
 from kernelexec.errors import Closed, InvalidRequest
-from kernelexec.executor import AsyncExecutor
 
 _T = TypeVar("_T")
-_CLOSED = "The executor is closed: open it again and request a new session."
 
 
 class Portal:
-    """The thread that runs an executor. Any number of threads may call at once; a call wakes thread and caller once."""
+    """The thread that runs an executor, or another object with a lifetime; ``name`` is its word in messages.
 
-    def __init__(self, executor: AsyncExecutor) -> None:
-        self._executor = executor
+    Any number of threads may call at once; a call wakes thread and caller once.
+    """
+
+    def __init__(self, target: AbstractAsyncContextManager[object], name: str = "executor") -> None:
+        self._target = target
+        self._name = name
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._failure: BaseException | None = None
         self._calling = threading.RLock()  # a signal handler may call during a call
@@ -60,21 +62,21 @@ class Portal:
         loop, pending = self._loop.result(), _PendingCall(call)
         with self._calling:
             if self._stopped:
-                raise Closed(_CLOSED)
+                raise self._closed()
             self._pending.add(pending)
             try:
                 loop.call_soon_threadsafe(self._start_call, pending, context=self._caller_context())
             except RuntimeError as exc:  # the event loop is closed
                 self._pending.discard(pending)
-                raise Closed(_CLOSED) from exc
+                raise self._closed() from exc
         return pending.wait()
 
     def check_thread(self) -> None:
         """Raise ``Closed`` in a forked child, ``InvalidRequest`` in the executor's thread: such callers would wait for ever."""
         if self.in_forked_child:
-            raise Closed("The executor belongs to the process that this one was forked from: open an executor here.")
+            raise Closed(f"The {self._name} belongs to the process that this one was forked from: open an executor here.")
         if threading.get_ident() == self._thread.ident:
-            raise InvalidRequest("Hooks and on_output run in the executor's thread: make blocking calls from another one.")
+            raise InvalidRequest(f"Hooks and on_output run in the {self._name}'s thread: make blocking calls from another one.")
 
     def close(self, *, failed: bool) -> None:
         """Leave the executor and wait for the thread's end; its exception is raised here unless the block ``failed``."""
@@ -94,15 +96,15 @@ class Portal:
         except BaseException as exc:  # noqa: BLE001 - raised by ``open`` or ``close``
             self._failure = exc
         if not self._loop.done():  # callers wait for it
-            self._loop.set_exception(self._failure or Closed(_CLOSED))
+            self._loop.set_exception(self._failure or self._closed())
         with self._calling:
             self._stopped = True
         for pending in list(self._pending):
-            pending.set_outcome(failure=Closed(_CLOSED))
+            pending.set_outcome(failure=self._closed())
 
     async def _serve(self) -> None:
         try:
-            async with self._executor:
+            async with self._target:
                 self._thread_context = copy_context()
                 self._loop.set_result(asyncio.get_running_loop())
                 await self._stop_requested.wait()
@@ -110,6 +112,9 @@ class Portal:
             self._failure = exc
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _closed(self) -> Closed:
+        return Closed(f"The {self._name} is closed: open it again and request a new session.")
 
     def _caller_context(self) -> Context:
         """Return the caller's context, with the variables of this thread, such as the library of the event loop."""
@@ -132,7 +137,7 @@ class Portal:
         try:
             pending.set_outcome(await pending.call())
         except asyncio.CancelledError:
-            pending.set_outcome(failure=Closed(_CLOSED))
+            pending.set_outcome(failure=self._closed())
             raise
         except Exception as exc:  # noqa: BLE001 - raised in the caller
             pending.set_outcome(failure=exc)

@@ -16,7 +16,8 @@ import typer
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, write_guard, write_text
-from kernelexec.errors import InvalidRequest, KernelNotAnswering, UnknownSession, did_you_mean
+from kernelexec.control.selection import find_session
+from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_sessions
@@ -30,7 +31,6 @@ from kernelexec.untrusted_text import escape_line
 
 sessions_app = typer.Typer()
 _ANSWER_SECONDS = 5.0
-_LISTED = 10
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 ListJsonOption = Annotated[bool, option("--json", "Print them as JSON.")]
 
@@ -87,7 +87,7 @@ def variables(
     as_json: ListJsonOption = False,
 ) -> int:
     """Show the variables of an open session on this machine, also while a cell runs, without running its code."""
-    session = select_session(name, list_live_sessions(runtime_bases()))
+    session = find_session(name)
     if (kernel := session.kernel) is None:
         message = f"Session {session.name!r} has no running kernel: its next cell starts one."
         raise KernelNotAnswering(message)
@@ -104,24 +104,6 @@ def variables(
     if listed.total > len(listed):
         write_text(sys.stderr, f"kernelexec: {len(listed)} of {listed.total} variables are shown\n")
     return 0
-
-
-def select_session(name: str | None, sessions: list[LiveSession]) -> LiveSession:
-    """Return the session of a NAME or NAME@PROCESS; without a name the only one."""
-    if not sessions:
-        raise UnknownSession("You have no open session on this machine: sessions end with the process that opened them.")
-    wanted, _, pid = (name or "").partition("@")
-    matches = [session for session in sessions if name is None or (session.name == wanted and pid in ("", str(session.pid)))]
-    listed = ", ".join(f"{session.name}@{session.pid}" for session in (matches or sessions)[:_LISTED])
-    if not matches:
-        known = [*(session.name for session in sessions), *(f"{session.name}@{session.pid}" for session in sessions)]
-        message = f"No open session {name!r}{did_you_mean(str(name), known)}: must be one of {listed}."
-        raise UnknownSession(message)
-    if len(matches) > 1:
-        which = "sessions are open" if name is None else f"sessions are named {name!r}"
-        message = f"{len(matches)} {which}: choose one as NAME@PROCESS, of {listed}."
-        raise InvalidRequest(message)
-    return matches[0]
 
 
 def _as_dict(session: LiveSession) -> dict[str, object]:

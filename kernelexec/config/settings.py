@@ -353,7 +353,7 @@ class Capacity(FrozenModel):
 
 
 class FileBounds(FrozenModel):
-    """Bounds of listing, reading, writing and deleting files for an agent."""
+    """Bounds of listing, reading, writing, copying and deleting files for an agent."""
 
     read_before_delete: bool = Field(default=True, strict=True)
     """Whether a file must be read or created by these operations before they delete it. Generated files are exempt."""
@@ -361,6 +361,8 @@ class FileBounds(FrozenModel):
     """The number of bytes that one call reads at most; the next call continues."""
     write_bytes: Size = Field(default=16 * MIB, ge=1)
     """The number of bytes that one call writes at most."""
+    transfer_bytes: Size = Field(default=16 * 1024 * MIB, ge=1)
+    """The number of bytes that one upload or download copies at most."""
     entries: Count = Field(default=10_000, ge=1, le=1_000_000)
     """The number of directory entries that one call examines at most."""
 

@@ -27,6 +27,9 @@ class ShortOptions(TypedDict, total=False):
     packages: list[str] | tuple[str, ...] | None
     """Python packages that are installed before the first cell: ``programs.preinstall.python``."""
 
+    quiet: bool
+    """Whether no line is printed about where code runs; the log has it in any case."""
+
 
 NAMES = frozenset(ShortOptions.__annotations__)
 #: Those that only containers have.
@@ -74,6 +77,7 @@ def _long_options(name: str, value: Any) -> list[tuple[tuple[str, ...], Any]]:  
         "timeout": ("budgets", "timeout"),
         "env": ("environment", "set"),
         "packages": ("programs", "preinstall", "python"),
+        "quiet": ("quiet",),
     }[name]
     return [(path, value)]
 

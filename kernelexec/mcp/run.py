@@ -180,14 +180,14 @@ class _ServerRun:
     async def _run_executor(self, tasks: TaskGroup) -> None:
         """Keep the executor open until the server is to stop."""
         async with self.executor as executor:
-            from kernelexec.mcp.admin_socket import AdminSocket  # noqa: PLC0415 - it imports parts of an open executor
+            from kernelexec.control.control_socket import ServerCommands  # noqa: PLC0415 - it imports parts of an open executor
 
             if self.opening is None:
                 tasks.start_soon(self._serve)
             else:
                 self.opening.finish()
-            on_restart = self._on_restart if self.life.is_possible else None
-            tasks.start_soon(AdminSocket(executor, self.stop, self.life.clients, on_restart).serve)
+            restart = self._on_restart if self.life.is_possible else None
+            executor.start_control(ServerCommands(stop=self.stop.set, restart=restart, clients=self.life.clients))
             await self.stop.wait()
             if self.life.is_wanted and executor.sessions() and not self.failures and signal.SIGINT not in self.signals:
                 await self._exit_without_kernels()

@@ -17,9 +17,11 @@ from kernelexec.results.file_operations import FileBytes as FileBytes
 from kernelexec.results.file_operations import FileEntry as FileEntry
 from kernelexec.results.file_operations import FileKind as FileKind
 from kernelexec.results.file_operations import FileList as FileList
+from kernelexec.results.file_operations import FilesCopied as FilesCopied
 from kernelexec.results.file_operations import FilesDeleted as FilesDeleted
 from kernelexec.results.file_operations import FileText as FileText
 from kernelexec.results.file_operations import FileWritten as FileWritten
+from kernelexec.results.file_operations import NotCopied as NotCopied
 from kernelexec.results.file_operations import NotDeleted as NotDeleted
 from kernelexec.results.inputs import InputRequest as InputRequest
 from kernelexec.results.inputs import OnInput as OnInput

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelexec.results.json_values import JsonReadable
-from kernelexec.results.readable.one_line import format_bytes, join_parts, list_some, quote_head
+from kernelexec.results.readable.one_line import count_things, format_bytes, join_parts, list_some, quote_head
 
 #: ``other`` is a pipe, a socket or a device; no file operation opens one.
 FileKind = Literal["file", "directory", "link", "other"]
@@ -107,6 +107,32 @@ class FilesDeleted(JsonReadable):
     deleted: tuple[str, ...] = ()
     refused: tuple[NotDeleted, ...] = ()
     complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NotCopied(JsonReadable):
+    """A path that was not copied, and the reason."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilesCopied(JsonReadable):
+    """A copy of a file or a directory at ``path``: its files, their size in bytes, and entries that were not copied.
+
+    Paths of a download are absolute ones of this machine; of a download into an open file, ``path`` is its name.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    size_bytes: int
+    refused: tuple[NotCopied, ...] = ()
+
+    def __repr__(self) -> str:
+        refused = list_some(f"{len(self.refused)} refused", [entry.path for entry in self.refused]) if self.refused else None
+        count = count_things("file", len(self.files)) if len(self.files) != 1 else None
+        return f"<FilesCopied {join_parts(repr(self.path), count, format_bytes(self.size_bytes), refused)}>"
 
 
 def _describe_piece(piece: FileText | FileBytes) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import math
-from typing import Any, Self, TypeGuard
+from collections.abc import Hashable
+from typing import Any, Self, TypeGuard, cast
 
 from kernelexec.text import clean_text
 
@@ -33,9 +35,16 @@ class JsonReadable(JsonConvertible):
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Read the fields of ``to_dict``; raise ``ValueError`` if they are not of that form."""
-        from pydantic import TypeAdapter  # noqa: PLC0415 - imported where it is needed only
+        value: Self = json_adapter(cast("Hashable", cls)).validate_python(fields)
+        return value
 
-        return TypeAdapter(cls).validate_python(fields)
+
+@functools.cache
+def json_adapter(kind: Hashable) -> Any:  # noqa: ANN401 - pydantic is imported where it is needed only
+    """Return pydantic's ``TypeAdapter`` of a dataclass."""
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    return TypeAdapter(cast("Any", kind))
 
 
 def to_plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in, JSON out

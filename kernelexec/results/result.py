@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.results.json_values import JsonConvertible, read_literal
+from kernelexec.results.json_values import JsonReadable, json_adapter, read_literal
 from kernelexec.results.media.images import Audio, Image, describe_images
 from kernelexec.results.outputs import (
     DisplayData,
@@ -85,7 +84,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionResult(JsonConvertible):
+class ExecutionResult(JsonReadable):
     """The result of one cell, the same for every way of running it.
 
     ``exit_code`` is the command's own for a shell cell, 0 or 1 for code, 124 after a timeout, 128 + n after a death by
@@ -285,13 +284,13 @@ class ExecutionResult(JsonConvertible):
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionResult:
         """Read the text of ``to_json``; raise ``ValueError`` if it is not JSON or not of the published schema."""
-        result: ExecutionResult = _result_adapter().validate_json(text)
+        result: ExecutionResult = json_adapter(ExecutionResult).validate_json(text)
         return result
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
         """Return the JSON Schema of a result."""
-        schema: dict[str, Any] = _result_adapter().json_schema()
+        schema: dict[str, Any] = json_adapter(ExecutionResult).json_schema()
         return schema
 
 
@@ -316,7 +315,7 @@ class SecurityError(ExecutionFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(JsonReadable):
     """The progress of an execution since a cursor: the new outputs, and the result if it has ended.
 
     ``missed_bytes`` counts newer output that is no longer in memory: ``read_output`` has it. ``queue_position`` counts the
@@ -356,10 +355,3 @@ class OutputPage:
     def __repr__(self) -> str:
         end = self.offset + len(self.text.encode("utf-8", "replace"))
         return f"<OutputPage bytes {self.offset} to {end} of {self.total_bytes}>"
-
-
-@functools.cache
-def _result_adapter() -> Any:  # noqa: ANN401 - pydantic is imported where it is needed only
-    from pydantic import TypeAdapter  # noqa: PLC0415
-
-    return TypeAdapter(ExecutionResult)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from kernelexec.results.json_values import is_count, read_list, read_text
+from kernelexec.results.json_values import JsonReadable, is_count, read_list, read_text
 from kernelexec.results.readable.one_line import join_some
 
 #: Whether code can be run as it stands; ``unknown`` if the kernel cannot decide.
@@ -52,7 +51,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Variables:
+class Variables(JsonReadable):
     """The variables of a session, sorted by name; ``total`` counts also those beyond the limit."""
 
     variables: tuple[Variable, ...] = ()
@@ -80,10 +79,6 @@ class Variables:
     def __repr__(self) -> str:
         shown = (f"{variable.name} {variable.type}" for variable in self.variables)
         return f"<Variables {self.total}{': ' * bool(self.variables)}{join_some(shown, self.total)}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the variables as JSON types."""
-        return {"total": self.total, "variables": [dataclasses.asdict(variable) for variable in self.variables]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from kernelexec.session.cells.result_cache import open_result_cache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
 from kernelexec.session.cells.takeover import OrphanedSession, write_results
 from kernelexec.session.context import SessionContext, SessionSettings
+from kernelexec.session.features.attachments import Attachments
 from kernelexec.session.features.background_commands import BackgroundCommands
 from kernelexec.session.features.culling import IdleCulling, IdleTimer
 from kernelexec.session.features.executions import Executions
@@ -175,7 +176,8 @@ class AsyncSession:
             dispatch=dispatch,
         )
         self._files: AsyncFiles | None = None
-        self._executions = Executions(context, requests)
+        self.attachments = Attachments(name)
+        self._executions = Executions(context, requests, self.attachments)
         self._inspection = Inspection(context)
         self._snapshots = VariableSnapshots(context)
         self._values = VariableValues(context)
@@ -385,6 +387,7 @@ class AsyncSession:
         self,
         code: str,
         *,
+        inputs: Mapping[str, Any] | None = None,
         language: str = "python",
         stdin: str | None = None,
         timeout: float | None = None,
@@ -401,6 +404,7 @@ class AsyncSession:
 
         Args:
             code: the cell's source.
+            inputs: variables of a Python cell that are set before it, as by ``put``; cells that wait already run before it.
             language: ``python``, or the name or language of an installed kernelspec, whose kernel the session then keeps
                 in addition to its Python kernel. Without such a kernelspec ``bash`` is ``execute_command``, and
                 ``javascript`` runs through node.
@@ -418,11 +422,15 @@ class AsyncSession:
         Raises:
             InvalidCode, InvalidTimeout, InvalidRequest, QueueFull, Closed: before anything ran.
             KernelStartFailed: a new kernel was needed and did not start; nothing ran.
+            Refused: the kernel cannot hold the ``inputs``; the cell did not run.
         """
         with self._executions.report_refusals("code", code, request_id):
             self.scope.check_open()
             cell = await self._kernels.make_cell(code, language, stdin)
-            submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver, on_input)
+            prepare = self._values.prepare_inputs(inputs, cell, request_id)
+            submitted = await self._executions.submit(
+                cell, timeout, wait, on_output, request_id, approver, on_input, prepare=prepare
+            )
         return await submitted.get_result()
 
     def stream(

@@ -9,6 +9,7 @@ from kernelexec.imports import make_getattr
 if TYPE_CHECKING:
     from kernelexec.workspace.agent_files.operations import FileOperations as FileOperations
     from kernelexec.workspace.agent_files.tracking import ReadTracker as ReadTracker
+    from kernelexec.workspace.agent_files.transfers import FileTransfers as FileTransfers
     from kernelexec.workspace.directory import Workspace as Workspace
     from kernelexec.workspace.displays import DisplayFiles as DisplayFiles
     from kernelexec.workspace.file_changes import FileChanges as FileChanges
@@ -19,6 +20,7 @@ _MODULES = {
     "DisplayFiles": "displays",
     "FileChanges": "file_changes",
     "FileOperations": "agent_files.operations",
+    "FileTransfers": "agent_files.transfers",
     "FileWatcher": "file_watch",
     "ReadTracker": "agent_files.tracking",
     "SpillFile": "spill",

@@ -25,6 +25,7 @@ from kernelexec import (
     FileBytes,
     FileList,
     Files,
+    FilesCopied,
     FilesDeleted,
     FileText,
     FileWritten,
@@ -103,6 +104,10 @@ def check_files(files: Files) -> None:
     assert_type(files.read_bytes(Path("a")), FileBytes)
     assert_type(files.write("a", b"content"), FileWritten)
     assert_type(files.delete("a"), FilesDeleted)
+    assert_type(files.exists("a"), bool)
+    assert_type(files.upload(Path("a"), "b"), FilesCopied)
+    with Path("a").open("wb") as file:
+        assert_type(files.download("b", file), FilesCopied)
 
 
 def check_result(result: ExecutionResult) -> None:

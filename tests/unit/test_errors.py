@@ -46,8 +46,8 @@ def test_every_error_has_the_one_root(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
-def test_only_a_failed_execution_may_have_run(name: str) -> None:
-    assert CLASSES[name].may_have_run is (name == "ExecutionFailed")
+def test_only_a_failed_execution_and_one_whose_owner_ended_may_have_run(name: str) -> None:
+    assert CLASSES[name].may_have_run is (name in ("ExecutionFailed", "OwnerEnded"))
 
 
 def test_a_request_that_makes_no_sense_is_a_value_error() -> None:

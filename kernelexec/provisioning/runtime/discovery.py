@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
+from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, OwnerRecord, has_living_owner, is_private
 from kernelexec.workspace.directory import check_name
 from kernelexec.workspace.safe_files import DIRECTORY, replace_file
@@ -133,6 +134,13 @@ def list_live_sessions(bases: Iterable[Path]) -> list[LiveSession]:
     return sorted(islice(sessions, _SESSIONS_MAX), key=lambda session: (session.name, session.pid))
 
 
+def find_session_elsewhere(name: str, workspace: Path, *, own_root: Path) -> LiveSession | None:
+    """Return a living session of that name in that workspace, of another executor; None if there is none."""
+    others = (each for each in list_live_roots((own_root.parent, *runtime_bases())) if each[0] != own_root)
+    sessions = (session for root, pid in islice(others, _ROOTS_MAX) for session in _find_sessions(root, pid, _SESSIONS_MAX))
+    return next((each for each in sessions if each.name == name and each.workspace == str(workspace)), None)
+
+
 def list_live_roots(bases: Iterable[Path]) -> list[tuple[Path, int]]:
     """Return the private directories of this user's living executors in ``bases``, each with its process id."""
     return [root for base in dict.fromkeys(bases) for root in islice(_find_live_roots(base), _ROOTS_MAX)]
@@ -154,8 +162,8 @@ def _find_live_roots(base: Path) -> Iterator[tuple[Path, int]]:
                     os.close(fd)
 
 
-def _find_sessions(root: Path, pid: int) -> Iterator[LiveSession]:
-    for directory, content in _read_session_files(root):
+def _find_sessions(root: Path, pid: int, entries_max: int | None = None) -> Iterator[LiveSession]:
+    for directory, content in _read_session_files(root, entries_max):
         journal = Path(path) if isinstance(path := content.get("journal"), str) else None
         yield LiveSession(content["name"], content["workspace"], pid, *_find_newest_kernel(directory), root, journal)
 

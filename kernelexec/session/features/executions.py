@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,6 +20,7 @@ from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStream
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_account, check_variables, check_whole_number
+from kernelexec.session.features.attachments import Attachments
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024
@@ -44,9 +45,10 @@ class SubmittedCell:
 class Executions:
     """The submitted executions of one session: remembered, running and waiting."""
 
-    def __init__(self, context: SessionContext, requests: RequestIds) -> None:
+    def __init__(self, context: SessionContext, requests: RequestIds, attachments: Attachments) -> None:
         self._context = context
         self._requests = requests
+        self._attachments = attachments
         self._scope = context.scope
         self._queue = context.queue
 
@@ -60,8 +62,9 @@ class Executions:
         approver: Approver | None = None,
         on_input: OnInput | None = None,
         streams: CommandStreams = NO_STREAMS,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> SubmittedCell:
-        """Submit a cell, or join the execution of the same request."""
+        """Submit a cell, or join the execution of the same request. ``prepare`` runs after the checks of all arguments."""
         context = self._context
         context.scope.check_open()
         self._requests.check(request_id)
@@ -73,6 +76,9 @@ class Executions:
         options: dict[str, Any] = {"on_output": on_output, "request_id": request_id, "approver": approver}
         options |= {"on_input": on_input, "streams": streams}
         run = context.make_run(cell, budget, **options)
+        run.notes += self._attachments.take_notes()
+        if prepare is not None:
+            await prepare()
         if request_id is None:
             context.queue.add(run)
             return SubmittedCell(context, run, wait_seconds)

@@ -11,16 +11,20 @@ from kernelexec.results import ExecutionResult, Output, Progress
 
 
 async def iterate_outputs(
-    execute: Callable[..., Awaitable[ExecutionResult]], wait_for: Callable[..., Coroutine[Any, Any, Progress]]
+    execute: Callable[..., Awaitable[ExecutionResult]],
+    wait_for: Callable[..., Coroutine[Any, Any, Progress]],
+    on_begin: Callable[[ExecutionResult], object] = lambda _: None,
 ) -> AsyncGenerator[Output | ExecutionResult, None]:
     """Yield the outputs of a cell as they arrive, then its result; output that a slow caller has missed is in the result.
 
     Args:
         execute: submits the cell; takes ``wait`` and ``on_output``.
         wait_for: returns the outputs since a cursor.
+        on_begin: called when the cell is submitted, with its result so far.
     """
     changed = asyncio.Event()
     begun = await execute(wait=SHORTEST_TIMEOUT, on_output=lambda _: changed.set())
+    on_begin(begun)
     ending = asyncio.ensure_future(wait_for(begun.execution_id))
     ending.add_done_callback(lambda _: changed.set())
     cursor = 0

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar, cast
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.events import FilesTouched
 from kernelexec.provisioning import file_roots
-from kernelexec.results import FileBytes, FileList, FilesDeleted, FileText, FileWritten
+from kernelexec.results import FileBytes, FileList, FilesCopied, FilesDeleted, FileText, FileWritten
 from kernelexec.session.context import SessionContext
 from kernelexec.text import clean_text
-from kernelexec.workspace import FileOperations
+from kernelexec.workspace import FileOperations, FileTransfers
 from kernelexec.workspace.agent_files.access import Access
 
-_T = TypeVar("_T", FileList, FileText, FileBytes, FileWritten, FilesDeleted)
+_T = TypeVar("_T", FileList, FileText, FileBytes, FileWritten, FilesCopied, FilesDeleted)
+_R = TypeVar("_R")
 _PATH_CHARS = 200
 
 
@@ -40,7 +42,8 @@ class AsyncFiles:
         self._operations = FileOperations(access, context.config.files)
         self.tracker = self._operations.tracker
         self.bounds = self._operations.bounds
-        self._limiter = anyio.CapacityLimiter(1)
+        self._transfers = FileTransfers(access, context.config.files, self.tracker, proceed=anyio.from_thread.check_cancelled)
+        self._limiter, self._transfer_limiter = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
 
     async def list(
         self, path: str | os.PathLike[str] = ".", *, recursive: bool = False, pattern: str | None = None
@@ -58,7 +61,7 @@ class AsyncFiles:
             InvalidRequest, InvalidPath, InvalidWorkDir, Closed: the path or the pattern is invalid, or the path is missing.
             FileRefused: the path contains a link, or cannot be read.
         """
-        return await self._call(partial(self._operations.list, path, recursive=recursive, pattern=pattern))
+        return await self._run(partial(self._operations.list, path, recursive=recursive, pattern=pattern), self._limiter)
 
     async def read(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileText:
         """Return a part of a file as text: whole characters, from the byte ``offset`` on, ``limit`` bytes at most.
@@ -95,6 +98,50 @@ class AsyncFiles:
         """
         return await self._perform("write", path, partial(self._operations.edit, path, old, new, every=every))
 
+    async def exists(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether there is an entry of that path; a link counts as one, whatever it leads to.
+
+        Raises:
+            InvalidPath, InvalidWorkDir, Closed: the path is malformed, or outside of the permitted directories.
+        """
+        return await self._run(partial(self._transfers.exists, path), self._limiter)
+
+    async def upload(
+        self, source: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str] | None = None
+    ) -> FilesCopied:
+        """Copy a file or a directory of this machine into the workspace, in pieces, without a cell.
+
+        Existing files are replaced, each as a whole; missing directories are created, and a directory is merged into one that
+        exists. Links in a directory are not followed: the result lists them as refused. A cancelled copy stops.
+
+        Args:
+            source: the path of this machine; or a binary file that is open, of which the rest is copied.
+            path: the path of the copy, as for ``write``; by default the source's name in the workspace. The copy of a file
+                goes into a path that is a directory, and each copy into a path that ends in a slash.
+
+        Raises:
+            InvalidRequest: the source cannot be read, or exceeds ``Config(files={"transfer_bytes": ..., "entries": ...})``.
+            InvalidPath, InvalidWorkDir, FileRefused, Closed: as ``write``.
+        """
+        name = path if path is not None else source if isinstance(source, str | os.PathLike) else "upload"
+        return await self._perform("write", name, partial(self._transfers.upload, source, path), self._transfer_limiter)
+
+    async def download(
+        self, path: str | os.PathLike[str], target: str | os.PathLike[str] | BinaryIO | None = None
+    ) -> FilesCopied:
+        """Copy a file or a directory out of the workspace, in pieces, without a cell: the counterpart of ``upload``.
+
+        Args:
+            path: the path, as for ``read``. In a directory, what ``read`` would refuse is not copied; the result lists it.
+            target: the path of the copy on this machine, by default the same name in the current directory; or a binary file
+                that is open for writing.
+
+        Raises:
+            InvalidRequest: the target cannot be written, or the copy exceeds ``Config(files={"transfer_bytes": ...})``.
+            InvalidPath, InvalidWorkDir, FileRefused, Closed: as ``read``.
+        """
+        return await self._perform("read", path, partial(self._transfers.download, path, target), self._transfer_limiter)
+
     async def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
         """Delete a file, a link, an empty directory, or with ``recursive`` a directory with all its entries.
 
@@ -119,28 +166,37 @@ class AsyncFiles:
         """
         return await self._perform("delete", include, partial(self._operations.delete_many, include, exclude))
 
-    async def _perform(self, operation: Literal["read", "write", "delete"], target: object, call: Callable[[], _T]) -> _T:
+    async def _perform(
+        self,
+        operation: Literal["read", "write", "delete"],
+        target: object,
+        call: Callable[[], _T],
+        limiter: anyio.CapacityLimiter | None = None,
+    ) -> _T:
         """Perform an operation, and report paths and refusals to the hooks."""
         context = self._context
         mask = context.masking.mask_text
         try:
-            result = await self._call(call)
+            result = await self._run(call, limiter or self._limiter)
         except (InvalidRequest, Refused) as exc:
             refusal = f"{clean_text(mask(str(target))[:_PATH_CHARS])}: {exc}"
             context.dispatch(FilesTouched(context.name, operation, (), (refusal,)))
             raise
         if isinstance(result, FilesDeleted):
             paths, refused = result.deleted, tuple(refusal.reason for refusal in result.refused)
+        elif isinstance(result, FilesCopied):
+            paths = result.files if operation == "write" else (os.fsdecode(os.fspath(cast("str", target))),)
+            refused = tuple(f"{refusal.path}: {refusal.reason}" for refusal in result.refused)
         else:
             paths, refused = (result.path,), ()
         context.dispatch(FilesTouched(context.name, operation, tuple(map(mask, paths)), tuple(map(mask, refused))))
         return result
 
-    async def _call(self, call: Callable[[], _T]) -> _T:
-        """Return the result of a call in a thread, one call at a time; mask the errors that it raises."""
+    async def _run(self, call: Callable[[], _R], limiter: anyio.CapacityLimiter) -> _R:
+        """Return the result of a call in a thread, one call of a limiter at a time; mask the errors that it raises."""
         self._context.scope.check_open()
         try:
-            return await anyio.to_thread.run_sync(call, limiter=self._limiter)
+            return await anyio.to_thread.run_sync(call, limiter=limiter)
         except (InvalidRequest, Refused) as exc:
             exc.args = tuple(self._context.masking.mask_text(str(arg)) for arg in exc.args)
             raise

@@ -5,11 +5,13 @@ from __future__ import annotations
 import keyword
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernelexec.cells import Cell, CodeCell
 from kernelexec.errors import InvalidRequest, Refused, did_you_mean
 from kernelexec.launcher import protocol
 from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
@@ -89,6 +91,24 @@ class VariableValues:
             raise Refused(f"{name!r} cannot be read: {exc}.") from exc
         finally:
             await run_in_thread(remove_within, context.workspace_path, relative.parent)
+
+    def prepare_inputs(
+        self, inputs: Mapping[str, Any] | None, cell: Cell, request_id: str | None
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Return a function that sets the inputs of a cell; None without inputs.
+
+        Raises:
+            InvalidRequest: the inputs are no mapping of names, or the cell cannot have any.
+        """
+        if inputs is None:
+            return None
+        if not isinstance(inputs, Mapping):
+            raise InvalidRequest(f"inputs must be a mapping of names to values, not {type(inputs).__name__}.")
+        if not isinstance(cell, CodeCell) or cell.kernel != "python":
+            raise InvalidRequest("inputs are variables of Python cells: a command has env=, other languages have none.")
+        if request_id is not None:
+            raise InvalidRequest("inputs are not repeated with a request_id: set them with session.put before the request.")
+        return partial(self.put, dict(inputs)) if inputs else None
 
     def _write(self, relative: Path, variables: dict[str, Any]) -> None:
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import anyio
 import pytest
@@ -170,3 +172,59 @@ def test_calls_at_once_are_done_one_after_the_other(tmp_path: Path) -> None:
             assert sorted((await session.files.read("all")).text.split(), key=int) == [str(number) for number in range(50)]
 
     anyio.run(test)
+
+
+def test_directories_are_uploaded_for_cells_and_downloaded_from_them(session: Session, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "in.bin").write_bytes(bytes(range(256)) * 9000)
+    assert session.files.upload(source, "data").files == ("data/deep/in.bin",)
+    code = "content = open('data/deep/in.bin', 'rb').read()\nopen('data/out.bin', 'wb').write(content[::-1])"
+    assert session.execute(f"{code}\nopen('data/deep/in.bin', 'ab').write(b'x')").value == 1, "it is the kernel's own"
+    assert session.files.exists("data/out.bin")
+    assert not session.files.exists("data/deep/out.bin")
+    session.files.download("data", target)
+    assert (target / "out.bin").read_bytes() == (source / "deep" / "in.bin").read_bytes()[::-1]
+    assert session.files.delete("data", recursive=True).deleted == ("data",)
+
+
+def test_hooks_get_the_paths_of_copies(tmp_path: Path) -> None:
+    events: list[Event] = []
+    (tmp_path / "f").write_bytes(b"x")
+    with Executor("local", workspace="temporary", hooks=[events.append]) as executor, executor.session("a") as session:
+        session.files.upload(tmp_path / "f", "in/f")
+        session.files.download("in", tmp_path / "out")
+        with pytest.raises(InvalidPath):
+            session.files.download("missing")
+    touched = [event for event in events if isinstance(event, FilesTouched)]
+    assert [(event.operation, event.paths, len(event.refused)) for event in touched] == [
+        ("write", ("in/f",), 0),
+        ("read", ("in",), 0),
+        ("read", (), 1),
+    ]
+
+
+def test_a_cancelled_upload_stops_and_leaves_nothing() -> None:
+    async def use() -> None:
+        async with AsyncExecutor("local", workspace="temporary") as executor, await executor.session("a") as session:
+            endless = EndlessFile()
+            with anyio.move_on_after(0.3):
+                await session.files.upload(cast("BinaryIO", endless), "big")
+            count = endless.count
+            assert count
+            await anyio.sleep(0.1)
+            assert endless.count == count
+            assert not await session.files.exists("big")
+            assert list(session.workspace.glob(".*.tmp")) == []
+
+    anyio.run(use)
+
+
+class EndlessFile(io.RawIOBase):
+    """A binary file without an end."""
+
+    count = 0
+
+    def read(self, _size: int = -1) -> bytes:
+        self.count += 1
+        return b"x"

@@ -139,3 +139,26 @@ def test_a_table_without_pyarrow_is_refused_with_the_way_out(session: Session) -
     if session.execute("import pandas as pd\nx = pd.DataFrame({'a': [1]})").ok:
         with pytest.raises(Refused, match=r"pyarrow is not installed, and is needed to (?:send x|read it)"):
             session.get("x")
+
+
+def test_inputs_are_set_before_their_cell(session: Session) -> None:
+    result = session.execute("x, y = y, x\nx", inputs={"x": 1, "y": (2, None)})
+    assert result.value == (2, None)
+    assert session.get("y") == 1
+    assert session.execute("x", inputs={}).value == (2, None)
+
+
+def test_inputs_of_other_cells_are_refused_before_anything_runs(session: Session) -> None:
+    session.put("x", 0)
+    for arguments, reason in (
+        ({"code": "ls", "language": "bash"}, "variables of Python cells"),
+        ({"code": "!ls"}, "variables of Python cells"),
+        ({"code": "x", "request_id": "a"}, "not repeated with a request_id"),
+        ({"code": "x", "inputs": [("x", 1)]}, "must be a mapping"),
+        ({"code": "x", "inputs": {"a b": 1}}, "'a b' is no name"),
+        ({"code": "x", "inputs": {"x": object()}}, "has no form here"),
+        ({"code": "x", "timeout": -1}, "timeout=-1"),
+    ):
+        with pytest.raises(InvalidRequest, match=reason):
+            session.execute(**{"inputs": {"x": 1}, **arguments})  # type: ignore[arg-type]  # wrong ones
+    assert session.get("x") == 0

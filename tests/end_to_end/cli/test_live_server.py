@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec import Executor
-from kernelexec.cli import servers
+from kernelexec.control import control_client
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, list_live_roots
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from tests.conftest import Command
@@ -62,8 +61,7 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Serve
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("42\n")
-        assert "ZeroDivisionError" in done.stdout
-        assert "error, exit code 1, state kept" in done.stderr
+        assert "ZeroDivisionError" in done.stderr
         assert agent.text("execute_code", code="y").strip() == "2"
         output = kernelexec(tmp_path, "logs", "-n", "1").stdout
         assert " y" in output.splitlines()[-1]
@@ -111,18 +109,13 @@ def test_what_makes_no_sense_is_reported(server: Server, tmp_path: Path) -> None
     assert "You have no open session" in kernelexec(tmp_path, "stop").stderr
     assert "No server of yours is process 1:" in kernelexec(tmp_path, "stop", "--process", "1").stderr
     assert "must not be combined with a session" in kernelexec(tmp_path, "stop", "a", "--process", "1").stderr
-    with Executor("local", workspace=tmp_path / "work") as executor:
-        executor.session("mine").execute("1")
-        done = kernelexec(tmp_path, "stop", "mine")
-        assert (done.returncode, "is not an MCP server, or does not answer" in done.stderr) == (125, True)
-        assert ("mine", "") in [(row["name"], row["state"]) for row in shown(tmp_path)]
     del server
 
 
 def test_a_server_that_does_not_answer_delays_no_command(
     server: Server, tmp_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "_ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(control_client, "ANSWER_SECONDS", 2.0)
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="x = 41")
         server.process.send_signal(signal.SIGSTOP)

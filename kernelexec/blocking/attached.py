@@ -1,0 +1,87 @@
+"""The blocking facade of a session that another process has open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from kernelexec.blocking import interpreter_end
+from kernelexec.blocking.methods import documented_as, make_blocking
+from kernelexec.blocking.portal import Portal
+from kernelexec.control.attached_session import AsyncAttachedSession
+from kernelexec.control.selection import find_session
+from kernelexec.errors import Closed
+from kernelexec.results import ExecutionResult, Output
+
+
+def attach(name: str | None = None, *, process: int | None = None) -> AttachedSession:
+    """Attach to an open session of this user on this machine, whichever process has it; its cells run in turn with the owner's.
+
+    Use it as ``with kernelexec.attach("a") as session``, or call ``detach``; the end of this program detaches too.
+
+    Args:
+        name: the session, as NAME or NAME@PROCESS; by default the only one that is open.
+        process: the id of the owner's process, if several have a session of that name.
+
+    Raises:
+        UnknownSession, InvalidRequest: no session or several of that name are open; the message lists them.
+        OwnerEnded: the owner has ended, or does not answer.
+    """
+    session = AttachedSession(AsyncAttachedSession(find_session(name, process=process)))
+    session.attach()
+    return session
+
+
+@documented_as(AsyncAttachedSession)
+class AttachedSession:
+    """``AsyncAttachedSession`` for blocking callers, from ``attach``; ``on_output`` is called in a thread of its own."""
+
+    def __init__(self, session: AsyncAttachedSession) -> None:
+        self._target = session
+        self._portal = Portal(session, "attached session")
+        self.name = session.name
+        self.workspace: Path = session.workspace
+        self.process = session.process
+        """The id of the owner's process."""
+        self.journal: Path | None = session.journal
+
+    execute = make_blocking(AsyncAttachedSession.execute)
+    execute_command = make_blocking(AsyncAttachedSession.execute_command)
+    interrupt = make_blocking(AsyncAttachedSession.interrupt)
+    variables = make_blocking(AsyncAttachedSession.variables)
+    end_session = make_blocking(AsyncAttachedSession.end_session)
+
+    def attach(self) -> None:
+        """Connect to the owner; ``attach`` of this module does."""
+        self._portal.open()
+        interpreter_end.call_at_end(id(self), self.detach)
+
+    def detach(self) -> None:
+        """See ``AsyncAttachedSession.detach``."""
+        interpreter_end.cancel(id(self))
+        if not self._portal.in_forked_child:
+            self._portal.close(failed=False)
+
+    def stream(
+        self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None
+    ) -> Iterator[Output | ExecutionResult]:
+        """See ``AsyncAttachedSession.stream``."""
+        outputs = self._target.stream(code, language=language, stdin=stdin, timeout=timeout)
+        try:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield self._portal.call(outputs.__anext__)
+        finally:
+            with suppress(Closed):
+                self._portal.call(outputs.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    def __repr__(self) -> str:
+        return f"<AttachedSession {self._target.summary}>"

@@ -1,0 +1,114 @@
+"""The blocking facade of an executor. The modules of sessions are imported with the first session."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from types import TracebackType
+from typing import Self, Unpack
+
+from kernelexec import blocking as facades  # in annotations, which are resolvable and import nothing until then
+from kernelexec.blocking import interpreter_end
+from kernelexec.blocking.methods import documented_as
+from kernelexec.blocking.portal import Portal
+from kernelexec.config import Config
+from kernelexec.errors import Closed, InvalidRequest
+from kernelexec.executor import AsyncExecutor, ExecutorKeywords
+
+
+@documented_as(AsyncExecutor)
+class Executor:
+    """``AsyncExecutor``, with its arguments and errors, for blocking callers. Leaving its ``with`` block ends everything."""
+
+    def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorKeywords]) -> None:
+        self._executor = AsyncExecutor(isolation, **options)
+        self._changing = threading.Lock()
+        self._portal: Portal | None = None
+
+    @property
+    def config(self) -> Config:
+        """All settings."""
+        return self._executor.config
+
+    def __enter__(self) -> Self:
+        if self._portal is not None:
+            self._portal.check_thread()
+        with self._changing:
+            if self._portal is not None:
+                raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
+            self._portal = Portal(self._executor)
+            try:
+                self._portal.open()
+            except BaseException:
+                self._portal = None
+                raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        portal = self._portal
+        if portal is None or portal.in_forked_child:
+            return
+        portal.check_thread()
+        with self._changing:
+            if self._portal is portal:
+                try:
+                    portal.close(failed=exc is not None)
+                finally:
+                    self._portal = None
+
+    def open(self) -> Self:
+        """Open the executor without a block, as a notebook does; ``close``, or the end of the process, ends it.
+
+        Errors are those of ``with``.
+        """
+        self.__enter__()
+        interpreter_end.call_at_end(id(self), self.close)
+        return self
+
+    def close(self) -> None:
+        """End all sessions and the executor; a closed one can be opened again."""
+        interpreter_end.cancel(id(self))
+        self.__exit__(None, None, None)
+
+    def session(
+        self,
+        name: str = "default",
+        *,
+        work_dir: str | os.PathLike[str] | None = None,
+        notebook: str | os.PathLike[str] | None = None,
+        repeat_unsafe: bool = False,
+    ) -> facades.Session:
+        """See ``AsyncExecutor.session``."""
+        portal = self._open_portal()
+        call = partial(self._executor.session, name, work_dir=work_dir, notebook=notebook, repeat_unsafe=repeat_unsafe)
+        return facades.Session(portal, portal.call(call))
+
+    def __repr__(self) -> str:
+        return f"<Executor {self._executor.summary}>"
+
+    def sessions(self) -> tuple[str, ...]:
+        """See ``AsyncExecutor.sessions``."""
+        return self._executor.sessions()
+
+    def open_session(self, name: str) -> facades.Session | None:
+        """See ``AsyncExecutor.open_session``."""
+        portal, session = self._open_portal(), self._executor.open_session(name)
+        return None if session is None else facades.Session(portal, session)
+
+    def mask(self, text: str) -> str:
+        """See ``AsyncExecutor.mask``."""
+        return self._executor.mask(text)
+
+    def adopt_sessions(self) -> tuple[str, ...]:
+        """See ``AsyncExecutor.adopt_sessions``."""
+        return self._open_portal().call(self._executor.adopt_sessions)
+
+    def close_session(self, name: str) -> None:
+        """See ``AsyncExecutor.close_session``."""
+        self._open_portal().call(partial(self._executor.close_session, name))
+
+    def _open_portal(self) -> Portal:
+        if self._portal is None:
+            raise Closed("The executor is not open: use it as `with Executor(...) as executor:`.")
+        return self._portal

@@ -1,0 +1,47 @@
+"""Blocking methods that are made from asynchronous ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import partial, update_wrapper
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from kernelexec.blocking.portal import Portal
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_C = TypeVar("_C")
+
+
+class Facade(Protocol):
+    """An object whose blocking methods call those of its target through a portal."""
+
+    _portal: Portal
+    _target: Any
+
+
+def make_blocking(
+    method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]],
+) -> Callable[Concatenate[Any, _P], _R]:
+    """Return a blocking method, with the signature and docstring of an asynchronous one, that calls it through the portal."""
+
+    def call(facade: Facade, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return facade._portal.call(partial(method, facade._target, *args, **kwargs))  # noqa: SLF001 - a method of the facade
+
+    update_wrapper(call, method)
+    vars(call)["__signature__"] = inspect.signature(method)
+    del vars(call)["__wrapped__"]  # with it, tools would show a coroutine function
+    return call
+
+
+def documented_as(asynchronous: type) -> Callable[[type[_C]], type[_C]]:
+    """Return a decorator that replaces references to the asynchronous class by its docstrings, where ``help`` shows them."""
+
+    def copy(facade: type[_C]) -> type[_C]:
+        for name, member in vars(facade).items():
+            if str(getattr(member, "__doc__", "")).startswith(f"See ``{asynchronous.__name__}.{name}``"):
+                member.__doc__ = getattr(asynchronous, name).__doc__
+        return facade
+
+    return copy

@@ -1,0 +1,219 @@
+"""The socket of an open executor, by which other processes of its user see its sessions and run cells in them.
+
+A unix socket in the executor's private directory takes one request per connection: one line of JSON, answered by lines of
+JSON. A confined kernel of the same user can reach the socket but cannot read files there, so a file next to it holds the key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+from anyio.abc import ByteStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from kernelexec.config import SHORTEST_TIMEOUT
+from kernelexec.control.protocol import ANSWER_SECONDS, REQUEST_BYTES, describe_error
+from kernelexec.errors import InvalidRequest, KernelexecError, UnknownSession
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY
+from kernelexec.results import ExecutionResult, Progress
+from kernelexec.session import AsyncSession
+from kernelexec.session.features.attachments import calling_client
+from kernelexec.session.features.output_stream import iterate_outputs
+from kernelexec.text import clean
+from kernelexec.untrusted_text import escape_line
+from kernelexec.workspace.safe_files import replace_file
+
+_NEWEST, _END_CURSOR, _CLIENT_CHARS = 20, 2**62, 200
+#: Errors of a stream whose peer disconnects, is silent or sends too much.
+_LEFT = (
+    *(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream),
+    *(anyio.IncompleteRead, anyio.DelimiterNotFound, TimeoutError),
+)
+_Answers = AsyncGenerator[Mapping[str, Any], None]
+
+
+class Sessions(Protocol):
+    """The sessions of an executor."""
+
+    @property
+    def directory(self) -> Path:
+        """The executor's private directory."""
+
+    def sessions(self) -> tuple[str, ...]:
+        """Return the names of the open ones."""
+
+    def open_session(self, name: str) -> AsyncSession | None:
+        """Return an open one."""
+
+    def close_session(self, name: str) -> Coroutine[Any, Any, None]:
+        """Close one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCommands:
+    """Commands of the operator for a server: ``restart`` stops it without ending its kernels; None if they cannot be kept."""
+
+    stop: Callable[[], None]
+    restart: Callable[[], None] | None = None
+    clients: Mapping[str, str] = field(default_factory=dict)
+    """The client of each session, as the operator sees it."""
+
+
+class ControlSocket:
+    """The socket of one executor; ``commands`` are those of a server, None in other programs."""
+
+    def __init__(self, sessions: Sessions, commands: ServerCommands | None = None) -> None:
+        self._sessions = sessions
+        self._commands = commands
+        self._key = secrets.token_hex(32)
+
+    async def serve(self) -> None:
+        """Answer requests until cancelled; the executor runs without the socket if it cannot be created."""
+        directory = self._sessions.directory
+        with suppress(OSError):
+            replace_file(directory / CONTROL_KEY, self._key.encode(), mode=0o600)
+            async with await anyio.create_unix_listener(directory / CONTROL, mode=0o600) as listener:
+                await listener.serve(self._handle_connection)
+
+    async def _handle_connection(self, stream: ByteStream) -> None:
+        with suppress(*_LEFT):
+            async with stream:
+                await self._handle_request(stream)
+
+    async def _handle_request(self, stream: ByteStream) -> None:
+        received = BufferedByteReceiveStream(stream)
+        with anyio.fail_after(ANSWER_SECONDS):
+            line = await received.receive_until(b"\n", REQUEST_BYTES)
+        try:
+            request = json.loads(line)
+            if not hmac.compare_digest(str(request.pop("key")).encode(), self._key.encode()):
+                return
+            client = escape_line(str(request.pop("client", "another process"))[:_CLIENT_CHARS])
+            calling_client.set(client)  # this task has a context of its own
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_wait_for_end, received, tasks.cancel_scope)
+                async with aclosing(self._answer(client, **request)) as answers:
+                    async for answer in answers:
+                        await _send(stream, answer)
+                tasks.cancel_scope.cancel()
+        except* KernelexecError as group:
+            await _send(stream, describe_error(_first(group)))
+        except* (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            await _send(stream, {"error": "Invalid request: this process may have another version of kernelexec."})
+
+    def _answer(self, client: str, /, do: str, session: str = "", **arguments: Any) -> _Answers:  # noqa: ANN401 - JSON
+        """Return the answers to a request, as they arrive."""
+        match do:
+            case "look":
+                return self._look()
+            case "stop" | "restart":
+                return self._stop(keeps_kernels=do == "restart")
+            case "attach":
+                return _attach(self._find(session), client)
+            case "execute" | "execute_command":
+                opened = self._find(session)
+                return _run_cell(opened, partial(getattr(opened, do), **arguments))
+            case "interrupt" | "variables" | "close":
+                return self._call(do, session, arguments)
+        raise InvalidRequest(f"{do!r:.100} is not a request that this process knows.")
+
+    async def _look(self) -> _Answers:
+        sessions = [self._sessions.open_session(name) for name in self._sessions.sessions()]
+        rows = [await _describe_session(opened) for opened in sessions if opened is not None]
+        clients = {} if self._commands is None else self._commands.clients
+        for row in rows:
+            row["client"] = clients.get(row["name"]) or row["client"]
+        yield {"sessions": rows, "serves": self._commands is not None}
+
+    async def _stop(self, *, keeps_kernels: bool) -> _Answers:
+        if self._commands is None:
+            raise InvalidRequest(
+                "this process is no server of kernelexec, but a program with sessions: end it as you began it."
+            )
+        call = self._commands.restart if keeps_kernels else self._commands.stop
+        if call is None:
+            raise InvalidRequest("the kernels of this server end with it, since no next server could adopt them.")
+        yield {"stopping": True}
+        call()
+
+    async def _call(self, do: str, name: str, arguments: Mapping[str, Any]) -> _Answers:
+        session = self._find(name)
+        if do == "close":
+            await self._sessions.close_session(name)
+            yield {"closed": name}
+        elif do == "interrupt":
+            result = await session.interrupt(**arguments)
+            yield {"interrupted": None if result is None else result.execution_id}
+        else:
+            yield {"variables": (await session.variables(**arguments)).to_dict()}
+
+    def _find(self, name: str) -> AsyncSession:
+        session = self._sessions.open_session(name) if isinstance(name, str) else None
+        if session is None:
+            raise UnknownSession(f"No session {name!r:.100} is open in this process.")
+        return session
+
+
+async def _attach(session: AsyncSession, client: str) -> _Answers:
+    """Answer that the client is attached, which it is until it disconnects; the owner's next result says so."""
+    with session.attachments.hold(client):
+        yield {"attached": await _describe_session(session)}
+        await session.scope.stopped.wait()
+
+
+async def _run_cell(session: AsyncSession, execute: Callable[..., Any]) -> _Answers:
+    """Run a cell; yield its outputs as they arrive, then its result. If the client disconnects, the cell is interrupted."""
+    begun: list[ExecutionResult] = []
+    has_ended = False
+    try:
+        async with aclosing(iterate_outputs(execute, session.wait_for, on_begin=begun.append)) as outputs:
+            async for output in outputs:
+                has_ended = isinstance(output, ExecutionResult)
+                if isinstance(output, ExecutionResult):
+                    yield {"result": output.to_dict()}
+                else:
+                    yield {"progress": Progress("", "running", (output,), 0).to_dict()}
+    finally:
+        if begun and not has_ended:
+            with anyio.move_on_after(ANSWER_SECONDS, shield=True):
+                await session.interrupt(begun[0].execution_id)
+
+
+async def _describe_session(session: AsyncSession) -> dict[str, Any]:
+    """Describe a session, with the cells that run or wait, newest last."""
+    newest = session.executions()[-_NEWEST:]
+    progresses = [await session.wait_for(execution_id, cursor=_END_CURSOR, wait=SHORTEST_TIMEOUT) for execution_id in newest]
+    return {
+        "name": session.name,
+        "workspace": str(session.workspace),
+        "isolation": session.isolation,
+        "kernel_epoch": session.kernel_epoch,
+        "busy": session.busy,
+        "running": [progress.execution_id for progress in progresses if progress.result is None],
+        "client": ", ".join(session.attachments.clients),
+    }
+
+
+async def _wait_for_end(received: BufferedByteReceiveStream, scope: anyio.CancelScope) -> None:
+    """Cancel the request's scope when its client disconnects."""
+    with suppress(*_LEFT):
+        await received.receive()
+    scope.cancel()
+
+
+def _first(group: BaseExceptionGroup[KernelexecError]) -> KernelexecError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def _send(stream: ByteStream, answer: Mapping[str, Any]) -> None:
+    await stream.send(json.dumps(clean(dict(answer))).encode() + b"\n")

@@ -1,0 +1,41 @@
+"""A session of another process by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from kernelexec.errors import InvalidRequest, UnknownSession, did_you_mean
+from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_sessions
+from kernelexec.provisioning.runtime.locations import runtime_bases
+
+_LISTED = 10
+
+
+def find_session(name: str | None, *, process: int | None = None) -> LiveSession:
+    """Return the open session of this user with a NAME or NAME@PROCESS; without a name the only one.
+
+    Raises:
+        UnknownSession: there is none; the message lists the open ones.
+        InvalidRequest: there are several.
+    """
+    return select_session(name, list_live_sessions(runtime_bases()), process=process)
+
+
+def select_session(name: str | None, sessions: Sequence[LiveSession], *, process: int | None = None) -> LiveSession:
+    """Return the session of a NAME or NAME@PROCESS among others; raise as ``find_session``."""
+    if not sessions:
+        raise UnknownSession("You have no open session on this machine: sessions end with the process that opened them.")
+    wanted, _, pid = (name or "").partition("@")
+    pid = pid or ("" if process is None else str(process))
+    matches = [session for session in sessions if (name is None or session.name == wanted) and pid in ("", str(session.pid))]
+    listed = ", ".join(f"{session.name}@{session.pid}" for session in islice(matches or sessions, _LISTED))
+    if not matches:
+        known = [*(session.name for session in sessions), *(f"{session.name}@{session.pid}" for session in sessions)]
+        message = f"No open session {name!r}{did_you_mean(str(name), known)}: must be one of {listed}."
+        raise UnknownSession(message)
+    if len(matches) > 1:
+        which = "sessions are open" if name is None else f"sessions are named {name!r}"
+        message = f"{len(matches)} {which}: choose one as NAME@PROCESS, of {listed}."
+        raise InvalidRequest(message)
+    return matches[0]

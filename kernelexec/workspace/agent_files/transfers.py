@@ -1,0 +1,271 @@
+"""Copies of whole files and directories between this machine and the files of kernels, in pieces, of any size up to a bound."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from kernelexec.config import FileBounds
+from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
+from kernelexec.results import FilesCopied, NotCopied
+from kernelexec.results.readable.one_line import format_bytes
+from kernelexec.workspace.agent_files.access import Access, check_plain
+from kernelexec.workspace.agent_files.paths import WorkspacePath, short
+from kernelexec.workspace.agent_files.tracking import ReadTracker
+from kernelexec.workspace.agent_files.walk import kind_of, walk
+from kernelexec.workspace.safe_files import closing_fd, open_regular, replace_file
+
+_PIECE_BYTES = 2**20
+_FOLLOWED = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_LINK, _OTHER = "it is a symbolic link, and none is followed", "it is not a regular file"
+
+
+class FileTransfers:
+    """Copies between the caller's files and those beneath the roots of one session. For a thread.
+
+    No link is followed beneath the roots, and in the caller's directories none. A file that can be executed stays so.
+
+    Args:
+        access: opens the files of the session.
+        bounds: the bounds of one call.
+        tracker: notes the files that the caller has read or created.
+        proceed: called before each piece; an exception that it raises ends the copy, and the unfinished file is removed.
+
+    Raises, in each operation:
+        InvalidPath, InvalidWorkDir: a path is malformed, missing, or outside of all roots; or a root is missing.
+        InvalidRequest: too many entries or bytes, or the caller's file cannot be read or written; what is copied stays.
+        FileRefused: the session's file must not or cannot be opened or changed.
+    """
+
+    def __init__(self, access: Access, bounds: FileBounds, tracker: ReadTracker, *, proceed: Callable[[], None]) -> None:
+        self._access = access
+        self._bounds = bounds
+        self._tracker = tracker
+        self._proceed = proceed
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether there is an entry of that path; a link counts as one, whatever it leads to."""
+        spot = self._access.spot(path)
+        try:
+            return self._access.look(spot) is not None
+        except InvalidPath as exc:
+            if isinstance(exc.__cause__, FileNotFoundError | NotADirectoryError):
+                return False
+            raise
+
+    def upload(self, source: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str] | None = None) -> FilesCopied:
+        """Copy a file or a directory of the caller, or the rest of an open binary file, to a path of the session."""
+        if not isinstance(source, str | os.PathLike):
+            _check_binary(source, "read")
+            if path is None:
+                raise InvalidRequest("upload needs a path for the content of an open file.")
+            spot = self._access.spot(path)
+            size = self._replace(spot, self._read_stream(source), mode=None)
+            return FilesCopied(spot.shown, (spot.shown,), size)
+        local = Path(source).expanduser()
+        with _readable(local):
+            name = local.name or local.resolve().name
+            if stat.S_ISDIR(local.stat().st_mode):
+                return self._upload_directory(local, self._access.spot(_join(path, name)))
+            with closing_fd(os.open(local, _FOLLOWED)) as fd:
+                seen = os.fstat(fd)
+                if not stat.S_ISREG(seen.st_mode):
+                    raise InvalidRequest(f"{short(str(local))} is not a regular file: pass it as an open binary file.")
+                self._check_size(str(local), seen.st_size)
+                spot = self._access.spot(_join(path, name, into=path is not None and self._is_directory(path)))
+                size = self._replace(spot, self._read(fd, seen.st_size), mode=_mode(seen))
+        return FilesCopied(spot.shown, (spot.shown,), size)
+
+    def download(self, path: str | os.PathLike[str], target: str | os.PathLike[str] | BinaryIO | None = None) -> FilesCopied:
+        """Copy a file or directory of the session to a path of the caller, or a file into an open binary file."""
+        spot = self._access.spot(path)
+        seen = self._access.look(spot)
+        is_directory = seen is not None and kind_of(seen) == "directory"
+        if target is not None and not isinstance(target, str | os.PathLike):
+            _check_binary(target, "write")
+            return self._download_into(spot, target)
+        local = Path(_join(target, spot.name)).expanduser().absolute()
+        if is_directory:
+            return self._download_directory(spot, local)
+        with _writable(local):
+            if local.is_dir():
+                local /= spot.name
+            size = self._save(spot, local, self._bounds.transfer_bytes)
+        return FilesCopied(str(local), (str(local),), size)
+
+    def _upload_directory(self, local: Path, spot: WorkspacePath) -> FilesCopied:
+        entries, refused = self._list_local(local)
+        self._check_size(str(local), sum(seen.st_size for _, seen in entries if stat.S_ISREG(seen.st_mode)))
+        files, size = [], 0
+        with self._access.changing(spot / "_", make=True):
+            pass  # the directory exists now
+        for relative, seen in entries:
+            entry = self._access.spot_at(spot.path.joinpath(*relative.parts))
+            if stat.S_ISDIR(seen.st_mode):
+                with self._access.changing(entry / "_", make=True):
+                    continue
+            try:
+                fd = open_regular(local / relative)
+            except OSError as exc:
+                refused.append(NotCopied(str(local / relative), f"it cannot be read: {exc.strerror or exc}"))
+                continue
+            with closing_fd(fd):
+                size += self._replace(entry, self._read(fd, seen.st_size), mode=_mode(seen))
+            files.append(entry.shown)
+        return FilesCopied(spot.shown, tuple(files), size, tuple(refused))
+
+    def _list_local(self, top: Path) -> tuple[list[tuple[Path, os.stat_result]], list[NotCopied]]:
+        """List the directories and regular files in a directory of the caller, and the reasons against other entries."""
+        entries: list[tuple[Path, os.stat_result]] = []
+        refused: list[NotCopied] = []
+        pending = [Path()]
+        while pending:
+            parent = pending.pop()
+            with _readable(top / parent), os.scandir(top / parent) as listing:
+                children = sorted(listing, key=lambda child: child.name)
+            for child in children:
+                relative, seen = parent / child.name, child.stat(follow_symlinks=False)
+                kind = kind_of(seen)
+                if kind in ("link", "other"):
+                    refused.append(NotCopied(child.path, _LINK if kind == "link" else _OTHER))
+                    continue
+                entries.append((relative, seen))
+                if kind == "directory":
+                    pending.append(relative)
+            self._check_count(str(top), len(entries) + len(refused))
+        return entries, refused
+
+    def _download_directory(self, spot: WorkspacePath, local: Path) -> FilesCopied:
+        with self._access.directory(spot) as fd:
+            walked = walk(fd, self._bounds.entries, enters=lambda _: True)
+        if not walked.complete:
+            self._check_count(spot.shown, self._bounds.entries + 1)
+        self._check_size(spot.shown, sum(entry.seen.st_size for entry in walked.entries if entry.kind == "file"))
+        refused = [
+            NotCopied((spot / "/".join(parts)).shown, f"it cannot be listed: {exc.strerror}")
+            for parts, exc in walked.unreadable
+        ]
+        files, size = [], 0
+        with _writable(local):
+            local.mkdir(parents=True, exist_ok=True)
+        for entry in walked.entries:
+            path = local.joinpath(*entry.parts)
+            if entry.kind == "directory":
+                with _writable(path):
+                    path.mkdir(exist_ok=True)
+                continue
+            try:
+                source = self._access.spot_at(spot.path.joinpath(*entry.parts))
+                size += self._save(source, path, self._bounds.transfer_bytes - size)
+            except (FileRefused, InvalidPath) as exc:
+                refused.append(NotCopied((spot / "/".join(entry.parts)).shown, str(exc)))
+            else:
+                files.append(str(path))
+        return FilesCopied(str(local), tuple(files), size, tuple(refused))
+
+    def _download_into(self, spot: WorkspacePath, target: BinaryIO) -> FilesCopied:
+        size = 0
+        with self._access.file(spot) as (fd, seen):
+            self._check_size(spot.shown, seen.st_size)
+            for piece in self._read(fd, seen.st_size):
+                target.write(piece)
+                size += len(piece)
+        self._tracker.note([spot])
+        return FilesCopied(str(getattr(target, "name", "")), (), size)
+
+    def _save(self, spot: WorkspacePath, local: Path, limit: int) -> int:
+        """Copy a file of the session to a path of the caller; return its size."""
+        with self._access.file(spot) as (fd, seen):
+            self._check_size(spot.shown, seen.st_size, limit)
+            with _writable(local):
+                local.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(local, self._read(fd, seen.st_size), mode=_mode(seen), temporary=f".{secrets.token_hex(8)}.tmp")
+                size = local.stat().st_size
+        self._tracker.note([spot])
+        return size
+
+    def _replace(self, spot: WorkspacePath, pieces: Iterator[bytes], *, mode: int | None) -> int:
+        """Replace a file of the session by pieces; return its size."""
+        if spot.root.single:
+            raise FileRefused(f"{spot.shown} is a single file that kernels share: change it with files.write.")
+        with self._access.changing(spot, make=True) as target:
+            if target.seen is not None:
+                check_plain(target.seen, spot)
+            replace_file(target.name, pieces, mode=mode, dir_fd=target.directory, temporary=f".{secrets.token_hex(8)}.tmp")
+            size = os.stat(target.name, dir_fd=target.directory, follow_symlinks=False).st_size
+        self._tracker.note([spot], created=target.seen is None)
+        return size
+
+    def _read(self, fd: int, size: int) -> Iterator[bytes]:
+        """Yield the first ``size`` bytes of a file, which may grow or shrink meanwhile."""
+        position = 0
+        while position < size:
+            self._proceed()
+            if not (piece := os.pread(fd, min(_PIECE_BYTES, size - position), position)):
+                return
+            yield piece
+            position += len(piece)
+
+    def _read_stream(self, source: BinaryIO) -> Iterator[bytes]:
+        size = 0
+        while piece := source.read(_PIECE_BYTES):
+            self._proceed()
+            if not isinstance(piece, bytes | bytearray | memoryview):
+                raise InvalidRequest("The open file must be in binary mode: open(path, 'rb').")
+            size += len(piece)
+            self._check_size("the open file", size)
+            yield bytes(piece)
+
+    def _is_directory(self, path: str | os.PathLike[str]) -> bool:
+        seen = self._access.look(self._access.spot(path)) if self.exists(path) else None
+        return seen is not None and kind_of(seen) == "directory"
+
+    def _check_size(self, name: str, size: int, limit: int | None = None) -> None:
+        if size > (self._bounds.transfer_bytes if limit is None else limit):
+            most = format_bytes(self._bounds.transfer_bytes)
+            raise InvalidRequest(f"{short(name)} has more than {most}, which Config(files={{'transfer_bytes': ...}}) allows.")
+
+    def _check_count(self, name: str, count: int) -> None:
+        if count > self._bounds.entries:
+            message = f"{short(name)} has more than {self._bounds.entries} entries: copy parts of it, or raise files.entries."
+            raise InvalidRequest(message)
+
+
+def _join(path: str | os.PathLike[str] | None, name: str, *, into: bool = False) -> str:
+    """Return the path of a copy: by default its own name; in a directory if the path ends in a slash, or ``into`` it."""
+    if path is None:
+        return name
+    text = os.fspath(path)
+    return f"{text.rstrip('/') or '/'}/{name}" if into or text.endswith("/") else text
+
+
+def _mode(seen: os.stat_result) -> int | None:
+    return 0o755 if seen.st_mode & stat.S_IXUSR else None
+
+
+def _check_binary(file: object, method: str) -> None:
+    if not hasattr(file, method):
+        raise InvalidRequest(f"{type(file).__name__} must be a path, or a binary file that is open to {method}.")
+    if hasattr(file, "encoding"):
+        raise InvalidRequest("The open file must be in binary mode: open(path, 'rb') or open(path, 'wb').")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise InvalidRequest(f"{short(str(path))} cannot be read: {exc.strerror or exc}.") from exc
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise InvalidRequest(f"{short(str(path))} cannot be written: {exc.strerror or exc}.") from exc
