@@ -6,27 +6,35 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from kernelexec.cli.stdio import CommandFailed, write_guard, write_text
 from kernelexec.cli.terminal.text_filter import RESET, TerminalFilter, TerminalStream, format_remark, inner_stream, neutralise
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
 from kernelexec.untrusted_text import escape_line
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 class ConsoleOutput:
     """A printer of cells' outputs and results; with ``as_json`` only of results, as JSON lines on stdout."""
 
     def __init__(self, *, as_json: bool) -> None:
-        from rich.console import Console
-
         self._as_json = as_json
-        self._console = Console(file=inner_stream(sys.stderr))
         self._bar = False
         self._held = ""
         self._unfinished: set[str] = set()
         self._filters = {name: TerminalFilter() for name in ("stdout", "stderr")}
         self._writer = ("", 0)
         """The stream that wrote last, and the number of other texts on the terminal until then."""
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(file=inner_stream(sys.stderr))
 
     def show_output(self, output: Output) -> None:
         """Show one output of the running cell."""

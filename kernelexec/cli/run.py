@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 import typer
@@ -43,11 +43,12 @@ from kernelexec.cli.stdio import (
 from kernelexec.cli.terminal.confirm import confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidCode, InvalidRequest
-from kernelexec.executor import AsyncExecutor
 from kernelexec.model_prompts import EXECUTION_DISABLED
 from kernelexec.records.notebook.notebook_io import CellFile
-from kernelexec.results import ExecutionResult
-from kernelexec.session import AsyncSession
+
+if TYPE_CHECKING:
+    from kernelexec.results import ExecutionResult
+    from kernelexec.session import AsyncSession
 
 run_app = typer.Typer()
 _T = TypeVar("_T")
@@ -143,7 +144,7 @@ def guidance(isolation_options: IsolationOptions, work_dir: WorkDirOption = None
     if not config.enabled:
         write_text(sys.stdout, EXECUTION_DISABLED + "\n")
         return 0
-    status, text = _use_session("guidance", AsyncSession.guidance, config=config, work_dir=directory)
+    status, text = _use_session("guidance", lambda session: session.guidance(), config=config, work_dir=directory)
     if text is None or status:
         return status or INTERRUPTED
     write_text(sys.stdout, text)
@@ -174,6 +175,8 @@ def _use_session(
     **options: Any,  # noqa: ANN401 - the executor's
 ) -> tuple[int | None, _T | None]:
     """Use a new session; return the status of a signal that ended it, and the value of ``use`` if it was not cancelled."""
+    from kernelexec.executor import AsyncExecutor
+
     signals, value = Signals(), None
 
     async def run() -> None:

@@ -130,7 +130,9 @@ Pattern = Annotated[re.Pattern[str], AfterValidator(_check_pattern)]
 class FrozenModel(BaseModel):
     """A frozen part of the settings that rejects unknown options."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, defer_build=True
+    )  # the validator of a model is built at its first use
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return a copy that shares all values: they are frozen too, and some cannot be copied deeply."""

@@ -8,8 +8,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import regex
-
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import OutputPage
 from kernelexec.text import head_within, utf8_size
@@ -109,6 +107,8 @@ class Grep:
     """Search for matching lines in pieces of text; lines are cut at 64 Ki characters."""
 
     def __init__(self, pattern: str, offset: int, limit: int) -> None:
+        import regex  # noqa: PLC0415 - for a search only
+
         try:
             self._pattern = regex.compile(pattern)
         except (regex.error, OverflowError, RecursionError, TypeError) as exc:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
-from packaging.utils import canonicalize_name
 
 from kernelexec.config import check_seconds, system_refusal
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
@@ -24,8 +23,8 @@ from kernelexec.provisioning.launch.one_shot_task import (
 )
 from kernelexec.results import ExecutionFailed, Installation
 from kernelexec.session.context import SessionContext
+from kernelexec.session.features import packages as locks  # its names import the library of locks at their first use
 from kernelexec.session.features.inspection import Inspection
-from kernelexec.session.features.packages.requirements import LockedPackage, PackageLock, check_requirements, is_wheel
 from kernelexec.workspace.rmtree import remove_tree
 from kernelexec.workspace.safe_files import read_regular, replace_beneath
 
@@ -83,7 +82,7 @@ class PackageInstaller:
             KernelError: the installation could not be started.
         """
         self._context.scope.check_open()
-        return await self._install(self._make_request(check_requirements(packages), wheels, network, timeout))
+        return await self._install(self._make_request(locks.check_requirements(packages), wheels, network, timeout))
 
     async def rebuild(
         self,
@@ -119,7 +118,7 @@ class PackageInstaller:
             raise KernelError(f"The virtual environment {installation.venv} cannot be replaced: {installation.output}")
 
     async def _install(
-        self, request: InstallRequest, lock: PackageLock | None = None, *, activate: bool = True
+        self, request: InstallRequest, lock: locks.PackageLock | None = None, *, activate: bool = True
     ) -> Installation:
         context, venv, began = self._context, self._find_venv(), anyio.current_time()
         async with context.kernels.install_lock:
@@ -142,7 +141,7 @@ class PackageInstaller:
         deadline = anyio.current_time() + request.seconds
         fetches_separately = request.network is not False and request.network is not backend.network
         online = bool(request.network) and not fetches_separately
-        requirements = [f"../wheels/{Path(text).name}" if is_wheel(text) else text for text in request.requirements]
+        requirements = [f"../wheels/{Path(text).name}" if locks.is_wheel(text) else text for text in request.requirements]
         task_fields = {"requirements": requirements, "exact": request.exact, "online": online, "find": []}
         wheels, inside = request.wheels, self._map_into_workspace(request.wheels)
         try:
@@ -169,7 +168,7 @@ class PackageInstaller:
         context = self._context
         path = await context.read_in_thread(create_task_directory, context.runtime_dir, context.kernels.backend.user)
         try:
-            for wheel in filter(is_wheel, request.requirements):
+            for wheel in filter(locks.is_wheel, request.requirements):
                 try:
                     await context.read_in_thread(copy_wheel, self._resolve_path(wheel), path)
                 except OSError as exc:
@@ -195,7 +194,7 @@ class PackageInstaller:
             case _:
                 choices = "True, False, 'bridge' or 'host'" if is_container else "True or False; 'bridge' is for containers"
                 raise InvalidRequest(f"network={network!r:.100} must be {choices}.")
-        if not install_network and wheels is None and not all(map(is_wheel, requirements)):
+        if not install_network and wheels is None and not all(map(locks.is_wheel, requirements)):
             argument = "network='bridge'" if is_container else "network=True"
             raise InvalidRequest(
                 f"Session {context.name!r} has no network to install from: pass a directory of wheels (wheels=...), or a"
@@ -240,28 +239,28 @@ class PackageInstaller:
             )
         return resolved
 
-    def _read_lock(self) -> dict[str, LockedPackage]:
+    def _read_lock(self) -> dict[str, locks.LockedPackage]:
         """Return the packages of the environment's lock by name; none if it cannot be read."""
         with suppress(OSError, InvalidRequest):
             return {package.key: package for package in _read_lock_file(self._context.workspace_path / LOCK).packages}
         return {}
 
-    def _write_lock(self, done: TaskResult, known_packages: dict[str, LockedPackage]) -> str | None:
+    def _write_lock(self, done: TaskResult, known_packages: dict[str, locks.LockedPackage]) -> str | None:
         """Write the environment's lock; return its path as kernels see it, or None if it cannot be written."""
         locked = []
         versions = done.answer.get("holds")
         for name, version in versions.items() if isinstance(versions, dict) else ():
             with suppress(ValueError):
-                package = LockedPackage(str(name), str(version))
+                package = locks.LockedPackage(str(name), str(version))
                 earlier = known_packages.get(package.key)
                 locked.append(earlier if earlier is not None and earlier.has_version(package.version) else package)
         with suppress(OSError):
-            lock = PackageLock(str(done.answer.get("python"))[:20], tuple(locked))
+            lock = locks.PackageLock(str(done.answer.get("python"))[:20], tuple(locked))
             replace_beneath(self._context.workspace_path, LOCK, lock.to_toml())
             return self._context.to_kernel_path(self._context.workspace_path / LOCK)
         return None
 
-    async def _activate(self, result: Installation, before: dict[str, LockedPackage]) -> list[str]:
+    async def _activate(self, result: Installation, before: dict[str, locks.LockedPackage]) -> list[str]:
         """Make the installed packages available to cells; return notes about packages that cells do not get."""
         notes = []
         try:
@@ -270,7 +269,7 @@ class PackageInstaller:
         except (KernelNotAnswering, ExecutionFailed, KernelexecError) as exc:
             return [f"Python cells may not find the packages before a restart of the session: {exc}"]
         for package in result.packages:
-            key = canonicalize_name(package.name)
+            key = locks.normalize_name(package.name)
             imported, earlier = environment.packages.get(key), before.get(key)
             if environment.served == "packages" and imported not in (None, package.version):
                 notes.append(
@@ -288,11 +287,11 @@ class PackageInstaller:
         return notes
 
 
-def _read_lock_file(path: Path) -> PackageLock:
-    return PackageLock.parse(read_regular(path, _LOCK_BYTES), str(path))
+def _read_lock_file(path: Path) -> locks.PackageLock:
+    return locks.PackageLock.parse(read_regular(path, _LOCK_BYTES), str(path))
 
 
-def _build_installation(done: TaskResult, installed: dict[str, LockedPackage]) -> Installation:
+def _build_installation(done: TaskResult, installed: dict[str, locks.LockedPackage]) -> Installation:
     """Return the installation that pip reported, without its lock."""
     failure, code = done.answer.get("failure"), done.answer.get("exit_code")
     output = done.output if not isinstance(failure, str) else f"{done.output}{failure}\n"
@@ -303,7 +302,7 @@ def _build_installation(done: TaskResult, installed: dict[str, LockedPackage]) -
     return Installation(tuple(package.package for package in installed.values()), "", code, output, 0.0)
 
 
-def _read_installed_packages(done: TaskResult) -> dict[str, LockedPackage]:
+def _read_installed_packages(done: TaskResult) -> dict[str, locks.LockedPackage]:
     """Return the packages that pip reported, by name. Cells may have changed the report: malformed entries are skipped."""
     entries = done.answer.get("installed")
     packages = {}
@@ -311,12 +310,12 @@ def _read_installed_packages(done: TaskResult) -> dict[str, LockedPackage]:
         match entry:
             case [str() as name, str() as version, None | str() as digest, str() as archive]:
                 with suppress(ValueError):
-                    package = LockedPackage(name, version, archive, (digest,) if digest else ())
+                    package = locks.LockedPackage(name, version, archive, (digest,) if digest else ())
                     packages[package.key] = package
     return packages
 
 
-def _check_python_version(lock: PackageLock | None, done: TaskResult) -> list[str]:
+def _check_python_version(lock: locks.PackageLock | None, done: TaskResult) -> list[str]:
     """Return a note if a lock was made with another version of Python."""
     version = done.answer.get("python")
     if lock is None or not lock.python or not isinstance(version, str) or version == lock.python:

@@ -42,6 +42,11 @@ def is_wheel(requirement: str) -> bool:
     return requirement.endswith(_WHEEL)
 
 
+def normalize_name(name: str) -> str:
+    """Return a package's name in its one form of PEP 503."""
+    return canonicalize_name(name)
+
+
 def _check_requirement(requirement: object) -> str:
     text = os.fspath(requirement) if isinstance(requirement, str | os.PathLike) else requirement
     if isinstance(text, str):
