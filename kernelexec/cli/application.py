@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from kernelexec.cli.stdio import (
     INTERRUPTED,
@@ -25,44 +25,104 @@ from kernelexec.cli.terminal.text_filter import protect_terminal
 from kernelexec.errors import KernelexecError
 from kernelexec.imports import import_without_collection
 
-#: The commands in the order of the help, by the modules and names of their applications.
-APPLICATIONS = {
-    "run.run_app": ("run", "exec", "guidance", "repl"),
-    "doctor.doctor_app": ("doctor",),
-    "sessions.sessions_app": ("log", "sessions", "variables"),
-    "image.image_app": ("image",),
-    "file_commands.files_app": ("files",),
-    "kernelspec.kernelspec_app": ("kernelspec",),
-    "config.config_app": ("config",),
-    "servers.server_app": ("ps", "logs", "attach", "stop"),
-    "mcp.mcp_app": ("mcp", "mcp-config", "mcp-token"),
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command in the help: the module and name of its application, and the first line of its help."""
+
+    application: str
+    summary: str
+
+
+#: The commands in the order of the help, by its panels. The summaries are here, so that the help imports no command.
+PANELS: dict[str, dict[str, Entry]] = {
+    "Run": {
+        "run": Entry("run_files.files_run_app", "Run notebooks and scripts, and write the executed notebooks."),
+        "exec": Entry("run.run_app", "Run one cell, of code or a shell command, in a new session."),
+        "repl": Entry("run.run_app", "Type cells at a prompt."),
+        "attach": Entry("live_sessions.live_app", "Run cells in a session that another process has open."),
+    },
+    "Watch": {
+        "ps": Entry("live_sessions.live_app", "Show the state of your open sessions and servers."),
+        "logs": Entry("logs.logs_app", "Show the cells of a session, open or closed, with their results."),
+        "variables": Entry("live_sessions.live_app", "Show the variables of an open session."),
+        "sessions": Entry("live_sessions.live_app", "List your open sessions and the connection files of their kernels."),
+        "stop": Entry("live_sessions.live_app", "Interrupt a cell, close a session, or stop a server."),
+    },
+    "Files": {"files": Entry("file_commands.files_app", "List, read, write and delete files of a workspace.")},
+    "Images": {"image": Entry("image.image_app", "Build, list and remove the images of containers.")},
+    "MCP": {
+        "mcp": Entry("mcp.mcp_app", "Serve sessions as tools over MCP."),
+        "mcp-config": Entry("mcp.mcp_app", "Print the configuration of an MCP client for this server."),
+        "mcp-token": Entry("mcp.mcp_app", "Create a bearer token for a client of an HTTP server."),
+    },
+    "Set-up": {
+        "doctor": Entry("doctor.doctor_app", "Check this machine: engine, images, confinement, kernels."),
+        "config": Entry("config.config_app", "Show the options of configurations."),
+        "kernelspec": Entry("kernelspec.kernelspec_app", "Install kernels of kernelexec for Jupyter."),
+        "guidance": Entry("run.run_app", "Print what a model should know about the environment of its code."),
+    },
 }
+_HIDDEN = {"log": Entry("logs.logs_app", "The same as logs.")}
+ENTRIES = {name: entry for entries in (*PANELS.values(), _HIDDEN) for name, entry in entries.items()}
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer exports no more of click's errors than this one
 
 
 class CommandGroup(TyperGroup):
     """The commands of all applications; a command imports its own application only, since clients wait for servers."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer exports no context of this class
-        """Return the names of all commands, for the help and for suggestions."""
-        for reference in APPLICATIONS:
-            self._add_application(reference)
-        return [name for names in APPLICATIONS.values() for name in names]
+    _shows_help = False
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - the same
-        """Return a command of that name; None if there is none."""
-        reference = next((reference for reference, names in APPLICATIONS.items() if cmd_name in names), None)
-        if reference is None:
-            self.list_commands(ctx)  # the error suggests one of them
-        elif cmd_name not in self.commands:
-            self._add_application(reference)
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer exports no context of this class
+        """Return the names of all commands, for the help, for suggestions and for completion."""
+        return [name for entries in PANELS.values() for name in entries]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002 - the same
+        """Return a command of that name; None if there is none. For the help it has its summary only."""
+        entry = ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        if self._shows_help:
+            panel = next(panel for panel, entries in PANELS.items() if cmd_name in entries)
+            return TyperCommand(cmd_name, help=entry.summary, rich_help_panel=panel)
+        if cmd_name not in self.commands:
+            self._add_application(entry.application)
         return self.commands.get(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - the same
+        """Print the help."""
+        self._shows_help = True
+        super().format_help(ctx, formatter)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - the same
+        """Return the command of the first word; the error for an unknown one suggests others."""
+        self.commands.update({name: TyperCommand(name) for name in ENTRIES if args and args[0] not in ENTRIES})
+        return super().resolve_command(ctx, args)
 
     def _add_application(self, reference: str) -> None:
         application = load_application(reference)
         group = typer.main.get_group(application)
         name = application.info.name
-        self.commands.update({name: group} if isinstance(name, str) else group.commands)
+        commands = {name: group} if isinstance(name, str) else group.commands
+        for command in commands.values():
+            _hide_types_of_switches(command)
+        self.commands.update(commands)
+
+
+def _hide_types_of_switches(command: Any) -> None:  # noqa: ANN401 - typer's own types
+    """Let the help of a command and of those below it show no type behind options that take no value."""
+    get_params = command.get_params
+
+    def get_plain_params(ctx: Any) -> Any:  # noqa: ANN401 - the same
+        parameters = get_params(ctx)
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        return parameters
+
+    command.get_params = get_plain_params
+    for child in getattr(command, "commands", {}).values():
+        _hide_types_of_switches(child)
 
 
 def load_application(reference: str) -> typer.Typer:
@@ -78,14 +138,16 @@ app = typer.Typer(
     name="kernelexec",
     help="Run code and shell commands in a persistent kernel.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def _print_version(value: bool) -> None:
     if value:
-        write_text(sys.stdout, f"kernelexec {importlib.metadata.version('kernelexec')}\n")
+        from importlib.metadata import version
+
+        write_text(sys.stdout, f"kernelexec {version('kernelexec')}\n")
         raise typer.Exit
 
 
@@ -104,7 +166,9 @@ def main() -> None:
         unblock_signals()
         open_std_streams()
         protect_terminal()
-        status = app(standalone_mode=False) or 0
+        command = typer.main.get_command(app)
+        _hide_types_of_switches(command)
+        status = command(prog_name="kernelexec", standalone_mode=False) or 0
         write_text(sys.stdout, "")
     except (CommandFailed, KernelexecError, OSError, typer.Abort, SystemExit, _UsageError) as exc:
         status, reason = _describe_failure(exc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 
 class ConsoleOutput:
-    """A printer of cells' outputs and results; with ``as_json`` only of results, as JSON lines on stdout."""
+    """A printer of cells' outputs and results; with ``as_json`` only of results, as JSON lines on stdout.
 
-    def __init__(self, *, as_json: bool) -> None:
+    If it ``is_silent``, it prints nothing.
+    """
+
+    def __init__(self, *, as_json: bool, is_silent: bool = False) -> None:
         self._as_json = as_json
+        self.is_silent = is_silent
         self._bar = False
         self._held = ""
         self._unfinished: set[str] = set()
@@ -38,7 +42,7 @@ class ConsoleOutput:
 
     def show_output(self, output: Output) -> None:
         """Show one output of the running cell."""
-        if not self._as_json:
+        if not self._as_json and not self.is_silent:
             aside = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
             name = "stderr" if aside else "stdout"
             if isinstance(output, Stream) and isinstance(getattr(sys, name), TerminalStream):
@@ -48,8 +52,15 @@ class ConsoleOutput:
                 text = neutralise(text) if isinstance(getattr(sys, name), TerminalStream) else text
                 self._write(name, text, own_line=not isinstance(output, Stream))
 
+    def show_headings(self, headings: Iterable[str]) -> None:
+        """Show the headings of a notebook before the cell below them, on stderr."""
+        for heading in () if self._as_json or self.is_silent else headings:
+            self._write("stderr", format_remark(sys.stderr, f"## {escape_line(heading)}"), own_line=True)
+
     def show_result(self, result: ExecutionResult) -> None:
         """Show the notes of a result: a timeout, a lost state, cut output."""
+        if self.is_silent:
+            return
         if self._as_json:
             text = result.to_json()
             try:
@@ -123,12 +134,13 @@ class ConsoleOutput:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = sys.stderr.isatty() and not self._as_json
+        is_shown = sys.stderr.isatty() and not self.is_silent
+        self._bar = is_shown and not self._as_json
         with Progress(
             *columns,
             console=self._console,
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=not is_shown,
             redirect_stdout=False,
             redirect_stderr=False,
         ) as bar:

@@ -26,9 +26,10 @@ ONE_COMMAND_SETTINGS: dict[str, Any] = {"notebook": False, "journal": False, "sa
 
 
 def not_blank(value: Any) -> Any:  # noqa: ANN401 - of any kind of option
-    """Reject an empty text."""
-    if isinstance(value, str) and not value.strip():
-        raise typer.BadParameter("must not be empty.")
+    """Reject an empty text, also in a list."""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and not text.strip():
+            raise typer.BadParameter("must not be empty.")
     return value
 
 

@@ -32,7 +32,7 @@ from kernelexec.text import clean
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.safe_files import replace_file
 
-_NEWEST, _END_CURSOR, _CLIENT_CHARS = 20, 2**62, 200
+_NEWEST, _END_CURSOR, _CLIENT_CHARS, _LINE_CHARS = 20, 2**62, 200, 80
 #: Errors of a stream whose peer disconnects, is silent or sends too much.
 _LEFT = (
     *(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream),
@@ -190,8 +190,11 @@ async def _run_cell(session: AsyncSession, execute: Callable[..., Any]) -> _Answ
 
 async def _describe_session(session: AsyncSession) -> dict[str, Any]:
     """Describe a session, with the cells that run or wait, newest last."""
-    newest = session.executions()[-_NEWEST:]
-    progresses = [await session.wait_for(execution_id, cursor=_END_CURSOR, wait=SHORTEST_TIMEOUT) for execution_id in newest]
+    *before, last = ("", *session.executions()[-_NEWEST:])
+    cursors = [(execution_id, _END_CURSOR) for execution_id in before if execution_id] + [(last, 0)] * bool(last)
+    progresses = [await session.wait_for(name, cursor=cursor, wait=SHORTEST_TIMEOUT) for name, cursor in cursors]
+    newest = progresses[-1] if progresses else None
+    text = "" if newest is None else newest.text if newest.result is None else newest.result.text
     return {
         "name": session.name,
         "workspace": str(session.workspace),
@@ -200,7 +203,13 @@ async def _describe_session(session: AsyncSession) -> dict[str, Any]:
         "busy": session.busy,
         "running": [progress.execution_id for progress in progresses if progress.result is None],
         "client": ", ".join(session.attachments.clients),
+        "output": _last_line(text),
     }
+
+
+def _last_line(text: str) -> str:
+    lines = text.rstrip().rsplit("\n", 1)
+    return escape_line(lines[-1][-_LINE_CHARS:])
 
 
 async def _wait_for_end(received: BufferedByteReceiveStream, scope: anyio.CancelScope) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 import kernelexec
 from kernelexec import Config
-from kernelexec.cli.application import APPLICATIONS, load_application
+from kernelexec.cli.application import ENTRIES, load_application
 from kernelexec.mcp.clients import make_server_entry
 from tests.conftest import Command
 from tests.fuzz.test_mcp_calls import TOOLS
@@ -47,7 +47,7 @@ PYTHON = blocks("python")
 COMMANDS = [shlex.split(part, comments=True) for line in "".join(blocks("console")).splitlines() for part in line.split("&&")]
 OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
 #: Commands that have commands of their own.
-_TYPERS = [load_application(reference) for reference in APPLICATIONS]
+_TYPERS = [load_application(reference) for reference in sorted({entry.application for entry in ENTRIES.values()})]
 GROUPS = {part.info.name for part in _TYPERS if isinstance(part.info.name, str)}
 HELP: dict[tuple[str, ...], str] = {}
 
@@ -139,7 +139,10 @@ def test_a_command_has_the_options_that_are_shown(words: list[str], in_process: 
 def test_every_command_is_shown() -> None:
     parts = [part for part in _TYPERS if not isinstance(part.info.name, str)]
     commands = {
-        command.name or getattr(command.callback, "__name__", "") for part in parts for command in part.registered_commands
+        command.name or getattr(command.callback, "__name__", "")
+        for part in parts
+        for command in part.registered_commands
+        if not command.hidden
     }
     assert {words[0] for words in OURS} == commands | GROUPS
 

@@ -44,6 +44,8 @@ class JournalRow:
     cause: str | None = None
     reason: str | None = None
     request_id: str | None = None
+    text: str | None = None
+    """The beginning of the cell's output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +16,7 @@ from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputRep
 from kernelexec.recorded_history import History, RecordedCell, RecordedStatus, restore_call
 from kernelexec.records.notebook.cell_format import notebook_output
 from kernelexec.records.notebook.notebook_repair import NotANotebook, read_notebook
+from kernelexec.records.notebook.parameters import inject_parameters
 from kernelexec.records.notebook.script_format import read_script
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.workspace.safe_files import replace_file
@@ -25,6 +26,7 @@ _LONGEST = 365 * 24 * 3600.0
 _LONG_TEXTS = frozenset({"source", "text", "application/javascript", "image/svg+xml"})
 #: The kernelspecs and languages whose cells run in the Python kernel, by the beginning of their names.
 _PYTHON = re.compile(r"i?python[\d.]*$", re.IGNORECASE)
+_HEADING = re.compile(r"^#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 #: The tag of cells that nbclient does not run.
 _SKIPPED = "skip-execution"
 
@@ -36,8 +38,13 @@ class CellFile:
     outputs.
     """
 
-    def __init__(self, notebook: dict[str, Any], faults: Iterable[str] = ()) -> None:
+    def __init__(
+        self, notebook: dict[str, Any], faults: Iterable[str] = (), parameters: Mapping[str, Any] | None = None
+    ) -> None:
         self._notebook = notebook
+        kernelspec, language = _read_kernelspec(notebook["metadata"])
+        self.unknown_parameters = () if not parameters else _inject(notebook, parameters, language)
+        """Names of parameters that the notebook's own cell of parameters does not have."""
         self._shown: dict[str, list[dict[str, Any]]] = {}
         self._recorded: dict[str, tuple[Output, ...]] = {}
         self._captured: dict[str, list[dict[str, Any]]] = {}
@@ -46,7 +53,7 @@ class CellFile:
         """Whether something came after the last write."""
         code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
         self._cells = [cell for cell in code_cells if _SKIPPED not in cell["metadata"].get("tags", [])]
-        kernelspec, language = _read_kernelspec(notebook["metadata"])
+        self._headings = _collect_headings(notebook["cells"], self._cells)
         described = ", ".join(faults)
         self.history = History(
             tuple(_past(cell, language) for cell in self._cells),
@@ -55,13 +62,13 @@ class CellFile:
         )
 
     @classmethod
-    def read(cls, path: Path, *, piped: bool = False) -> Self:
-        """Read a notebook or a script, by its extension.
+    def read(cls, path: Path, *, piped: bool = False, parameters: Mapping[str, Any] | None = None) -> Self:
+        """Read a notebook or a script, by its extension, and set its parameters: see ``parameters``.
 
         A pipe is read to its end, which may never come, only if it may be ``piped``.
 
         Raises:
-            InvalidRequest: the file is missing, not regular, not UTF-8, or not a valid notebook.
+            InvalidRequest: the file is missing, not regular, not UTF-8, or not a valid notebook, or a parameter is invalid.
         """
         try:
             flags = os.O_RDONLY | os.O_CLOEXEC | (0 if piped else os.O_NONBLOCK)
@@ -73,25 +80,35 @@ class CellFile:
         except (OSError, UnicodeDecodeError) as exc:
             message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."
             raise InvalidRequest(message) from exc
-        return cls.notebook(text, str(path)) if path.suffix.lower() == ".ipynb" else cls.script(text)
+        is_notebook = path.suffix.lower() == ".ipynb"
+        return cls.notebook(text, str(path), parameters) if is_notebook else cls.script(text, parameters)
 
     @classmethod
-    def notebook(cls, text: str, name: str) -> Self:
+    def notebook(cls, text: str, name: str, parameters: Mapping[str, Any] | None = None) -> Self:
         """Read a notebook from its JSON text.
 
         Raises:
             InvalidRequest: Jupyter would not run it either; the message says why.
         """
         try:
-            return cls(*read_notebook(text))
+            return cls(*read_notebook(text), parameters)
         except NotANotebook as exc:
             message = f"{name} is no notebook: {exc}."
             raise InvalidRequest(message) from exc
 
     @classmethod
-    def script(cls, text: str) -> Self:
+    def script(cls, text: str, parameters: Mapping[str, Any] | None = None) -> Self:
         """Read a script: see `script_format`."""
-        return cls(read_script(text))
+        return cls(read_script(text), parameters=parameters)
+
+    def list_headings(self, number: int) -> tuple[str, ...]:
+        """Return the headings of the Markdown cells between a code cell and the one that runs before it."""
+        return self._headings[number]
+
+    def to_json(self) -> str:
+        """Return the notebook's text, as ``write`` writes it."""
+        cells = [_in_lines(cell) for cell in self._notebook["cells"]]
+        return json.dumps({**self._notebook, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -160,9 +177,25 @@ class CellFile:
     def write(self, path: Path) -> None:
         """Replace the file of the notebook as a whole."""
         self.is_changed = False
-        cells = [_in_lines(cell) for cell in self._notebook["cells"]]
-        text = json.dumps({**self._notebook, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-        replace_file(path, text.encode("utf-8", "backslashreplace"))  # in JSON a lone surrogate's escape is its own
+        replace_file(path, self.to_json().encode("utf-8", "backslashreplace"))  # in JSON a lone surrogate's escape is its own
+
+
+def _collect_headings(cells: list[dict[str, Any]], run_cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the headings before each cell that runs, since the one before."""
+    run_ids, headings, collected = set(map(id, run_cells)), list[str](), list[tuple[str, ...]]()
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            headings += _HEADING.findall(cell["source"])
+        elif id(cell) in run_ids:
+            collected.append(tuple(headings))
+            headings = []
+    return collected
+
+
+def _inject(notebook: dict[str, Any], parameters: Mapping[str, Any], language: str) -> tuple[str, ...]:
+    if language != "python":
+        raise InvalidRequest(f"Parameters are Python assignments, and the notebook's language is {language}.")
+    return inject_parameters(notebook, parameters)
 
 
 def _add_outputs(recorded: list[dict[str, Any]], outputs: Iterable[Output]) -> None:

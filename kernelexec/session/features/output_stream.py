@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any
 
+import anyio
+
 from kernelexec.config.types import SHORTEST_TIMEOUT
 from kernelexec.results import ExecutionResult, Output, Progress
 
@@ -23,8 +25,9 @@ async def iterate_outputs(
         on_begin: called when the cell is submitted, with its result so far.
     """
     changed = asyncio.Event()
-    begun = await execute(wait=SHORTEST_TIMEOUT, on_output=lambda _: changed.set())
-    on_begin(begun)
+    with anyio.CancelScope(shield=True):  # a cell that is submitted is known to the caller
+        begun = await execute(wait=SHORTEST_TIMEOUT, on_output=lambda _: changed.set())
+        on_begin(begun)
     ending = asyncio.ensure_future(wait_for(begun.execution_id))
     ending.add_done_callback(lambda _: changed.set())
     cursor = 0

@@ -1,4 +1,4 @@
-"""``kernelexec log`` shows what a journal holds, to people and to programs."""
+"""``kernelexec logs`` shows what a journal holds, to people and to programs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_cell_is_a_line_with_its_outcome(workspace: Path) -> None:
-    done = kernelexec(workspace, "log")
+    done = kernelexec(workspace, "logs")
     assert (done.returncode, done.stderr) == (0, "")
     title, *lines = done.stdout.splitlines()
-    assert title.split() == ["time", "what", "outcome", "exit", "seconds", "code", "or", "reason"]
+    assert title.split() == ["time", "what", "outcome", "exit", "seconds", "code", "or", "reason", "output"]
     assert [line[21:].split()[0:2] for line in lines] == [
         ["opened"],
         ["kernel", "started"],
@@ -42,7 +42,7 @@ def test_each_cell_is_a_line_with_its_outcome(workspace: Path) -> None:
         ["closing"],
         ["closed"],
     ]
-    assert lines[2].endswith("x = 1 ...")
+    assert lines[2].split("x = 1 ...")[1].strip() == "-> 2"
     assert lines[3].endswith("# ZeroDivisionError: division by zero")
     assert "\x1b" not in done.stdout
     assert lines[4].split()[4] == "7"
@@ -52,38 +52,38 @@ def test_each_cell_is_a_line_with_its_outcome(workspace: Path) -> None:
 
 
 def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
-    done = kernelexec(workspace, "log", "analysis", "--json", "--last", "3")
+    done = kernelexec(workspace, "logs", "analysis", "--json", "--last", "3")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [item["event"] for item in records][-2:] == ["closing", "closed"]
     assert len(records) == 3
     path = workspace / "workspaces" / ".journals" / "analysis.jsonl"
-    assert kernelexec(workspace, "log", str(path), "--json", "-n", "3").stdout == done.stdout
+    assert kernelexec(workspace, "logs", str(path), "--json", "-n", "3").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("analysys",), "No journal of a session 'analysys' in workspaces/.journals (did you mean 'analysis'?)."),
+        (("analysys",), "No journal of a session 'analysys' in workspaces (did you mean 'analysis'?)."),
         (("./none.jsonl",), "No journal ./none.jsonl."),
         (("--workspace", "elsewhere"), "No journals are in elsewhere: choose another workspace with --workspace."),
         (
             ("--last", "0"),
-            "Invalid value for '--last' / '-n': Input should be greater than or equal to 1. See `kernelexec log --help`.",
+            "Invalid value for '--last' / '-n': Input should be greater than or equal to 1. See `kernelexec logs --help`.",
         ),
     ],
 )
 def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], problem: str) -> None:
-    done = kernelexec(workspace, "log", *words)
+    done = kernelexec(workspace, "logs", *words)
     assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {problem}\n")
 
 
 def test_what_the_cells_took(workspace: Path) -> None:
-    done = kernelexec(workspace, "log", "analysis", "--statistics", "-n", "3")
+    done = kernelexec(workspace, "logs", "analysis", "--statistics", "-n", "3")
     assert (done.returncode, done.stderr) == (0, "")
     [summary, *calls] = [line.split("\t") for line in done.stdout.splitlines() if line]
     assert summary[:2] == ["4", "25%"]
     assert [call[1:3] for call in calls] == [["python", "no"], ["bash", "no"], ["python", "no"]]
-    answer = json.loads(kernelexec(workspace, "log", "--statistics", "--json").stdout)
+    answer = json.loads(kernelexec(workspace, "logs", "--statistics", "--json").stdout)
     assert (answer["count"], answer["succeeded"], len(answer["calls"])) == (4, 1, 4)
     assert answer["p50"] <= answer["p95"] <= answer["execution_time"]
 
@@ -98,5 +98,5 @@ def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path) -> None:
     ]
     path = tmp_path / "broken.jsonl"
     path.write_text("\n".join(lines))
-    answer = json.loads(kernelexec(tmp_path, "log", str(path), "--statistics", "--json").stdout)
+    answer = json.loads(kernelexec(tmp_path, "logs", str(path), "--statistics", "--json").stdout)
     assert (answer["count"], answer["succeeded"], answer["p95"], answer["output_bytes"]) == (2, 0, 0, 0)

@@ -18,7 +18,7 @@ LONG = "x" * 300
 #: A name that is short enough itself, but not with what is put before and after it while it is written.
 NEARLY = "x" * 248
 REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
-    "no name": ("", RAN, (), "'FILE': must not be empty"),
+    "no name": ("", RAN, (), "'FILE...': must not be empty"),
     "a missing file": ("missing.py", RAN, (), "missing.py cannot be read: No such file"),
     "a name that is too long": (LONG, RAN, (), "cannot be read: File name too long"),
     "a directory": (".", RAN, (), "cannot be read: Is a directory"),
@@ -102,8 +102,8 @@ def test_exec_refuses_what_it_cannot_run(
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        (("run",), "Missing argument 'FILE'. See `kernelexec run --help`."),
-        (("exec",), "Missing argument 'CODE'. See `kernelexec exec --help`."),
+        (("run",), "Missing argument 'FILE...'. See `kernelexec run --help`."),
+        (("exec",), "code is empty: there is nothing to run."),
         (("exec", "1", "2"), "unexpected extra argument"),
         (("jump",), "No such command 'jump'"),
         (("run", "-", "--jump"), "No such option: --jump"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.cli.sessions import show_journal
+from kernelexec.cli.logs import logs
 from kernelexec.config import Capacity, Config
 from kernelexec.errors import KernelexecError
 from kernelexec.replay import read_history
@@ -46,7 +46,7 @@ def test_any_value_in_any_place_of_a_journal_is_borne(
             within = within[key]
         within[location[-1]] = junk
         path.write_text("".join(json.dumps(output) + "\n" for output in life))
-        assert show_journal(str(path), workspace=tmp_path, last=None, as_json=False) == 0
+        assert logs(str(path)) == 0
         try:
             past = read_history(path, Config(capacity=Capacity(code_bytes=1000)))
         except KernelexecError:

@@ -1,10 +1,9 @@
-"""Commands to other processes: list sessions, show their journals, run cells, stop sessions and servers."""
+"""The commands about open sessions, of all processes of this user: list them, look into them, use them, end them."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,32 +13,74 @@ import anyio
 import typer
 
 from kernelexec.cli.console import ConsoleOutput, show_table
-from kernelexec.cli.options import not_blank
-from kernelexec.cli.sessions import show_journal
-from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, eprint, write_text
+from kernelexec.cli.options import not_blank, option
+from kernelexec.cli.stdio import OWN_FAILURE, eprint, write_text
 from kernelexec.control.control_client import ControlClient
 from kernelexec.control.selection import find_session
-from kernelexec.errors import InvalidRequest, KernelexecError, QueueFull, UnknownSession
+from kernelexec.errors import InvalidRequest, KernelexecError, KernelNotAnswering, QueueFull, UnknownSession
+from kernelexec.kernel import request_once
+from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_roots, list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.results import Variable, Variables
+from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.untrusted_text import escape_line
 
 if TYPE_CHECKING:
     from kernelexec.blocking import AttachedSession
 
-server_app = typer.Typer(add_completion=False)
+live_app = typer.Typer()
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no requests."
-_FOLLOW_SECONDS = 0.5
-
-
+_ANSWER_SECONDS = 5.0
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+ListJsonOption = Annotated[bool, option("--json", "Print them as JSON.")]
 NameArgument = Annotated[
     str | None,
     typer.Argument(metavar="[NAME]", callback=not_blank, help="The session, as NAME or NAME@PROCESS. Default: the only one."),
 ]
 
 
-@server_app.command(epilog=_STATUS)
-def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> int:
+@live_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed.")
+def sessions(as_json: ListJsonOption = False) -> int:
+    """List your open sessions on this machine, of all processes, and how to attach to their kernels."""
+    listed = [_as_dict(session) for session in list_live_sessions(runtime_bases())]
+    if as_json:
+        write_text(sys.stdout, json.dumps(listed) + "\n")
+    else:
+        headings = ("session", "workspace", "process", "epoch", "connection file")
+        show_table(headings, [list(map(str, session.values())) for session in listed])
+    return 0
+
+
+@live_app.command(
+    epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a kernel that does not answer."
+)
+def variables(
+    name: NameArgument = None,
+    as_json: ListJsonOption = False,
+) -> int:
+    """Show the variables of an open session on this machine, also while a cell runs, without running its code."""
+    session = find_session(name)
+    if (kernel := session.kernel) is None:
+        message = f"Session {session.name!r} has no running kernel: its next cell starts one."
+        raise KernelNotAnswering(message)
+
+    async def request() -> dict[str, object]:
+        content = {"names": None, "limit": VARIABLES_MAX}
+        return await request_once(kernel, protocol.VARIABLES_REQUEST, content, patience=_ANSWER_SECONDS)
+
+    listed = Variables.from_reply(anyio.run(request), VARIABLES_MAX)
+    if as_json:
+        write_text(sys.stdout, json.dumps(listed.to_dict()) + "\n")
+        return 0
+    show_table(("name", "type", "shape", "size", "value"), [_variable_row(variable) for variable in listed])
+    if listed.total > len(listed):
+        write_text(sys.stderr, f"kernelexec: {len(listed)} of {listed.total} variables are shown\n")
+    return 0
+
+
+@live_app.command(epilog=_STATUS)
+def ps(as_json: ListJsonOption = False) -> int:
     """Show the state of your sessions on this machine, and servers without sessions."""
     rows: list[dict[str, Any]] = []
     known = list_live_sessions(runtime_bases())
@@ -48,38 +89,18 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.
         states = {row["name"]: row for row in (answer or {}).get("sessions", ())}
         for session in mine:
             row = states.get(session.name, {})
-            state = "" if not row else "busy" if row["busy"] else "idle"
-            cells, client = row.get("running", []), row.get("client", "")
-            rows.append(_row(session.name, pid, state, cells, session.epoch, session.workspace, client))
+            rows.append(_row(session.name, pid, session.epoch, session.workspace, row))
         if not mine and answer is not None and answer.get("serves"):
-            rows.append(_row("", pid, "no session", [], 0, ""))
+            rows.append(_row("", pid, 0, "", {}) | {"state": "no session"})
     if as_json:
         write_text(sys.stdout, json.dumps(rows) + "\n")
         return 0
     shown = [[str(len(answer) if isinstance(answer, list) else answer) for answer in row.values()] for row in rows]
-    show_table(("session", "process", "state", "cells", "epoch", "workspace", "client"), shown)
+    show_table(("session", "process", "state", "cells", "epoch", "workspace", "client", "output"), shown)
     return 0
 
 
-@server_app.command(epilog=_STATUS)
-def logs(
-    name: NameArgument = None,
-    last: Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Only the newest N rows.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they are written, as JSON.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the journal's own lines.")] = False,
-) -> int:
-    """Show the journal of an open session by its name; `log` also shows journals of closed sessions."""
-    session = find_session(name)
-    if session.journal is None or not session.journal.is_file():
-        raise CommandFailed(f"Session {session.name!r} has no journal.")
-    journal = session.journal
-    status = show_journal(str(journal), workspace=Path(session.workspace), last=last, as_json=as_json)
-    if follow:
-        _follow(session, journal)
-    return status
-
-
-@server_app.command(epilog=_STATUS)
+@live_app.command(epilog=_STATUS)
 def attach(name: NameArgument = None) -> int:
     """Run cells, one per line, in a session of another process, in turn with its owner's cells; Ctrl+D leaves."""
     from kernelexec.blocking import attach as attach_session
@@ -99,7 +120,7 @@ def attach(name: NameArgument = None) -> int:
                 _run_cell(session, line, console)
 
 
-@server_app.command(epilog=_STATUS)
+@live_app.command(epilog=_STATUS)
 def stop(
     name: NameArgument = None,
     cell: Annotated[bool, typer.Option("--cell", help="Only interrupt the running cell.")] = False,
@@ -129,6 +150,31 @@ def stop(
     return 0
 
 
+def _as_dict(session: LiveSession) -> dict[str, object]:
+    file = str(session.kernel.connection_file) if session.kernel else None
+    return {
+        "name": session.name,
+        "workspace": session.workspace,
+        "pid": session.pid,
+        "kernel_epoch": session.epoch,
+        "connection_file": file,
+    }
+
+
+def _variable_row(variable: Variable) -> list[str]:
+    shape = "" if variable.shape is None else " x ".join(map(str, variable.shape))
+    return [variable.name, variable.type, shape, _format_size(variable.size_bytes), variable.text]
+
+
+def _format_size(size_bytes: float | None) -> str:
+    if size_bytes is None:
+        return ""
+    unit = 0
+    while size_bytes >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004 - of the units
+        size_bytes, unit = size_bytes / 1024, unit + 1
+    return f"{size_bytes:.0f} {_UNITS[unit]}" if not unit else f"{size_bytes:.1f} {_UNITS[unit]}"
+
+
 def _run_cell(session: AttachedSession, code: str, console: ConsoleOutput) -> None:
     try:
         result = session.execute(code, on_output=console.show_output)
@@ -143,9 +189,18 @@ def _run_cell(session: AttachedSession, code: str, console: ConsoleOutput) -> No
     console.show_result(result)
 
 
-def _row(name: str, pid: int, state: str, cells: list[str], epoch: int, workspace: str, client: str = "") -> dict[str, Any]:
-    row = {"name": name, "pid": pid, "state": state, "cells": cells, "epoch": epoch, "workspace": workspace}
-    return row | {"client": client}
+def _row(name: str, pid: int, epoch: int, workspace: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return a session as a row, with what its process says of it; nothing if that does not answer."""
+    return {
+        "name": name,
+        "pid": pid,
+        "state": "" if not answer else "busy" if answer["busy"] else "idle",
+        "cells": answer.get("running", []),
+        "epoch": epoch,
+        "workspace": workspace,
+        "client": answer.get("client", ""),
+        "output": answer.get("output", ""),
+    }
 
 
 def _read_sessions(root: Path, pid: int) -> dict[str, Any] | None:
@@ -162,16 +217,3 @@ def _ask(root: Path, pid: int, do: str, **arguments: Any) -> dict[str, Any]:  # 
         KernelexecError: the process accepts no requests, does not answer, or refuses.
     """
     return anyio.run(partial(ControlClient(root, pid).ask, do, **arguments))
-
-
-def _follow(session: LiveSession, journal: Path) -> None:
-    """Print the journal's new lines as JSON, until the session is closed or Ctrl+C."""
-    with suppress(KeyboardInterrupt), journal.open(encoding="utf-8") as file:
-        file.seek(0, 2)
-        while True:
-            if line := file.readline():
-                write_text(sys.stdout, line)
-            elif any(live.name == session.name and live.pid == session.pid for live in list_live_sessions(runtime_bases())):
-                time.sleep(_FOLLOW_SECONDS)  # polling: there is no portable notification of file growth
-            else:
-                return

@@ -1,0 +1,208 @@
+"""``kernelexec run`` with parameters, several files, and copies and reports where the caller wants them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kernelexec.cli.run_files import join_parameters
+from tests.support.command_line import BOUND, LOCAL, cells_of, environment, kernelexec, names, notebook, refused, script
+
+QUIET = (*LOCAL, "--quiet")
+
+
+def parametrised(cwd: Path, name: str = "p.ipynb") -> Path:
+    """A notebook with a cell of parameters."""
+    cells = [
+        nbformat.v4.new_markdown_cell("# The report\n\ntext\n## A part ##"),
+        nbformat.v4.new_code_cell("x = 1\nname = 'none'", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell("print(x, repr(name))"),
+    ]
+    metadata = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    (cwd / name).write_text(nbformat.writes(nbformat.v4.new_notebook(cells=cells, metadata=metadata)))
+    return cwd / name
+
+
+def test_parameters_give_what_papermill_gives(tmp_path: Path) -> None:
+    path = parametrised(tmp_path)
+    done = kernelexec(tmp_path, "run", path.name, "-p", "x", "41.5", "-p", "name", "a b=c", *QUIET)
+    assert (done.returncode, done.stdout) == (0, "41.5 'a b=c'\n"), done.stderr
+    words = [
+        sys.executable,
+        "-m",
+        "papermill",
+        "--no-progress-bar",
+        "-p",
+        "x",
+        "41.5",
+        "-p",
+        "name",
+        "a b=c",
+        path.name,
+        "o.ipynb",
+    ]
+    subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, check=True, timeout=BOUND)
+    actual, expected = cells_of(tmp_path / "p.executed.ipynb"), cells_of(tmp_path / "o.ipynb")
+    for cell, other in zip(actual, expected, strict=True):
+        assert (cell.source.strip(), cell.outputs, cell.execution_count) == (
+            other.source.strip(),
+            other.outputs,
+            other.execution_count,
+        )
+        assert cell.metadata.get("tags", []) == other.metadata.tags
+
+
+def test_a_file_of_parameters_is_overridden_by_the_command_line(tmp_path: Path) -> None:
+    parametrised(tmp_path)
+    (tmp_path / "p.yaml").write_text("x: [1, {a: null}]\nname: file\n")
+    done = kernelexec(tmp_path, "run", "p.ipynb", "--params", "p.yaml", "--parameter", "name=line", "--no-output", *QUIET)
+    assert (done.returncode, done.stdout) == (0, "[1, {'a': None}] 'line'\n"), done.stderr
+    assert names(tmp_path) == ["p.ipynb", "p.yaml"]
+
+
+def test_a_parameter_that_the_notebook_does_not_have_is_set_and_named(tmp_path: Path) -> None:
+    parametrised(tmp_path)
+    done = kernelexec(tmp_path, "run", "p.ipynb", "-p", "nane", "typo", *QUIET)
+    assert (done.returncode, done.stdout) == (0, "1 'none'\n")
+    assert "p.ipynb: its cell of parameters, if there is one, does not have nane" in done.stderr
+
+
+def test_a_script_has_parameters_too(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "run", script(tmp_path, "print(x)"), "-p", "x", "3", *QUIET)
+    assert (done.returncode, done.stdout) == (0, "3\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        (["a.ipynb", "-p", "x", "1"], ["a.ipynb", "-p", "x=1"]),
+        (["-p", "x=1", "a.ipynb"], ["-p", "x=1", "a.ipynb"]),
+        (["--parameter", "x", "-1", "-p", "y", "a=b"], ["--parameter", "x=-1", "-p", "y=a=b"]),
+        (["-p", "x"], ["-p", "x"]),
+        (["-p"], ["-p"]),
+        (["--", "-p", "x", "1"], ["--", "-p", "x", "1"]),
+    ],
+)
+def test_a_parameter_is_two_words_or_one(words: list[str], joined: list[str]) -> None:
+    assert join_parameters(words) == joined
+
+
+def test_headings_are_shown_while_it_runs(tmp_path: Path) -> None:
+    parametrised(tmp_path)
+    done = kernelexec(tmp_path, "run", "p.ipynb", "--no-output", *QUIET)
+    assert [line for line in done.stderr.splitlines() if "##" in line] == [
+        "kernelexec: ## The report",
+        "kernelexec: ## A part",
+    ]
+
+
+def test_a_notebook_is_replaced_by_the_executed_one(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "run", notebook(tmp_path, "1 + 1"), "--inplace", *QUIET)
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path) == ["given.ipynb"]
+    assert cells_of(tmp_path / "given.ipynb")[0].outputs[0].data["text/plain"] == "2"
+
+
+def test_a_report_is_a_page_of_the_notebook(tmp_path: Path) -> None:
+    path = parametrised(tmp_path)
+    done = kernelexec(tmp_path, "run", path.name, "-p", "x", "77", "--html", "report.html", "--no-output", *QUIET)
+    assert done.returncode == 0, done.stderr
+    assert "wrote report.html" in done.stderr
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<html" in page
+    assert "The report" in page
+    assert "77 'none'" in page
+    failing = kernelexec(tmp_path, "run", notebook(tmp_path, "print('before')", "1/0"), "--html", "f.html", *QUIET)
+    assert failing.returncode == 1
+    assert "ZeroDivisionError" in (tmp_path / "f.html").read_text(encoding="utf-8"), "a report of a failure is one too"
+
+
+def test_eight_notebooks_run_four_at_a_time(tmp_path: Path) -> None:
+    barrier = (
+        "import os, time\nfrom pathlib import Path\nPath(f'{number}.began').touch()\ngroup = (number - 1) // 4\n"
+        "others = [f'{n}.began' for n in range(4 * group + 1, 4 * group + 5)]\n"
+        "while not all(map(os.path.exists, others)): time.sleep(0.01)\nprint(number)"
+    )
+    files = []
+    for number in range(1, 9):
+        cells = [nbformat.v4.new_code_cell(f"number = {number}"), nbformat.v4.new_code_cell(barrier)]
+        (tmp_path / f"n{number}.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=cells)))
+        files.append(f"n{number}.ipynb")
+    (tmp_path / "out").mkdir()
+    done = kernelexec(tmp_path, "run", *files, "--jobs", "4", "-o", "out", "--timeout", "60", *QUIET)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert names(tmp_path / "out") == files
+    for number in range(1, 9):
+        assert cells_of(tmp_path / "out" / f"n{number}.ipynb")[1].outputs[0].text == f"{number}\n"
+        assert f"n{number}.ipynb: 2 cells in " in done.stderr
+        assert f"wrote out/n{number}.ipynb" in done.stderr
+
+
+def test_of_several_files_each_runs_and_the_first_failure_is_the_status(tmp_path: Path) -> None:
+    for name, code in (("a", "print('a')"), ("b", "1/0"), ("c", "print('c')")):
+        (tmp_path / f"{name}.py").write_text(code)
+    done = kernelexec(tmp_path, "run", "a.py", "b.py", "c.py", *QUIET)
+    assert (done.returncode, done.stdout) == (1, "a\nc\n")
+    assert "ZeroDivisionError" in done.stderr
+    assert [name for name in names(tmp_path) if "executed" in name] == [f"{name}.executed.ipynb" for name in "abc"]
+    beside = kernelexec(tmp_path, "run", "a.py", "b.py", "c.py", "-j", "3", "--no-output", *QUIET)
+    assert (beside.returncode, beside.stdout) == (1, "")
+    assert "b.py: cell 1 failed: error" in beside.stderr
+
+
+def test_a_kernelspec_that_is_missing_is_named_and_the_other_files_run(tmp_path: Path) -> None:
+    cells = [nbformat.v4.new_code_cell("1")]
+    other = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "ir", "language": "R", "display_name": "R"}})
+    (tmp_path / "r.ipynb").write_text(nbformat.writes(other))
+    (tmp_path / "a.py").write_text("print('a')")
+    done = kernelexec(tmp_path, "run", "r.ipynb", "a.py", *QUIET)
+    assert (done.returncode, done.stdout) == (1, "a\n")
+    assert "r.ipynb: " in done.stderr
+    assert "'ir'" in done.stderr
+    assert "Parameters are Python assignments" in refused(kernelexec(tmp_path, "run", "r.ipynb", "-p", "x", "1", *QUIET))
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("a.py", "--output", "o.ipynb", "--no-output"), "--output and --no-output contradict each other"),
+        (("a.py", "--inplace"), "--inplace is for notebooks (.ipynb), and a.py is none"),
+        (("a.py", "-", "--no-output"), "- (stdin) is for one file"),
+        (("a.py", "b.py", "--json"), "--json is for one file"),
+        (("a.py", "sub/a.py", "-o", "out"), "out/a.ipynb would be written for two files"),
+        (("a.py", "b.py", "-o", "missing"), "missing/a.ipynb cannot be written: No such file or directory"),
+        (("a.py", "-p", "a b", "1"), "The parameter 'a b' must have the name of a Python variable"),
+        (("a.py", "--params", "missing.yaml"), "--params missing.yaml cannot be read: No such file or directory"),
+        (("a.py", "--params", "a.py"), "--params a.py must be a mapping"),
+        (("a.py", "--params", "bad.yaml"), "--params bad.yaml must be YAML"),
+        (("a.py", "--html", "missing/r.html"), "missing/r.html cannot be written"),
+        (("a.py", "b.py", "missing.py"), "missing.py cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    for name in ("a.py", "b.py", "sub/a.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("open('ran', 'w')")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "bad.yaml").write_text("a: [")
+    before = names(tmp_path)
+    assert reason in refused(kernelexec(tmp_path, "run", *words, *QUIET))
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("words", [("exec",), ("exec", "-")])
+def test_a_cell_comes_from_a_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = kernelexec(tmp_path, *words, *QUIET, stdin="x = 'ä'\nprint(x)".encode())
+    assert (done.returncode, done.stdout) == (0, "ä\n"), done.stderr
+    assert "stdin is not UTF-8" in refused(kernelexec(tmp_path, *words, *QUIET, stdin=b"\xff"))
+    assert "code is empty" in refused(kernelexec(tmp_path, *words, *QUIET)).lower()
+
+
+def test_results_of_one_file_are_json_lines(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "run", script(tmp_path, "1", "2"), "--json", "--no-output", *QUIET)
+    assert [json.loads(line)["execution_count"] for line in done.stdout.splitlines()] == [1, 2]
