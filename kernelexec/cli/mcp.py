@@ -406,7 +406,7 @@ def mcp_token(
 
 def _require_fastmcp() -> None:
     if importlib.util.find_spec("fastmcp") is None:
-        raise CommandFailed("MCP needs fastmcp, which is not installed: pip install 'kernelexec[mcp]'.")
+        raise CommandFailed("MCP needs fastmcp, which is not installed: pip install fastmcp.")
 
 
 def _mcp_command() -> Any:  # noqa: ANN401 - typer's own kind of command

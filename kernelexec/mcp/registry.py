@@ -28,7 +28,7 @@ def make_server_json() -> dict[str, Any]:
         "identifier": "kernelexec",
         "version": version,
         "runtimeHint": "uvx",
-        "runtimeArguments": [{"type": "named", "name": "--from", "value": f"kernelexec[mcp]=={version}"}],
+        "runtimeArguments": [{"type": "named", "name": "--from", "value": f"kernelexec=={version}"}],
         "packageArguments": [{"type": "positional", "value": "mcp"}],
         "transport": {"type": "stdio"},
         "environmentVariables": [

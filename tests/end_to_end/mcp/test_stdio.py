@@ -183,7 +183,7 @@ def test_without_fastmcp_the_way_to_install_it_is_reported(tmp_path: Path) -> No
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
     )
-    assert "pip install 'kernelexec[mcp]'" in refused(done)
+    assert "pip install fastmcp" in refused(done)
 
 
 def test_the_command_line_does_not_import_it_for_other_commands() -> None:

@@ -86,8 +86,8 @@ def test_a_client_that_puts_the_words_together_starts_the_server_with_what_it_ne
     hint, actual = package()["runtimeHint"], package()
     before = [word for each in actual["runtimeArguments"] for word in (each["name"], each["value"])]
     words = [hint, *before, actual["identifier"], *(each["value"] for each in actual["packageArguments"])]
-    assert words == ["uvx", "--from", f"kernelexec[mcp]=={kernelexec.__version__}", "kernelexec", "mcp"]
-    assert "mcp" in PROJECT["optional-dependencies"]
+    assert words == ["uvx", "--from", f"kernelexec=={kernelexec.__version__}", "kernelexec", "mcp"]
+    assert any(requirement.startswith("fastmcp") for requirement in PROJECT["dependencies"])
     assert actual["identifier"] in PROJECT["scripts"]
 
 
