@@ -76,6 +76,15 @@ class IsolationOptions:
     enable_sudo: bool = _option("--enable-sudo", default=False)
     memory: str | None = _option("--memory", "The container's memory, as 512m or 1.5g. Default: 1g.", "SIZE")
     cpus: float | None = _option("--cpus", "The container's number of CPUs, as 0.5. Default: 1.", "N")
+    gpus: str | None = _option(
+        "--gpus", "The container's GPUs: all, a number, or ids with commas between them.", "all|N|ID,..."
+    )
+    env: list[str] = _option(
+        "--env -e",
+        "A variable of cells and commands; NAME alone passes this process's on. Repeatable.",
+        "NAME[=VALUE]",
+        default=[],
+    )
     context: list[str] = _option(
         "--context",
         "A file or directory besides the workspace that code can read, or with :rw also write. Repeatable.",
@@ -132,6 +141,7 @@ class IsolationOptions:
             "context_paths": list(map(_parse_context, self.context)),
             "allowed_paths": self.allowed_paths,
             "secrets": dict(map(_parse_secret, self.secret)),
+            "environment": _parse_variables(self.env),
             "python": self.python,
             "quiet": self.quiet,
         }
@@ -161,6 +171,7 @@ class IsolationOptions:
             "sudo": self.sudo or self.enable_sudo or None,
             "memory_bytes": None if self.memory is None else parse_size(self.memory, "--memory"),
             "cpus": self.cpus,
+            "gpus": None if self.gpus is None else _parse_gpus(self.gpus),
             "instance": self.instance_id,
         }
         return {name: value for name, value in values.items() if value is not None}
@@ -217,6 +228,23 @@ def _read_config_file(option: str | None) -> Config | None:
     reason = f"it has no agent {name!r}{did_you_mean(name, list(agents))}" if name else "it has several agents"
     message = f"--config {path}: {reason}: use {path}#AGENT with one of {', '.join(agents)}."
     raise InvalidConfig(message)
+
+
+def _parse_variables(options: Sequence[str]) -> dict[str, Any]:
+    """Return the variables with a value, and the names of those that are passed on."""
+    parts = [option.partition("=") for option in options]
+    chosen = {
+        "set": {name: value for name, equals, value in parts if equals},
+        "pass_names": [n for n, equals, _ in parts if not equals],
+    }
+    return {name: variables for name, variables in chosen.items() if variables}
+
+
+def _parse_gpus(option: str) -> str | int | list[str]:
+    """Return the GPUs as ``Container.gpus`` takes them."""
+    if option == "all":
+        return option
+    return int(option) if option.isdecimal() and len(option) < 5 else [part.strip() for part in option.split(",")]  # noqa: PLR2004
 
 
 def _parse_secret(option: str) -> tuple[str, dict[str, str]]:

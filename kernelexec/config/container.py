@@ -55,6 +55,7 @@ CREDENTIALS = {
 _USER = re.compile(r"\d{1,100}(:\d{1,100})?", re.ASCII)
 #: The largest user or group id, and the largest number of processes, that an engine accepts.
 _LARGEST_ID, _LARGEST_PIDS = 2**31 - 1, 2**22
+_GPU, _GPUS_MAX = re.compile(r"[A-Za-z0-9_.:/=-]{1,128}", re.ASCII), 1024
 _IMAGE = r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,511}"
 
 
@@ -66,6 +67,17 @@ def _check_user(value: str | None) -> str | None:
     return value
 
 
+def _check_gpus(value: object) -> object:
+    ids = [value] if isinstance(value, str) else value
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _GPUS_MAX):
+        return value
+    if isinstance(ids, list | tuple) and ids and all(isinstance(each, str) and _GPU.fullmatch(each) for each in ids):
+        return tuple(ids)
+    raise ValueError(f"must be 'all', a number of GPUs from 1 to {_GPUS_MAX}, or a list of their ids")
+
+
+#: The GPUs of a container: all, a number, or ids as the engine knows them.
+Gpus = Annotated[Literal["all"] | int | tuple[str, ...], BeforeValidator(_check_gpus)]
 #: The name of a container.
 Name = Annotated[
     str,
@@ -189,6 +201,9 @@ class Container(FrozenModel):
     """Memory and swap together; by default ``memory_bytes``, so that nothing is swapped."""
     cpus: Cpus | None = 1.0
     """The number of CPUs of one container; None for no limit."""
+    gpus: Gpus | None = None
+    """The machine's GPUs for containers: ``"all"``, a number of them, or their ids. Code then reaches the driver of the GPU in
+    this machine's kernel. No kernel starts where the engine has no runtime for GPUs."""
     pids: Count | None = Field(default=256, ge=16, le=_LARGEST_PIDS)
     """The number of processes and threads in one container; None for no limit."""
     tmp_bytes: Size = Field(default=256 * MIB, ge=MIB)

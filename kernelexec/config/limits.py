@@ -52,6 +52,6 @@ class LimitChange:
         try:
             container = Container.model_validate(options)
         except ValidationError as exc:
-            raise InvalidConfig(explain(exc, Container, "Limits")) from exc
+            raise InvalidConfig(explain(exc, Container, "Limits")) from None
         chosen = {"profile": self.profile} if self.profile is not None else {}
         return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets), **chosen})

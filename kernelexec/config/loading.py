@@ -154,7 +154,7 @@ def _validate(options: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(options)
     except ValidationError as exc:
-        raise InvalidConfig(explain(exc, Config, "Configuration")) from exc
+        raise InvalidConfig(explain(exc, Config, "Configuration")) from None
 
 
 def _apply_profile(options: Mapping[str, Any]) -> dict[str, Any]:

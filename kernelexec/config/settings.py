@@ -49,6 +49,7 @@ class ResultCache(FrozenModel):
     """
 
     enabled: bool = Field(default=False, strict=True)
+    """Whether results are stored and returned."""
     directory: Directory | None = None
     """The directory, private to this user; by default in the user's cache directory. Cells must not be able to write there."""
     size_bytes: Size = Field(default=256 * MIB, ge=MIB)

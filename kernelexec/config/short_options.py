@@ -18,6 +18,8 @@ class ShortOptions(TypedDict, total=False):
     """The memory of a container in bytes, or as in ``"2g"``: ``container.memory_bytes``."""
     cpus: float | None
     """The number of processors of a container: ``container.cpus``."""
+    gpus: str | int | list[str] | tuple[str, ...] | None
+    """The GPUs of a container: "all", a number of them, or their ids: ``container.gpus``."""
     network: bool | str | None
     """Whether cells have a network, or the name of the container's: ``container.network`` and ``confinement.network``."""
     timeout: float | None
@@ -33,7 +35,7 @@ class ShortOptions(TypedDict, total=False):
 
 NAMES = frozenset(ShortOptions.__annotations__)
 #: Those that only containers have.
-CONTAINER_NAMES = ("memory", "cpus")
+CONTAINER_NAMES = ("memory", "cpus", "gpus")
 
 
 def pick(options: Mapping[str, Any]) -> ShortOptions:
@@ -46,7 +48,8 @@ def check_isolation(options: Mapping[str, Any], isolation: str) -> None:
     for name in CONTAINER_NAMES:
         if options.get(name) is not None and isolation != "container":
             message = f"{name}={short_repr(options[name])}: only containers have it, and the isolation is {isolation}."
-            raise InvalidConfig(f"{message} `limits.as_bytes` bounds each process on this machine.")
+            advice = " `limits.as_bytes` bounds each process on this machine." if name == "memory" else ""
+            raise InvalidConfig(f"{message}{advice}")
 
 
 def expand(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,6 +77,7 @@ def _long_options(name: str, value: Any) -> list[tuple[tuple[str, ...], Any]]:  
         "image": ("container", "image"),
         "memory": ("container", "memory_bytes"),
         "cpus": ("container", "cpus"),
+        "gpus": ("container", "gpus"),
         "timeout": ("budgets", "timeout"),
         "env": ("environment", "set"),
         "packages": ("programs", "preinstall", "python"),

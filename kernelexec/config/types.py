@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from kernelexec.config.messages import short_repr
+from kernelexec.config.messages import explain, short_repr
 from kernelexec.errors import InvalidConfig
 
 MIB = 1024 * 1024
@@ -133,6 +133,15 @@ class FrozenModel(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, defer_build=True
     )  # the validator of a model is built at its first use
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - checked here
+        try:
+            super().__init__(**options)
+        except ValidationError as exc:
+            raise InvalidConfig(explain(exc, type(self), type(self).__name__)) from None
+
+    # Tells pydantic that values in other models need no call of it, as of its own.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return a copy that shares all values: they are frozen too, and some cannot be copied deeply."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 from collections.abc import Callable, Container, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
+from pydantic import TypeAdapter
+
+from kernelexec.config import container, settings, short_options
 from kernelexec.config.messages import check_known, mapping_error, short_repr, shorten
 from kernelexec.config.settings import Config, Isolation
 from kernelexec.config.types import parse_size
@@ -52,11 +58,21 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of files in our own form, for editors and other programs."""
     agent = Config.model_json_schema()
     definitions = agent.pop("$defs")
+    types = get_type_hints(short_options.ShortOptions)
+    short = {"properties": {name: TypeAdapter(each).json_schema() for name, each in types.items()}}
+    _describe_options({**definitions, "Config": agent, "ShortOptions": short})
+    agent["properties"] = {**short["properties"], **agent["properties"]}
     image = definitions["Container"]["properties"]["image"]
-    definitions["Container"]["properties"]["image"] = {"anyOf": [{"type": "string"}, image], "default": image["default"]}
+    image |= {"anyOf": [{"type": "string"}, {"type": image.pop("type"), "items": image.pop("items")}]}
     execution = CodeExecutionConfig.model_json_schema()
     definitions |= execution.pop("$defs", {})
-    properties = {"id": {"type": "string"}, "code_execution_config": {"anyOf": [execution, {"const": False}]}}
+    properties = {
+        "id": {"type": "string", "description": "The agent's name in the file."},
+        "code_execution_config": {
+            "anyOf": [execution, {"const": False}],
+            "description": "The dictionary of other frameworks, or false for no execution.",
+        },
+    }
     agent |= {"properties": {**properties, **agent["properties"]}, "title": "Agent"}
     many = {
         "type": "object",
@@ -70,6 +86,26 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [{"$ref": "#/$defs/Agent"}, many],
         "$defs": {**definitions, "Agent": agent},
     }
+
+
+def _describe_options(schemas: dict[str, dict[str, Any]]) -> None:
+    """Add the texts below the fields of our models, which pydantic would read at each start of a program.
+
+    A field with a model of its own has that model's first sentence.
+    """
+    for module in (settings, container, short_options):
+        for node in ast.parse(inspect.getsource(module)).body:
+            properties = schemas.get(node.name, {}).get("properties", {}) if isinstance(node, ast.ClassDef) else {}
+            for field, text in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as description)):
+                        if name in properties:
+                            properties[name]["description"] = inspect.cleandoc(description).replace("\n", " ")
+    for schema in schemas.values():
+        for field in schema.get("properties", {}).values():
+            model = schemas.get(str(field.get("$ref", "")).rpartition("/")[2])
+            if model is not None and "description" in model:
+                field.setdefault("description", model["description"].splitlines()[0])
 
 
 def _parse_file(path: Path) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def _validate(value: object) -> CodeExecutionConfig:
     try:
         return CodeExecutionConfig.model_validate(value or {})
     except ValidationError as exc:
-        raise InvalidConfig(explain(exc, CodeExecutionConfig, "code_execution_config")) from exc
+        raise InvalidConfig(explain(exc, CodeExecutionConfig, "code_execution_config")) from None
 
 
 def _merge_requests(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from docker.types.containers import LogConfig, Ulimit
+from docker.types.containers import DeviceRequest, LogConfig, Ulimit
 from docker.types.services import Mount
 
 from kernelexec.config import HOME_INSIDE, Container, Limits
@@ -84,6 +84,7 @@ class Order:
             "mem_limit": memory,
             "memswap_limit": options.memory_swap_bytes or memory,
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
+            "device_requests": _request_gpus(options.gpus),
             "pids_limit": options.pids,
             "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_directories.items()},
             "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in ulimits.items() if value is not None],
@@ -110,6 +111,15 @@ class Order:
 def network_of(wanted: str, ports: Collection[object]) -> str:
     """Return the network of a container with such ports, which cannot be published in ``none``: a network without a way out."""
     return NETWORK if ports and wanted == "none" else wanted
+
+
+def _request_gpus(gpus: str | int | tuple[str, ...] | None) -> list[DeviceRequest] | None:
+    """Return what the engine is asked for: of all GPUs the number -1."""
+    if gpus is None:
+        return None
+    if isinstance(gpus, tuple):
+        return [DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])]
+    return [DeviceRequest(count=gpus if isinstance(gpus, int) else -1, capabilities=[["gpu"]])]
 
 
 def _mount(source: str, target: str, read_only: bool) -> Mount:  # noqa: FBT001 - as it is written down

@@ -363,3 +363,11 @@ def test_a_name_belongs_to_one_living_session(tmp_path: Path, name: str) -> None
         assert session.execute("kept").state == "kept"
         session.restart()
         assert session.execute("1 + 1").text == "2\n"
+
+
+def test_gpus_that_the_engine_does_not_have_are_refused_with_the_reason(tmp_path: Path) -> None:
+    with (
+        Executor("docker", gpus="all", workspace=tmp_path, config=KINDS["container"]) as executor,
+        pytest.raises(KernelStartFailed, match=r"gpus='all': the engine's machine has no runtime for GPUs.*leave gpus out"),
+    ):
+        executor.session("a")

@@ -176,6 +176,9 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         try:
             await self._create(cmd, kwargs)
         except EngineFailed as exc:
+            if self.container.get("gpus") is not None and "gpu" in str(exc).casefold():
+                message = f"gpus={self.container['gpus']!r}: the engine's machine has no runtime for GPUs ({exc})."
+                raise KernelStartFailed(f"{message} Install NVIDIA's Container Toolkit there, or leave gpus out.") from exc
             raise KernelStartFailed(str(exc)) from exc
         if not self.ports:
             return self.connection_info

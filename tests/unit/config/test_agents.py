@@ -250,3 +250,17 @@ def test_long_values_are_shown_by_their_beginning(tmp_path: Path, text: str) -> 
     assert "..." in message
     assert "x" * 121 not in message
     assert len(message.removeprefix(f"{tmp_path}/agents.yaml: ")) < 260
+
+
+def test_every_option_of_the_schema_is_described() -> None:
+    schema = json_schema()
+    fields = {
+        f"{name}.{option}": field
+        for name, part in schema["$defs"].items()
+        for option, field in part.get("properties", {}).items()
+        if name != "CodeExecutionConfig"
+    }
+    assert len(fields) > 140
+    assert [name for name, field in fields.items() if not field.get("description")] == []
+    assert fields["Budgets.timeout"]["description"] == "How long a cell may run: wall-clock time from its start."
+    assert fields["Agent.memory"]["description"].startswith("The memory of a container in bytes")

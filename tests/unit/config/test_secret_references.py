@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from kernelexec import InvalidConfig
 from kernelexec.config import Config, load
@@ -72,7 +71,7 @@ def test_what_is_no_reference_is_refused_and_not_shown(secrets: Any) -> None:
         given(secrets)
     assert VALUE not in str(refused.value)
     assert VALUE not in str(refused.value.__cause__)
-    with pytest.raises(ValidationError) as invalid:
+    with pytest.raises(InvalidConfig) as invalid:
         Config(secrets=secrets)
     assert VALUE not in str(invalid.value)
 

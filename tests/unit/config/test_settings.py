@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +232,15 @@ def test_sizes_may_be_text_in_every_branch(text: str, size: int) -> None:
 def test_other_text_is_no_size(text: object) -> None:
     with pytest.raises(InvalidConfig, match=r"container\.memory_bytes: "):
         load("local", config={"container": {"memory_bytes": text}})
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: Config(capacty=1), lambda: load("local", config={"capacty": 1})], ids=["model", "load"]
+)
+def test_an_invalid_option_is_one_error_without_that_of_another_library(call: Callable[[], object]) -> None:
+    with pytest.raises(InvalidConfig, match=r"^Config\w*: capacty is not an option \(did you mean 'capacity'\?\)\.$") as caught:
+        call()
+    text = "".join(traceback.format_exception(caught.value))
+    assert "pydantic" not in text.rpartition("Traceback")[2].splitlines()[-1]
+    assert "errors.pydantic.dev" not in text
+    assert text.count("Traceback") == 1

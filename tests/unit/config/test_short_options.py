@@ -14,6 +14,9 @@ LONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "image": ({"image": "a/b"}, {"container": {"image": "a/b"}}),
     "memory": ({"memory": "2g"}, {"container": {"memory_bytes": 2 * 2**30}}),
     "cpus": ({"cpus": 2}, {"container": {"cpus": 2}}),
+    "all gpus": ({"gpus": "all"}, {"container": {"gpus": "all"}}),
+    "gpus by id": ({"gpus": ["0", "1"]}, {"container": {"gpus": ("0", "1")}}),
+    "quiet": ({"quiet": True}, {"quiet": True}),
     "a network": ({"network": True}, {"container": {"network": "bridge"}, "confinement": {"network": True}}),
     "no network": ({"network": False}, {"container": {"network": "none"}, "confinement": {"network": False}}),
     "a network by name": ({"network": "bridge"}, {"container": {"network": "bridge"}}),
@@ -81,3 +84,16 @@ def test_isolations_have_the_names_of_the_command_line(alias: str, isolation: st
 def test_a_variable_silences_all_executors(value: str, quiet: bool) -> None:  # noqa: FBT001
     assert load("local", environ={"KERNELEXEC_QUIET": value}).quiet is quiet
     assert not load("local", environ={"KERNELEXEC_QUIET": value}, config={"quiet": False}).quiet
+
+
+@pytest.mark.parametrize("gpus", [0, -1, True, 1.5, "", "a b", [], ["all", 1], {"all": 1}])
+def test_what_names_no_gpu_is_refused_in_one_sentence(gpus: Any) -> None:
+    with pytest.raises(
+        InvalidConfig, match=r"container\.gpus: must be 'all', a number of GPUs from 1 to 1024, or a list of their"
+    ):
+        load("container", config={"gpus": gpus})
+
+
+def test_gpus_are_for_containers() -> None:
+    with pytest.raises(InvalidConfig, match=r"gpus='all': only containers have it, and the isolation is local\.$"):
+        load("local", config={"gpus": "all"})

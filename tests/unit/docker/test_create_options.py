@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from docker.types.containers import HostConfig
 
 from kernelexec.config import Config
@@ -66,3 +67,23 @@ def test_labels_and_a_hostname_stand_beside_our_own() -> None:
     assert actual["labels"] == {"team": "a", "kernelexec.owner": "me"}
     assert actual["hostname"] == "box"
     assert order().settings()["hostname"] is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked"),
+    [
+        ("all", {"Count": -1, "DeviceIDs": []}),
+        (2, {"Count": 2, "DeviceIDs": []}),
+        ("GPU-1", {"Count": 0, "DeviceIDs": ["GPU-1"]}),
+        (["0", "MIG-2/1"], {"Count": 0, "DeviceIDs": ["0", "MIG-2/1"]}),
+    ],
+)
+def test_gpus_are_asked_for_by_number_or_id(gpus: Any, asked: dict[str, Any]) -> None:
+    config = load("container", config={"gpus": gpus})
+    host = HostConfig(version="1.41", **Order("i", ("c",), {}, "1000", "/w", (), {}, config.container, config.limits).host())
+    [request] = host["DeviceRequests"]
+    assert request == {"Driver": "", "Capabilities": [["gpu"]], "Options": {}, **asked}
+
+
+def test_containers_get_no_gpu_unless_they_are_asked_for() -> None:
+    assert "DeviceRequests" not in host()
