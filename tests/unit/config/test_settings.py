@@ -235,7 +235,12 @@ def test_other_text_is_no_size(text: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: Config(capacty=1), lambda: load("local", config={"capacty": 1})], ids=["model", "load"]
+    "call",
+    [
+        lambda: Config(capacty=1),  # type: ignore[call-arg]  # a wrong one
+        lambda: load("local", config={"capacty": 1}),
+    ],
+    ids=["model", "load"],
 )
 def test_an_invalid_option_is_one_error_without_that_of_another_library(call: Callable[[], object]) -> None:
     with pytest.raises(InvalidConfig, match=r"^Config\w*: capacty is not an option \(did you mean 'capacity'\?\)\.$") as caught:
