@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,8 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from kernelexec import session as session_package  # in annotations, which are resolvable and import nothing until then
+from kernelexec import results as results_package  # in annotations, which are resolvable and import nothing until then
+from kernelexec import session as session_package
 from kernelexec.config import Config, isolation_help, short_options
 from kernelexec.config.messages import check_known
 from kernelexec.config.short_options import ShortOptions
@@ -231,6 +232,35 @@ class AsyncExecutor:
                 message = f"Session {name!r} works in {existing.workspace}, not in {work_dir}: close it, or take another name."
                 raise InvalidWorkDir(message)
             return existing
+
+    async def map(
+        self,
+        function: Callable[[Any], Any] | str,
+        inputs: Iterable[Any],
+        *,
+        sessions: int = 4,
+        timeout: float | None = None,
+    ) -> list[results_package.ExecutionResult]:
+        """Run a function or code once for each input, in several new sessions at the same time; return results in order.
+
+        The result of a failed call is in its place, and the others go on; ``result.value`` is a call's value.
+
+        Args:
+            function: a function that is defined by ``def``, whose source is sent: it sees its argument, and what it imports
+                itself. Or the text of a cell.
+            inputs: the arguments, of types that ``session.put`` carries; for a text, a mapping of names to values each. The
+                next one is read when a session is free.
+            sessions: how many sessions are open at most; they are closed at the end.
+            timeout: seconds of each call; the configuration's by default.
+
+        Raises:
+            InvalidRequest, InvalidTimeout: the function, ``sessions`` or an input is invalid; sessions that ran are closed.
+            CapacityReached, Disabled, Closed, KernelStartFailed: a session cannot be opened.
+            ExecutionFailed: the definition of the function failed.
+        """
+        from kernelexec.session.parallel_map import map_inputs
+
+        return await map_inputs(function, inputs, count=sessions, timeout=timeout, open_session=self.session)
 
     @property
     def summary(self) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from kernelexec import blocking as facades  # in annotations, which are resolvable and import nothing until then
 from kernelexec.blocking import interpreter_end
@@ -15,6 +16,7 @@ from kernelexec.blocking.portal import Portal
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorKeywords
+from kernelexec.results import ExecutionResult
 
 
 @documented_as(AsyncExecutor)
@@ -83,6 +85,18 @@ class Executor:
         portal = self._open_portal()
         call = partial(self._executor.session, name, work_dir=work_dir, notebook=notebook, repeat_unsafe=repeat_unsafe)
         return facades.Session(portal, portal.call(call))
+
+    def map(
+        self,
+        function: Callable[[Any], Any] | str,
+        inputs: Iterable[Any],
+        *,
+        sessions: int = 4,
+        timeout: float | None = None,
+    ) -> list[ExecutionResult]:
+        """See ``AsyncExecutor.map``."""
+        call = partial(self._executor.map, function, inputs, sessions=sessions, timeout=timeout)
+        return self._open_portal().call(call)
 
     def __repr__(self) -> str:
         return f"<Executor {self._executor.summary}>"

@@ -60,7 +60,9 @@ def run(directory: Path, *words: str, **more: str) -> subprocess.CompletedProces
 def run_block(code: str, directory: Path) -> list[str]:
     """Run a block as a program of its own, with deno's kernel installed, and return its lines of output without empty ones."""
     write_all(directory / "jupyter")
-    done = run(directory, sys.executable, "-W", "error", "-c", code, JUPYTER_PATH=str(directory / "jupyter"))
+    program = directory / "jupyter" / "program.py"
+    program.write_text(code, encoding="utf-8")
+    done = run(directory, sys.executable, "-W", "error", str(program), JUPYTER_PATH=str(directory / "jupyter"))
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if line]
 
