@@ -2,9 +2,9 @@
 
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
 ratios; absolute figures are those of the machine. All parts run, or those that are named: ``--peers``, ``--sessions`` (how
-soon they give results, what many cost), ``--mcp`` (how soon a server answers, what a call costs), ``--containers`` (where the
-time of a start goes) and ``--timeouts`` (how fast cells over their timeout are ended). What was found is shown as tables,
-written as JSON and drawn. ``--notebooks DIRECTORY`` instead runs each notebook of a directory through nbclient and through
+soon they give results, what many cost), ``--programs`` (whole processes: imports, helps, a cell, a notebook), ``--mcp`` (how
+soon a server answers, what a call costs), ``--containers`` (where the time of a start goes) and ``--timeouts`` (how fast cells
+over their timeout are ended). What was found is shown as tables, written as JSON and drawn. ``--notebooks DIRECTORY`` instead runs each notebook of a directory through nbclient and through
 kernelexec, and fails if outputs differ.
 """
 
@@ -30,6 +30,7 @@ from tests.benchmarks.containers import show_containers
 from tests.benchmarks.mcp import calls, throughput
 from tests.benchmarks.notebooks import compare_notebooks
 from tests.benchmarks.peers import ALONE, PEERS, missing
+from tests.benchmarks.programs import measure_programs
 from tests.benchmarks.report import draw, show_figures, show_times, write_json
 from tests.benchmarks.sessions import at_once, beside, restarts, starts
 from tests.benchmarks.timeouts import show_timeouts
@@ -192,7 +193,15 @@ def timeouts(chosen: argparse.Namespace) -> Any:
     return show_timeouts(rounds=1 if chosen.smoke else chosen.rounds)
 
 
+def programs(chosen: argparse.Namespace) -> Any:
+    actual = measure_programs(1 if chosen.smoke else max(10, chosen.rounds))
+    for title, times in actual.items():
+        show_times(f"whole processes: {title}", times, next(iter(times)))
+    return actual
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "programs": programs,
     "containers": containers,
     "timeouts": timeouts,
     "sessions": sessions,
