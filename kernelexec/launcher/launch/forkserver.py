@@ -42,6 +42,8 @@ _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
 _IDLE_MILLISECONDS, _IDLE_ONLY_SECONDS = 200, 3.0
 #: Set during imports that read it then; a kernel sets the same.
 _BACKEND = ("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+#: Lets pyarrow, which pandas imports, start no thread of its allocator, which would not survive a fork.
+_ARROW = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 #: Modules that ipykernel 7.4 and IPython 9 import while a kernel starts.
 _LATE = (
     "tornado.platform.asyncio",
@@ -58,7 +60,8 @@ def main(arguments: list[str]) -> None:
     """Serve until the owner has gone; a forked process runs a kernel here."""
     channel = socket.socket(fileno=int(arguments[0]))
     mark = _find_kernel_mark()
-    os.environ.setdefault(*_BACKEND)
+    for variable in (_BACKEND, _ARROW):
+        os.environ.setdefault(*variable)
     import_startup_modules()
     threads = _prepare_fork()
     _send(channel, {"serves": threads == 1, "threads": threads})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,17 @@ def test_a_table_goes_to_a_kernel_and_back(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(session["frame"], frame)
         session["table"] = pl.DataFrame({"a": [1, None]})
         assert session["table"].equals(pl.DataFrame({"a": [1, None]}))
+
+
+def test_forked_kernels_have_pandas_although_it_imports_pyarrow(tmp_path: Path) -> None:
+    code = "import sys\nwas = 'pandas' in sys.modules\nimport pandas as pd\npd.Series(['x']).dtype == 'str', was"
+    deadline = time.monotonic() + 60
+    with Executor("local", workspace=tmp_path, config={"preload_at": "start"}) as executor:
+        for number in count():
+            with executor.session(f"s{number}") as session:
+                result = session.execute(code)
+            assert (result.status, result.notes) == ("ok", ())
+            if result.value == (True, True):
+                break
+            assert time.monotonic() < deadline, "pandas was not preloaded"
+            time.sleep(0.5)
