@@ -3,9 +3,9 @@
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
 ratios; absolute figures are those of the machine. All parts run, or those that are named: ``--peers``, ``--sessions`` (how
 soon they give results, what many cost), ``--programs`` (whole processes: imports, helps, a cell, a notebook), ``--mcp`` (how
-soon a server answers, what a call costs), ``--containers`` (where the time of a start goes) and ``--timeouts`` (how fast cells
-over their timeout are ended). What was found is shown as tables, written as JSON and drawn. ``--notebooks DIRECTORY`` instead runs each notebook of a directory through nbclient and through
-kernelexec, and fails if outputs differ.
+soon a server answers, what a call costs), ``--containers`` (where the time of a start goes) and ``--timeouts`` (how fast
+cells over their timeout are ended). What was found is shown as tables, written as JSON and drawn. ``--notebooks DIRECTORY``
+instead runs each notebook of a directory through nbclient and through kernelexec, and fails if outputs differ.
 """
 
 from __future__ import annotations
