@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from kernelexec.cli.console import ConsoleOutput
@@ -139,13 +141,13 @@ _INDENT = "    "
 
 
 class Prompt:
-    """The prompt on the terminal. Its history is kept in memory only."""
+    """The prompt on the terminal."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._was_cancelled = False
         self._prompt: PromptSession[str] = PromptSession(
-            history=InMemoryHistory(),
+            history=_open_history(),
             completer=_KernelCompleter(session),
             complete_while_typing=False,
             key_bindings=_key_bindings(session),
@@ -187,6 +189,26 @@ class Prompt:
         except KernelexecError:
             return None
         return indent if status == "incomplete" else None
+
+
+class _PrivateHistory(FileHistory):
+    """Typed cells of all prompts, in a file of this user only; if it cannot be written, they are kept in memory."""
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
+
+
+def _open_history() -> History:
+    """Return the history in the user's directory for state, or one in memory where that is not possible."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    path = (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "kernelexec" / "history"  # noqa: PTH117 - text
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except (OSError, RuntimeError):
+        return InMemoryHistory()
+    return _PrivateHistory(str(path))
 
 
 class _KernelCompleter(Completer):

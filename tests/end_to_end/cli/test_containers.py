@@ -109,7 +109,7 @@ def test_the_server_removes_its_containers_at_a_signal_and_when_its_client_leave
 
 def test_leaving_the_prompt_removes_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.terminal.BOUND", BOUND)
-    with Terminal([COMMAND, "repl", *CONTAINER], cwd=tmp_path) as terminal:
+    with Terminal([COMMAND, "repl", *CONTAINER], cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state")) as terminal:
         terminal.expect(r"In \[1\]: ")
         terminal.send("40 + 2\r")
         terminal.expect("42")

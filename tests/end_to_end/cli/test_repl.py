@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ WORDS = [COMMAND, "repl", "--isolation", "local"]
 
 @pytest.fixture
 def repl(tmp_path: Path) -> Iterator[Terminal]:
-    with Terminal(WORDS, cwd=tmp_path, TERM="xterm") as terminal:
+    with Terminal(WORDS, cwd=tmp_path, TERM="xterm", XDG_STATE_HOME=str(tmp_path / "state")) as terminal:
         terminal.expect(PROMPT)
         yield terminal
 
@@ -38,6 +39,36 @@ def test_state_lasts_over_cells_and_leaving_leaves_nothing(repl: Terminal) -> No
     repl.send("\x04")
     assert repl.end() == 0
     assert marked_processes() == {}
+
+
+def test_typed_cells_are_there_at_the_next_prompt_for_this_user_only(repl: Terminal, tmp_path: Path) -> None:
+    say(repl, "y = 'typed before'", "y = 'typed before'\n")
+    repl.send("\x04")
+    assert repl.end() == 0
+    history = tmp_path / "state" / "kernelexec" / "history"
+    assert "typed before" in history.read_text(encoding="utf-8")
+    assert (stat.S_IMODE(history.stat().st_mode), stat.S_IMODE(history.parent.stat().st_mode)) == (0o600, 0o700)
+    with Terminal(WORDS, cwd=tmp_path, TERM="xterm", XDG_STATE_HOME=str(tmp_path / "state")) as again:
+        again.expect(PROMPT)
+        again.send("\x1b[A")
+        again.expect("typed before")
+
+
+@pytest.mark.parametrize("blocked", ["a file", "a link", "read-only"])
+def test_a_history_that_cannot_be_written_is_kept_in_memory(tmp_path: Path, blocked: str) -> None:
+    state, other = tmp_path / "state", tmp_path / "other"
+    if blocked == "a file":
+        state.write_text("")
+    else:
+        (state / "kernelexec").mkdir(parents=True)
+        other.write_text("")
+        (state / "kernelexec" / "history").symlink_to(other if blocked == "a link" else "/proc/version")
+    with Terminal(WORDS, cwd=tmp_path, TERM="xterm", XDG_STATE_HOME=str(state)) as repl:
+        repl.expect(PROMPT)
+        say(repl, "20 + 22", r"\n42\n")
+        repl.send("\x1b[A")
+        repl.expect(r"20 \+ 22")
+    assert blocked == "a file" or other.read_text() == ""
 
 
 def test_lines_go_on_until_the_code_is_whole(repl: Terminal) -> None:
