@@ -188,8 +188,8 @@ def _describe_failure(exc: BaseException) -> tuple[int, str]:
             return OWN_FAILURE, f"{exc.filename}: {exc.strerror}" if exc.filename else exc.strerror or str(exc)
         case typer.Abort():
             return INTERRUPTED, ""
-        case SystemExit():  # raised by typer and rich if the output is closed
-            return OUTPUT_CLOSED, ""
+        case SystemExit():  # raised by typer after a completion, and by typer and rich if the output is closed
+            return 0 if exc.code in (0, None) else OUTPUT_CLOSED, ""
     usage: Any = exc
     reason = " ".join(usage.format_message().split()).rstrip(".")
     command = usage.ctx.command_path if usage.ctx else "kernelexec"

@@ -13,7 +13,7 @@ import anyio
 import typer
 
 from kernelexec.cli.console import ConsoleOutput, show_table
-from kernelexec.cli.options import not_blank, option
+from kernelexec.cli.options import complete_session, not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, eprint, write_text
 from kernelexec.control.control_client import ControlClient
 from kernelexec.control.selection import find_session
@@ -36,7 +36,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 ListJsonOption = Annotated[bool, option("--json", "Print them as JSON.")]
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", callback=not_blank, help="The session, as NAME or NAME@PROCESS. Default: the only one."),
+    typer.Argument(
+        metavar="[NAME]",
+        callback=not_blank,
+        autocompletion=complete_session,
+        help="The session, as NAME or NAME@PROCESS. Default: the only one.",
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelexec.cli.console import show_table
-from kernelexec.cli.options import not_blank, option
+from kernelexec.cli.options import complete_session, not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, write_guard, write_text
 from kernelexec.control.selection import select_session
 from kernelexec.errors import InvalidRequest, did_you_mean
@@ -41,6 +41,7 @@ def logs(
         typer.Argument(
             metavar="[NAME]",
             callback=not_blank,
+            autocompletion=complete_session,
             help="A session, as NAME or NAME@PROCESS, or the path of a journal. Default: the only one.",
         ),
     ] = None,

@@ -38,6 +38,15 @@ def option(names: str, text: str, metavar: str | None = None, *, callback: Calla
     return typer.Option(*names.split(), metavar=metavar, callback=callback, help=text, hidden=not text)
 
 
+def complete_session(incomplete: str) -> list[str]:
+    """Return the names of the user's open sessions that begin so, for completion in a shell."""
+    from kernelexec.provisioning.runtime.discovery import list_live_sessions
+    from kernelexec.provisioning.runtime.locations import runtime_bases
+
+    names = sorted({session.name for session in list_live_sessions(runtime_bases())})
+    return [name for name in names if name.startswith(incomplete)]
+
+
 TimeoutOption = Annotated[float | None, option("--timeout", "Seconds that each cell may run. Default: 60.")]
 JsonOption = Annotated[bool, option("--json", "Print results as JSON, one object a line, for programs.")]
 ResultJsonOption = Annotated[bool, option("--json", "Print the result as JSON.")]
