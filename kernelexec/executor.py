@@ -347,14 +347,14 @@ class AsyncExecutor:
         scope = self._check_open()
         if self._control is None:
             self._control = anyio.CancelScope()
-            scope.tasks.start_soon(self._serve_control, self._control, commands)
+            scope.tasks.start_soon(self._serve_control, self._control, self.directory, commands)
 
-    async def _serve_control(self, until: anyio.CancelScope, commands: ServerCommands | None) -> None:
+    async def _serve_control(self, until: anyio.CancelScope, directory: Path, commands: ServerCommands | None) -> None:
         with until:
             await anyio.to_thread.run_sync(import_module, _CONTROL)
             from kernelexec.control.control_socket import ControlSocket
 
-            await ControlSocket(self, commands).serve()
+            await ControlSocket(self, directory, commands).serve()
 
     async def _close_sessions(self) -> None:
         """Ask all sessions to end; called in the executor's task."""

@@ -44,10 +44,6 @@ _Answers = AsyncGenerator[Mapping[str, Any], None]
 class Sessions(Protocol):
     """The sessions of an executor."""
 
-    @property
-    def directory(self) -> Path:
-        """The executor's private directory."""
-
     def sessions(self) -> tuple[str, ...]:
         """Return the names of the open ones."""
 
@@ -69,19 +65,19 @@ class ServerCommands:
 
 
 class ControlSocket:
-    """The socket of one executor; ``commands`` are those of a server, None in other programs."""
+    """The socket of one executor, in its private ``directory``; ``commands`` are those of a server, None in other programs."""
 
-    def __init__(self, sessions: Sessions, commands: ServerCommands | None = None) -> None:
+    def __init__(self, sessions: Sessions, directory: Path, commands: ServerCommands | None = None) -> None:
         self._sessions = sessions
+        self._directory = directory
         self._commands = commands
         self._key = secrets.token_hex(32)
 
     async def serve(self) -> None:
         """Answer requests until cancelled; the executor runs without the socket if it cannot be created."""
-        directory = self._sessions.directory
         with suppress(OSError):
-            replace_file(directory / CONTROL_KEY, self._key.encode(), mode=0o600)
-            async with await anyio.create_unix_listener(directory / CONTROL, mode=0o600) as listener:
+            replace_file(self._directory / CONTROL_KEY, self._key.encode(), mode=0o600)
+            async with await anyio.create_unix_listener(self._directory / CONTROL, mode=0o600) as listener:
                 await listener.serve(self._handle_connection)
 
     async def _handle_connection(self, stream: ByteStream) -> None:
