@@ -42,6 +42,8 @@ END_COMMAND_FLAG = "--end-command"
 LAUNCH_OPTIONS_VARIABLE = "KERNELEXEC_LAUNCH"
 #: The owner's mark on a kernel and on every process that the kernel starts.
 KERNEL_MARK_VARIABLE = "KERNELEXEC_KERNEL"
+#: Metadata of a display that Jupyter shows in a pager, as of help: notebooks do not have it.
+PAGER = "kernelexec_pager"
 #: The kernel's mark on one command and on every process that the command starts.
 COMMAND_MARK_VARIABLE = "KERNELEXEC_COMMAND"
 #: "1" where the kernel's user may become root by sudo.

@@ -30,7 +30,7 @@ from ..processes import accounts, exec_audit
 from ..processes.command import RunningCommand
 from ..processes.owner_streams import AskOwner, OwnerStreams
 from ..processes.shell_session import ShellSession, kernel_directory
-from ..protocol import CommandProcess
+from ..protocol import PAGER, CommandProcess
 from . import misbehaving
 from .patches import exception_groups
 from .patches.compiler import Compiler
@@ -441,4 +441,5 @@ class _ScriptMagic:
 
 
 def _show(_shell: LauncherShell, text: Any, *_args: Any, **_options: Any) -> None:
-    publish_display_data(data=text if isinstance(text, dict) else {"text/plain": str(text)})
+    data = text if isinstance(text, dict) else {"text/plain": str(text)}
+    publish_display_data(data=data, metadata={PAGER: True})

@@ -10,8 +10,8 @@ from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.untrusted_text import escape_line
 
-#: Seconds to the first progress report, and the time from which on steps are no longer doubled.
-_FIRST_STEP, _LAST_DOUBLED = 1.0, 4.0
+#: The first progress reports, in seconds. The first one comes early, since a client counts the server's own start too.
+_FIRST_REPORTS = (0.8, 2.0, 4.0)
 _LINE_CHARS = 200
 _LOOKED_AT = 20
 
@@ -34,15 +34,19 @@ Renderer = Callable[[PartialResult], Awaitable[Any]]
 
 
 def generate_report_times(interval: float) -> Iterator[float]:
-    """Return the seconds since the start of a call at which it reports progress: 1, 2, 4, then every ``interval``.
+    """Return the seconds since the start of a call at which it reports progress: 0.8, 2, 4, then every ``interval``.
 
     Clients that end a call after five seconds need the first ones. A shorter interval holds from the start.
     """
-    elapsed, step = 0.0, _FIRST_STEP
-    while True:
-        elapsed += min(step, interval)
+    elapsed = 0.0
+    for report in _FIRST_REPORTS:
+        if report - elapsed > interval:
+            break
+        elapsed = report
         yield elapsed
-        step = max(elapsed, _FIRST_STEP) if elapsed < _LAST_DOUBLED else interval
+    while True:
+        elapsed += interval
+        yield elapsed
 
 
 def check_wait(wait: float) -> float:

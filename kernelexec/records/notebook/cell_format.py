@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
+from kernelexec.launcher.protocol import PAGER
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
@@ -27,8 +28,13 @@ def code_cell(cell: Cell, result: ExecutionResult, outputs: Iterable[Output]) ->
         "metadata": {"kernelexec": noted},
         "execution_count": result.execution_count,
         "source": cell.source,
-        "outputs": [notebook_output(output) for output in outputs],
+        "outputs": [notebook_output(output) for output in saved_outputs(outputs)],
     }
+
+
+def saved_outputs(outputs: Iterable[Output]) -> list[Output]:
+    """Return the outputs that a notebook has: not the text of help and profiles, which Jupyter shows in a pager."""
+    return [output for output in outputs if not (isinstance(output, DisplayData) and output.metadata.get(PAGER) is True)]
 
 
 def notebook_output(output: Output) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported, RecordedOutputs
 from kernelexec.recorded_history import History, RecordedCell, RecordedStatus, restore_call
-from kernelexec.records.notebook.cell_format import notebook_output
+from kernelexec.records.notebook.cell_format import notebook_output, saved_outputs
 from kernelexec.records.notebook.notebook_repair import NotANotebook, read_notebook
 from kernelexec.records.notebook.parameters import inject_parameters
 from kernelexec.records.notebook.script_format import read_script
@@ -129,7 +129,7 @@ class CellFile:
 
         The moments are those at which the cell was sent and its end was seen, under the names of nbclient.
         """
-        cell, outputs = self._cells[number], self._recorded.pop(result.execution_id, result.outputs)
+        cell, outputs = self._cells[number], saved_outputs(self._recorded.pop(result.execution_id, result.outputs))
         ended = datetime.now(UTC)
         began = ended - timedelta(seconds=result.timing.run)
         moments = {
@@ -200,7 +200,7 @@ def _inject(notebook: dict[str, Any], parameters: Mapping[str, Any], language: s
 
 def _add_outputs(recorded: list[dict[str, Any]], outputs: Iterable[Output]) -> None:
     """Add outputs to those of a cell; text goes on in the last output if it is of the same stream."""
-    for output in map(notebook_output, outputs):
+    for output in map(notebook_output, saved_outputs(outputs)):
         last = recorded[-1] if recorded else {}
         if output["output_type"] == "stream" == last.get("output_type") and output["name"] == last["name"]:
             last["text"] += output["text"]

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from kernelexec.cells import Cell
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported
-from kernelexec.records.notebook.cell_format import bundle, code_cell, notebook_output
+from kernelexec.records.notebook.cell_format import bundle, code_cell, notebook_output, saved_outputs
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.text import make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
@@ -173,7 +173,7 @@ class Recorder:
         cell, content = self._cells[number], bytearray()
         last = self._spool.read(cell.pieces[-1])
         has_outputs = len(cell.pieces) > _PIECES_MIN or len(last) > len(_END)
-        for index, output in enumerate(map(notebook_output, outputs)):
+        for index, output in enumerate(map(notebook_output, saved_outputs(outputs))):
             content += _SEPARATORS[has_outputs or bool(index)] + _dump(output)
         if number == len(self._cells) - 1 and cell.size + len(content) > self._limit:
             return

@@ -12,6 +12,7 @@ import nbclient
 import nbformat
 import pytest
 
+from kernelexec import Executor
 from tests.support.command_line import LOCAL, kernelexec, notebook
 
 CAPTURED = """
@@ -82,3 +83,20 @@ def test_widgets_are_kept_and_capture_their_output(tmp_path: Path) -> None:
     assert [[output.get("text") for output in cell.outputs] for cell in code_cells(ours)[::2]] == [["important\n"], []]
     (slider,) = [state["state"] for state in states[0].values() if state["model_name"] == "IntSliderModel"]
     assert slider["value"] == 3
+
+
+@pytest.mark.parametrize(
+    "source", ["len?", "%pinfo2 json.dumps", "%prun -q sum(range(10))", "%prun sum(range(10))", "%lsmagic"]
+)
+def test_what_jupyter_shows_in_a_pager_is_on_the_screen_and_in_no_notebook(source: str, tmp_path: Path) -> None:
+    code = f"import json\n{source}"
+    ours, theirs = executed(tmp_path, code), through_nbclient(tmp_path, code)
+    kinds = [[output.output_type for output in code_cells(document)[0].outputs] for document in (ours, theirs)]
+    assert kinds[0] == kinds[1]
+    with Executor("local", workspace=tmp_path / "spaces") as executor, executor.session("a") as session:
+        result = session.execute(code)
+        session.save_notebook()
+        assert session.notebook is not None
+        saved = nbformat.read(session.notebook, as_version=4)
+    assert [output.output_type for output in code_cells(saved)[0].outputs] == kinds[1]
+    assert bool(result.text.strip()) == (source != "%prun -q sum(range(10))")

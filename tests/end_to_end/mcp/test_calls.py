@@ -74,8 +74,8 @@ def test_a_call_that_starts_a_kernel_tests_code_or_installs_reports_progress(ser
     served(test)
 
 
-def test_progress_comes_after_one_second_then_less_and_less_often() -> None:
-    assert list(islice(generate_report_times(5.0), 6)) == [1.0, 2.0, 4.0, 9.0, 14.0, 19.0]
+def test_progress_comes_within_a_second_then_less_and_less_often() -> None:
+    assert list(islice(generate_report_times(5.0), 6)) == [0.8, 2.0, 4.0, 9.0, 14.0, 19.0]
     assert list(islice(generate_report_times(0.5), 3)) == [0.5, 1.0, 1.5]
 
 
