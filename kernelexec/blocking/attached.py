@@ -40,7 +40,7 @@ class AttachedSession:
 
     def __init__(self, session: AsyncAttachedSession) -> None:
         self._target = session
-        self._portal = Portal(session, "attached session")
+        self._portal = Portal(session, "attached session", cancels=True)
         self.name = session.name
         self.workspace: Path = session.workspace
         self.process = session.process
@@ -59,7 +59,7 @@ class AttachedSession:
         interpreter_end.call_at_end(id(self), self.detach)
 
     def detach(self) -> None:
-        """See ``AsyncAttachedSession.detach``."""
+        """Leave the session, which goes on; a cell of this client that still runs is interrupted."""
         interpreter_end.cancel(id(self))
         if not self._portal.in_forked_child:
             self._portal.close(failed=False)

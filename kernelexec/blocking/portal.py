@@ -25,10 +25,12 @@ _T = TypeVar("_T")
 class Portal:
     """The thread that runs an executor, or another object with a lifetime; ``name`` is its word in messages.
 
-    Any number of threads may call at once; a call wakes thread and caller once.
+    Any number of threads may call at once; a call wakes thread and caller once. Calls that run when the portal closes are
+    waited for, or cancelled if it ``cancels`` them.
     """
 
-    def __init__(self, target: AbstractAsyncContextManager[object], name: str = "executor") -> None:
+    def __init__(self, target: AbstractAsyncContextManager[object], name: str = "executor", *, cancels: bool = False) -> None:
+        self._cancels = cancels
         self._target = target
         self._name = name
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
@@ -110,6 +112,8 @@ class Portal:
                 await self._stop_requested.wait()
         except Exception as exc:  # noqa: BLE001 - raised by ``open`` or ``close``, not in a group
             self._failure = exc
+        for task in self._tasks if self._cancels else ():
+            task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
 

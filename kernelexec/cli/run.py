@@ -63,7 +63,7 @@ def exec_(
 ) -> int:
     """Run one cell of CODE in a new session."""
     config, current = isolation_options.load_config(**ONE_COMMAND_SETTINGS), current_directory()
-    code = _read_code() if code in (None, "-") else code
+    code = _read_code(config.capacity.code_bytes) if code in (None, "-") else code
     cells.check(code, limit_bytes=config.capacity.code_bytes)
     if timeout is not None:
         check_seconds(timeout, "timeout")
@@ -80,16 +80,17 @@ def exec_(
     return cell_status(result)
 
 
-def _read_code() -> str:
-    """Return the cell in stdin.
+def _read_code(limit_bytes: int) -> str:
+    """Return the cell in stdin, as far as a cell may go.
 
     Raises:
         InvalidRequest: stdin is a terminal, closed, not UTF-8, or cannot be read.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         raise InvalidRequest("exec needs CODE, or code in stdin: `kernelexec repl` is a prompt.")
+    raw = read_stdin("run", limit_bytes + 1)
     try:
-        return read_stdin("run").decode("utf-8-sig")
+        return raw.decode("utf-8-sig", "strict" if len(raw) <= limit_bytes else "ignore")
     except UnicodeDecodeError as exc:
         raise InvalidRequest(f"stdin is not UTF-8 (byte {exc.start}).") from exc
 
@@ -142,8 +143,9 @@ def _use_session(
         nonlocal value
         with signals.handle():
             async with AsyncExecutor(**options) as executor:
-                signals.session = await executor.session(name, work_dir=work_dir)
-                value = await use(signals.session)
+                session = await executor.session(name, work_dir=work_dir)
+                with signals.follow(session):
+                    value = await use(session)
 
     anyio.run(run)
     return signals.status, value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,10 +46,9 @@ from kernelexec.records.notebook.html_report import load_exporter
 from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.records.notebook.parameters import read_value
 from kernelexec.results.readable.one_line import count_things, format_seconds
+from kernelexec.workspace.safe_files import replace_file
 
 if TYPE_CHECKING:
-    from kernelexec.events import Event
-    from kernelexec.executor import AsyncExecutor
     from kernelexec.results import ExecutionResult
     from kernelexec.session import AsyncSession
 
@@ -150,42 +149,27 @@ def run(
     _check_targets(runs)
     for each in runs:
         each.announce(values)
-    status = _run_all(runs, config, jobs)
-    for each in runs:
-        each.finish(exporter)
-    return status
+    return _run_all(runs, config, jobs, exporter)
 
 
-def _run_all(runs: Sequence[FileRun], config: Config, jobs: int) -> int:
+def _run_all(runs: Sequence[FileRun], config: Config, jobs: int, exporter: Callable[[str], str] | None) -> int:
     """Run the files, some at once; return the status of a signal, or the first one that is not 0."""
-    from kernelexec.executor import AsyncExecutor
-
-    signals, documents = Signals(), {each.name: each.document for each in runs}
-    fatal: list[Exception] = []
-
-    def pass_on(event: Event, /) -> None:
-        if (document := documents.get(event.session)) is not None:
-            document.on_event(event)
+    signals, fatal = Signals(), list[Exception]()
 
     async def use() -> None:
         with signals.handle(), anyio.CancelScope() as scope:
-            async with AsyncExecutor(config=config, hooks=[pass_on], approver=confirm_at_terminal) as executor:
-                slots = anyio.Semaphore(jobs)
-                async with anyio.create_task_group() as tasks:
-                    for each in runs:
-                        await slots.acquire()
-                        tasks.start_soon(run_one, executor, each, slots, scope)
+            slots = anyio.Semaphore(jobs)
+            async with anyio.create_task_group() as tasks:
+                for each in runs:
+                    await slots.acquire()
+                    if signals.was_interrupted:
+                        break
+                    tasks.start_soon(run_one, each, slots, scope)
 
-    async def run_one(executor: AsyncExecutor, each: FileRun, slots: anyio.Semaphore, scope: anyio.CancelScope) -> None:
+    async def run_one(each: FileRun, slots: anyio.Semaphore, scope: anyio.CancelScope) -> None:
         try:
-            if each.document.sources:
-                session = await executor.session(each.name, work_dir=each.directory)
-                signals.session = session if len(runs) == 1 else None
-                await each.run(session)
-                await session.close()
-            else:
-                each.write("")
-                each.status = 0
+            await each.run(config, signals)
+            each.finish(exporter)
         except (KernelexecError, CommandFailed, OSError) as exc:
             each.status = getattr(exc, "status", CELL_FAILED)
             if len(runs) > 1 and each.status != OUTPUT_CLOSED:
@@ -197,15 +181,31 @@ def _run_all(runs: Sequence[FileRun], config: Config, jobs: int) -> int:
             slots.release()
 
     anyio.run(use)
+    for each in runs:  # those that a signal or a failure ended
+        with suppress(CommandFailed) if fatal else nullcontext():
+            each.finish(exporter)
     if fatal:
         raise fatal[0]
     statuses = [INTERRUPTED if each.status is None else each.status for each in runs]
     return signals.status or next(filter(None, statuses), 0)
 
 
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file to be written: its directory was opened before cells ran, which may be able to put another one there."""
+
+    path: Path
+    directory: int
+
+    @classmethod
+    def open(cls, path: Path) -> OutputFile:
+        """Open the directory; raise ``OSError`` if there is none."""
+        return cls(path, os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
 @dataclass(slots=True)
 class FileRun:
-    """A run of one document in a session."""
+    """A run of one document in a session of its own executor."""
 
     file: str
     name: str
@@ -216,8 +216,10 @@ class FileRun:
     timeout: float | None
     allow_errors: bool
     console: ConsoleOutput
+    outputs: dict[Path, OutputFile] = field(default_factory=dict)
     status: int | None = None
     has_written: bool = False
+    is_finished: bool = False
     began: float = field(default_factory=time.monotonic)
 
     def announce(self, values: Mapping[str, Any]) -> None:
@@ -227,13 +229,26 @@ class FileRun:
         if values and (names := self.document.unknown_parameters):
             eprint(f"{self.file}: its cell of parameters, if there is one, does not have {', '.join(names)}")
 
-    async def run(self, session: AsyncSession) -> None:
-        """Run the cells; set the exit status.
+    async def run(self, config: Config, signals: Signals) -> None:
+        """Run the cells, and set the exit status.
 
         Raises:
-            InvalidRequest: the notebook's kernelspec is not installed; nothing ran.
+            KernelexecError: no session could be opened, or the notebook's kernelspec is not installed; nothing ran.
         """
-        document, self.began = self.document, time.monotonic()
+        from kernelexec.executor import AsyncExecutor
+
+        self.began = time.monotonic()
+        if not self.document.sources:
+            self.write("")
+            self.status = 0
+            return
+        async with AsyncExecutor(config=config, hooks=[self.document.on_event], approver=confirm_at_terminal) as executor:
+            session = await executor.session(self.name, work_dir=self.directory)
+            with signals.follow(session):
+                await self._run_cells(session)
+
+    async def _run_cells(self, session: AsyncSession) -> None:
+        document = self.document
         if (kernelspec := document.history.kernelspec) is not None:
             await session.check_kernelspec(kernelspec)
         with self.console.progress(len(document.sources)) as advance:
@@ -270,21 +285,27 @@ class FileRun:
         """Write the executed notebook; ``moment`` completes the message of a failure."""
         if self.target is None:
             return
+        output = self.outputs[self.target]
         try:
-            self.document.write(self.target)
+            self.document.write(Path(output.path.name), dir_fd=output.directory)
         except OSError as exc:
             message = f"{self.target} cannot be written{moment}: {exc.strerror}."
             raise CommandFailed(message) from exc
         self.has_written = True
 
     def finish(self, exporter: Callable[[str], str] | None) -> None:
-        """Write what came after the last cell, and the report; show what was written."""
+        """Write what came after the last cell, and the report; show what was written. Once."""
+        if self.is_finished:
+            return
+        self.is_finished = True
         if self.has_written and self.document.is_changed:  # output came after the last cell
             self.write(" after the last cell")
         written = [self.target] if self.has_written else []
         if self.report is not None and exporter is not None and self.status is not None:
+            output = self.outputs[self.report]
+            page = exporter(self.document.to_json()).encode("utf-8", "backslashreplace")
             try:
-                self.report.write_text(exporter(self.document.to_json()), encoding="utf-8", errors="backslashreplace")
+                replace_file(output.path.name, page, dir_fd=output.directory)
             except OSError as exc:
                 raise CommandFailed(f"{self.report} cannot be written: {exc.strerror}.") from exc
             written.append(self.report)
@@ -357,7 +378,7 @@ def _check_targets(runs: Sequence[FileRun]) -> None:
     Raises:
         InvalidRequest: a path is not writable, not a notebook's, or that of two files.
     """
-    paths = [path for each in runs for path in (each.target, each.report) if path is not None]
+    paths = [_resolve(path) for each in runs for path in (each.target, each.report) if path is not None]
     if double := next((path for path in paths if paths.count(path) > 1), None):
         raise InvalidRequest(f"{double} would be written for two files: run them by themselves, or rename one.")
     for each in runs:
@@ -368,6 +389,15 @@ def _check_targets(runs: Sequence[FileRun]) -> None:
             _check_writable(each.target, source, "--output")
         if each.report is not None:
             _check_writable(each.report, source, "--html")
+        for path in filter(None, (each.target, each.report)):
+            try:
+                each.outputs[path] = OutputFile.open(path)
+            except OSError as exc:
+                raise InvalidRequest(f"{path} cannot be written: {exc.strerror}.") from exc
+
+
+def _resolve(path: Path) -> Path:
+    return Path(os.path.realpath(path.parent), path.name)
 
 
 def _check_writable(target: Path, source: Path | None, name: str) -> None:

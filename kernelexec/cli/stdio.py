@@ -180,19 +180,31 @@ class Signals:
     """Signal handling of one command, which ends it through the event loop so that everything is cleaned up."""
 
     def __init__(self) -> None:
-        self.session: AsyncSession | None = None
         self.status: int | None = None
-        self._interrupted = False
+        self.was_interrupted = False
+        """Whether Ctrl+C has interrupted cells; the next one ends the command."""
+        self._sessions: list[AsyncSession] = []
+
+    @contextmanager
+    def follow(self, session: AsyncSession) -> Iterator[None]:
+        """Let the first Ctrl+C interrupt the session's cell, while the block runs."""
+        self._sessions.append(session)
+        try:
+            yield
+        finally:
+            self._sessions.remove(session)
 
     def handle(self) -> AbstractContextManager[None]:
         """Cancel the block at a signal; ``status`` is then the shell's: 128 plus the signal's number."""
         return handle_signals(self._on_signal)
 
     def _on_signal(self, signum: signal.Signals, scope: anyio.CancelScope) -> None:
-        if signum == signal.SIGINT and not self._interrupted and self.session is not None and self.session.busy:
-            self._interrupted = True
-            eprint("interrupting the cell")
-            self.session.request_interrupt()
+        busy = [session for session in self._sessions if session.busy]
+        if signum == signal.SIGINT and not self.was_interrupted and busy:
+            self.was_interrupted = True
+            eprint("interrupting the cell" + "s" * (len(busy) > 1))
+            for session in busy:
+                session.request_interrupt()
             return
         self.status = SIGNAL_BASE + signum
         scope.cancel()

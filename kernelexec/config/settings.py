@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
+from kernelexec.config import short_options
 from kernelexec.config.container import Container
 from kernelexec.config.secret_references import Secrets, source_variables
 from kernelexec.config.types import (
@@ -448,6 +449,11 @@ class Config(FrozenModel):
     """The directory of ``<name>/docker_container.log``, a log of every session's cells, outputs and kernel events; None for no
     log. It must be outside of the workspaces, where cells could change it. In a directory that containers can write, it is
     read-only for them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_short_names(cls, options: object) -> object:
+        return short_options.expand(options) if isinstance(options, Mapping) else options
 
     @model_validator(mode="after")
     def _check_pool(self) -> Self:

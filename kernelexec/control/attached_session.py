@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -88,14 +89,15 @@ class AsyncAttachedSession:
         self,
         command: str,
         *,
-        work_dir: str | None = None,
+        work_dir: str | os.PathLike[str] | None = None,
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run a shell command in the owner's session: see ``AsyncSession.execute_command``, and ``execute``."""
-        options: dict[str, Any] = {"work_dir": work_dir, "stdin": stdin, "env": None if env is None else dict(env)}
+        directory = None if work_dir is None else os.fspath(work_dir)
+        options: dict[str, Any] = {"work_dir": directory, "stdin": stdin, "env": None if env is None else dict(env)}
         return await self._run("execute_command", on_output, command=command, timeout=timeout, **options)
 
     async def stream(

@@ -22,6 +22,13 @@ from kernelexec.workspace.safe_files import read_regular
 _SLOW = frozenset({"execute", "execute_command", "interrupt", "close"})
 
 
+def _encode(request: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(request).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"An argument cannot be sent to another process: {exc}.") from exc
+
+
 class ControlClient:
     """The way to one executor, by its private directory and its process."""
 
@@ -56,7 +63,7 @@ class ControlClient:
         try:
             key = read_regular(self._root / CONTROL_KEY, KEY_BYTES).decode("ascii")
             request = {"key": key, "do": do, "client": f"process {os.getpid()} ({Path(sys.argv[0]).name})", **arguments}
-            line = json.dumps(request).encode() + b"\n"
+            line = _encode(request)
             if len(line) > REQUEST_BYTES:
                 raise InvalidRequest(f"The request has {len(line)} bytes; the limit is {REQUEST_BYTES}.")
             with anyio.fail_after(ANSWER_SECONDS):

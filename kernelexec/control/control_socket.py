@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
@@ -32,6 +33,7 @@ from kernelexec.text import clean
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.safe_files import replace_file
 
+logger = logging.getLogger("kernelexec")
 _NEWEST, _END_CURSOR, _CLIENT_CHARS, _LINE_CHARS = 20, 2**62, 200, 80
 #: Errors of a stream whose peer disconnects, is silent or sends too much.
 _LEFT = (
@@ -81,9 +83,14 @@ class ControlSocket:
                 await listener.serve(self._handle_connection)
 
     async def _handle_connection(self, stream: ByteStream) -> None:
-        with suppress(*_LEFT):
+        """Answer one client; whatever happens to it, the executor goes on."""
+        try:
             async with stream:
                 await self._handle_request(stream)
+        except* _LEFT:
+            pass
+        except* Exception:
+            logger.exception("kernelexec.control_request_failed")
 
     async def _handle_request(self, stream: ByteStream) -> None:
         received = BufferedByteReceiveStream(stream)

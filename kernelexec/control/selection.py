@@ -24,6 +24,8 @@ def find_session(name: str | None, *, process: int | None = None) -> LiveSession
 
 def select_session(name: str | None, sessions: Sequence[LiveSession], *, process: int | None = None) -> LiveSession:
     """Return the session of a NAME or NAME@PROCESS among others; raise as ``find_session``."""
+    if name is not None and not isinstance(name, str):
+        raise InvalidRequest(f"{name!r:.100} is no name of a session: it must be text.")
     if not sessions:
         raise UnknownSession("You have no open session on this machine: sessions end with the process that opened them.")
     wanted, _, pid = (name or "").partition("@")

@@ -20,7 +20,12 @@ from kernelexec.dialects.autogen_config import CodeExecutionConfig, load
 from kernelexec.dialects.yaml_loader import parse
 from kernelexec.errors import InvalidConfig
 
-_AGENT_OPTIONS = ("id", "code_execution_config", *Config.model_fields)
+_AGENT_OPTIONS = (
+    "id",
+    "code_execution_config",
+    *Config.model_fields,
+    *sorted(short_options.NAMES - Config.model_fields.keys()),
+)
 _FILE_OPTIONS = ("agents", "defaults")
 _FILE_BYTES = 1024 * 1024
 

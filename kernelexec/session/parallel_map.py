@@ -42,6 +42,12 @@ class MappedCode:
         name = getattr(function, "__name__", type(function).__name__)
         if not inspect.isfunction(function) or not name.isidentifier():
             raise InvalidRequest(f"map needs code, or a function that is defined by def; {name} is none.")
+        if (
+            inspect.iscoroutinefunction(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
+            raise InvalidRequest(f"{name} must be a plain function: its value is sent back.")
         if function.__closure__:
             needed = ", ".join(function.__code__.co_freevars)
             raise InvalidRequest(

@@ -105,11 +105,14 @@ def create_file(
         raise
 
 
-def replace_beneath(top: Path, relative: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
-    """Replace a file below ``top`` as a whole; missing directories on the way are created."""
+def replace_beneath(
+    top: Path, relative: Path, content: bytes | Iterable[bytes | memoryview], *, mode: int | None = None
+) -> None:
+    """Replace a file below ``top`` as a whole; missing directories on the way are created, and no link is followed."""
     with ExitStack() as opened:
         first = os.open(top, DIRECTORY)
-        replace_file(relative.name, content, dir_fd=open_directory_chain(first, relative.parent, opened, owner=os.fstat(first)))
+        directory = open_directory_chain(first, relative.parent, opened, owner=os.fstat(first))
+        replace_file(relative.name, content, mode=mode, dir_fd=directory, temporary=f".{secrets.token_hex(8)}.tmp")
 
 
 def copy_between(source: Path, target: Path, relative: Path, names: Iterable[str]) -> None:

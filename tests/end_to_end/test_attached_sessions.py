@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -269,3 +270,45 @@ def test_an_asynchronous_program_attaches(session: Session) -> None:
             return first.value, len(items), (await attached.execute("x")).state
 
     assert asyncio.run(use()) == (1, 2, "kept")
+
+
+@pytest.mark.parametrize("do", ["execute", "look", "attach", "nothing"])
+def test_a_client_that_leaves_at_any_moment_ends_nothing_else(session: Session, do: str) -> None:
+    live = find_session("a")
+    key = (live.root / "control.key").read_text(encoding="ascii")
+    code = "while True: print('z' * 100_000, flush=True)"
+    arguments = {"session": "a", "code": code} if do == "execute" else {"session": "a"} if do == "attach" else {}
+    line = json.dumps({"key": key, "do": do, **arguments}).encode() + b"\n"
+    for number in range(12):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(live.root / "control"))
+            client.sendall(line)
+            time.sleep(number * 0.01)
+        if do == "execute":
+            wait_until(lambda: not session.busy)
+    assert session.execute("'still here'").value == "still here"
+
+
+def test_an_interrupted_program_ends_and_its_cell_with_it(session: Session) -> None:
+    code = (
+        "import kernelexec\nwith kernelexec.attach('a') as session:\n    print('attached', flush=True)\n"
+        "    session.execute('import time; time.sleep(600)')"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "attached\n"
+        wait_until(lambda: session.busy)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=BOUND)
+    assert "KeyboardInterrupt" in errors
+    wait_until(lambda: not session.busy)
+    assert session.execute("1").state == "kept"
+
+
+@pytest.mark.parametrize("arguments", [{"code": b"1"}, {"code": "1", "stdin": object()}])
+def test_what_cannot_be_sent_is_refused(session: Session, arguments: Any) -> None:
+    with kernelexec.attach("a") as attached, pytest.raises(InvalidRequest, match="cannot be sent to another process"):
+        attached.execute(**arguments)
+    with pytest.raises(InvalidRequest, match="5 is no name of a session"):
+        kernelexec.attach(5)  # type: ignore[arg-type]  # a wrong one
+    assert not session.busy

@@ -174,10 +174,11 @@ class CellFile:
         if recorded.widgets:
             self._notebook["metadata"]["widgets"] = dict(recorded.widgets)
 
-    def write(self, path: Path) -> None:
-        """Replace the file of the notebook as a whole."""
+    def write(self, path: Path, *, dir_fd: int | None = None) -> None:
+        """Replace the file of the notebook as a whole; with ``dir_fd`` it is in that open directory."""
         self.is_changed = False
-        replace_file(path, self.to_json().encode("utf-8", "backslashreplace"))  # in JSON a lone surrogate's escape is its own
+        content = self.to_json().encode("utf-8", "backslashreplace")  # in JSON a lone surrogate's escape is its own
+        replace_file(path, content, dir_fd=dir_fd)
 
 
 def _collect_headings(cells: list[dict[str, Any]], run_cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:

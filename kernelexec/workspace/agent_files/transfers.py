@@ -6,7 +6,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +18,14 @@ from kernelexec.workspace.agent_files.access import Access, check_plain
 from kernelexec.workspace.agent_files.paths import WorkspacePath, short
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.agent_files.walk import kind_of, walk
-from kernelexec.workspace.safe_files import closing_fd, open_regular, replace_file
+from kernelexec.workspace.safe_files import (
+    DIRECTORY,
+    closing_fd,
+    open_directory_chain,
+    open_regular,
+    replace_beneath,
+    replace_file,
+)
 
 _PIECE_BYTES = 2**20
 _FOLLOWED = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -67,7 +74,7 @@ class FileTransfers:
             spot = self._access.spot(path)
             size = self._replace(spot, self._read_stream(source), mode=None)
             return FilesCopied(spot.shown, (spot.shown,), size)
-        local = Path(source).expanduser()
+        local = _local_path(source)
         with _readable(local):
             name = local.name or local.resolve().name
             if stat.S_ISDIR(local.stat().st_mode):
@@ -89,13 +96,16 @@ class FileTransfers:
         if target is not None and not isinstance(target, str | os.PathLike):
             _check_binary(target, "write")
             return self._download_into(spot, target)
-        local = Path(_join(target, spot.name)).expanduser().absolute()
+        local = _local_path(_join(target, spot.name)).absolute()
         if is_directory:
             return self._download_directory(spot, local)
         with _writable(local):
             if local.is_dir():
                 local /= spot.name
-            size = self._save(spot, local, self._bounds.transfer_bytes)
+            if local.exists() and not local.is_file():
+                raise InvalidRequest(f"{short(str(local))} is not a regular file: pass it as an open binary file.")
+            local.parent.mkdir(parents=True, exist_ok=True)
+            size = self._save(spot, local.parent.resolve(), Path(local.name), self._bounds.transfer_bytes)
         return FilesCopied(str(local), (str(local),), size)
 
     def _upload_directory(self, local: Path, spot: WorkspacePath) -> FilesCopied:
@@ -153,39 +163,41 @@ class FileTransfers:
         files, size = [], 0
         with _writable(local):
             local.mkdir(parents=True, exist_ok=True)
+            local = local.resolve()
         for entry in walked.entries:
-            path = local.joinpath(*entry.parts)
+            relative = Path(*entry.parts)
             if entry.kind == "directory":
-                with _writable(path):
-                    path.mkdir(exist_ok=True)
+                with _writable(local / relative), ExitStack() as opened:
+                    top = os.open(local, DIRECTORY)
+                    open_directory_chain(top, relative, opened, owner=os.fstat(top))
                 continue
             try:
                 source = self._access.spot_at(spot.path.joinpath(*entry.parts))
-                size += self._save(source, path, self._bounds.transfer_bytes - size)
+                size += self._save(source, local, relative, self._bounds.transfer_bytes - size)
             except (FileRefused, InvalidPath) as exc:
                 refused.append(NotCopied((spot / "/".join(entry.parts)).shown, str(exc)))
             else:
-                files.append(str(path))
+                files.append(str(local / relative))
         return FilesCopied(str(local), tuple(files), size, tuple(refused))
 
     def _download_into(self, spot: WorkspacePath, target: BinaryIO) -> FilesCopied:
-        size = 0
+        name, size = str(getattr(target, "name", "the open file")), 0
         with self._access.file(spot) as (fd, seen):
             self._check_size(spot.shown, seen.st_size)
             for piece in self._read(fd, seen.st_size):
-                target.write(piece)
+                with _writable(Path(name)):
+                    _write_whole(target, piece)
                 size += len(piece)
         self._tracker.note([spot])
-        return FilesCopied(str(getattr(target, "name", "")), (), size)
+        return FilesCopied(name, (), size)
 
-    def _save(self, spot: WorkspacePath, local: Path, limit: int) -> int:
-        """Copy a file of the session to a path of the caller; return its size."""
+    def _save(self, spot: WorkspacePath, top: Path, relative: Path, limit: int) -> int:
+        """Copy a file of the session to a path of the caller, below a directory; return its size."""
         with self._access.file(spot) as (fd, seen):
             self._check_size(spot.shown, seen.st_size, limit)
-            with _writable(local):
-                local.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(local, self._read(fd, seen.st_size), mode=_mode(seen), temporary=f".{secrets.token_hex(8)}.tmp")
-                size = local.stat().st_size
+            with _writable(top / relative):
+                replace_beneath(top, relative, self._read(fd, seen.st_size), mode=_mode(seen))
+                size = os.lstat(top / relative).st_size
         self._tracker.note([spot])
         return size
 
@@ -213,7 +225,7 @@ class FileTransfers:
 
     def _read_stream(self, source: BinaryIO) -> Iterator[bytes]:
         size = 0
-        while piece := source.read(_PIECE_BYTES):
+        while piece := _read_piece(source):
             self._proceed()
             if not isinstance(piece, bytes | bytearray | memoryview):
                 raise InvalidRequest("The open file must be in binary mode: open(path, 'rb').")
@@ -234,6 +246,30 @@ class FileTransfers:
         if count > self._bounds.entries:
             message = f"{short(name)} has more than {self._bounds.entries} entries: copy parts of it, or raise files.entries."
             raise InvalidRequest(message)
+
+
+def _local_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path of the caller; raise ``InvalidRequest`` for one that no file can have."""
+    text = os.fspath(path)
+    if not text.strip() or "\0" in text:
+        raise InvalidRequest(f"{text!r:.100} is no path of a file or directory.")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as exc:
+        raise InvalidRequest(f"{short(text)}: {exc}.") from exc
+
+
+def _read_piece(source: BinaryIO) -> bytes:
+    with _readable(Path(str(getattr(source, "name", "the open file")))):
+        return source.read(_PIECE_BYTES)
+
+
+def _write_whole(target: BinaryIO, piece: bytes) -> None:
+    """Write all bytes; a raw file may take fewer in a call."""
+    left = memoryview(piece)
+    while left:
+        count = target.write(left)
+        left = left[count:] if isinstance(count, int) else left[len(left) :]
 
 
 def _join(path: str | os.PathLike[str] | None, name: str, *, into: bool = False) -> str:

@@ -36,6 +36,10 @@ def failing(value: int) -> float:
     return 1 / value
 
 
+async def later(value: int) -> int:
+    return value
+
+
 def stateful(_value: object) -> int:
     import builtins  # noqa: PLC0415 - it runs elsewhere
 
@@ -102,6 +106,7 @@ def test_inputs_are_read_when_a_session_is_free(local: Executor) -> None:
     [
         (lambda value: value, [1], 1, "<lambda> is none"),
         (print, [1], 1, "print is none"),
+        (later, [1], 1, "later must be a plain function"),
         (double, [1], 0, "sessions=0: must be a number from 1 to 1000"),
         (double, [1], True, "sessions=True"),
         ("x", [1], 1, "must be a mapping of names"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,20 @@ import nbformat
 import pytest
 
 from kernelexec.cli.run_files import join_parameters
-from tests.support.command_line import BOUND, LOCAL, cells_of, environment, kernelexec, names, notebook, refused, script
+from tests.support.command_line import (
+    BOUND,
+    LOCAL,
+    appears,
+    cells_of,
+    environment,
+    kernelexec,
+    names,
+    next_line,
+    notebook,
+    refused,
+    script,
+    started,
+)
 
 QUIET = (*LOCAL, "--quiet")
 
@@ -206,3 +220,64 @@ def test_a_cell_comes_from_a_pipe(tmp_path: Path, words: tuple[str, ...]) -> Non
 def test_results_of_one_file_are_json_lines(tmp_path: Path) -> None:
     done = kernelexec(tmp_path, "run", script(tmp_path, "1", "2"), "--json", "--no-output", *QUIET)
     assert [json.loads(line)["execution_count"] for line in done.stdout.splitlines()] == [1, 2]
+
+
+def test_a_cell_that_plants_links_writes_nothing_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "done").mkdir()
+    (tmp_path / "outside").mkdir()
+    victim = tmp_path / "outside" / "victim.html"
+    victim.write_text("mine")
+    planted = (
+        f"import os\nos.symlink({str(victim)!r}, 'report.html')\nos.rename('done', 'moved')\n"
+        f"os.symlink({str(tmp_path / 'outside')!r}, 'done')"
+    )
+    words = ("run", script(tmp_path, planted), "--output", "done", "--html", "report.html", *QUIET)
+    done = kernelexec(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert (victim.read_text(), names(tmp_path / "outside")) == ("mine", ["victim.html"])
+    assert names(tmp_path / "moved") == ["given.ipynb"]
+    report = tmp_path / "report.html"
+    assert not report.is_symlink()
+    assert "<html" in report.read_text(encoding="utf-8")
+
+
+def test_an_interrupt_ends_all_cells_and_every_notebook_has_what_they_printed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        code = f"print('{name}: partial', flush=True)\nopen('{name}.began', 'w').close()\nimport time; time.sleep(600)"
+        (tmp_path / f"{name}.py").write_text(code)
+    (tmp_path / "c.py").write_text("open('c.began', 'w').close()")
+    with started(tmp_path, "run", "a.py", "b.py", "c.py", "--jobs", "2", *QUIET) as process:
+        for name in ("a", "b"):
+            appears(process, tmp_path / f"{name}.began")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=BOUND)
+    assert process.returncode == 130
+    assert "interrupting the cells" in errors
+    for name in ("a", "b"):
+        [cell] = cells_of(tmp_path / f"{name}.executed.ipynb")
+        assert cell.outputs[0].text == f"{name}: partial\n"
+        assert cell.outputs[1].ename == "KeyboardInterrupt"
+    assert "c.began" not in names(tmp_path), "a file that has not begun does not begin"
+
+
+def test_the_end_of_each_file_is_shown_with_its_own_time(tmp_path: Path) -> None:
+    (tmp_path / "fast.py").write_text("1")
+    (tmp_path / "slow.py").write_text("import time\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)")
+    with started(tmp_path, "run", "fast.py", "slow.py", "--jobs", "2", "--no-output", *QUIET) as process:
+        assert next_line(process, "stderr").startswith("kernelexec: fast.py: 1 cell in ")
+        (tmp_path / "go").touch()
+        assert next_line(process, "stderr").startswith("kernelexec: slow.py: 1 cell in ")
+        assert process.wait(BOUND) == 0
+
+
+def test_two_paths_of_one_file_are_one(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for other in ("./a.py", f"../{tmp_path.name}/a.py", "link/a.py"):
+        assert "would be written for two files" in refused(kernelexec(tmp_path, "run", "a.py", other, *QUIET))
+
+
+def test_a_pipe_without_an_end_is_read_as_far_as_a_cell_may_go(tmp_path: Path) -> None:
+    done = kernelexec(tmp_path, "exec", *QUIET, via='head -c 50000000 /dev/zero | "$@"')
+    assert done.returncode == 125
+    assert "code" in done.stderr

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelexec import AsyncExecutor
 from kernelexec.config import Config, load
+from kernelexec.dialects.agents import read_agents
 from kernelexec.errors import InvalidConfig
 
 LONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -97,3 +99,15 @@ def test_what_names_no_gpu_is_refused_in_one_sentence(gpus: Any) -> None:
 def test_gpus_are_for_containers() -> None:
     with pytest.raises(InvalidConfig, match=r"gpus='all': only containers have it, and the isolation is local\.$"):
         load("local", config={"gpus": "all"})
+
+
+def test_files_and_models_have_them_too(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("isolation: local\ntimeout: 30\nenv: {A: '1'}\nquiet: true\n")
+    [config] = read_agents(file).values()
+    assert (config.budgets.timeout, config.environment.set, config.quiet) == (30.0, {"A": "1"}, True)
+    options: dict[str, Any] = {"timeout": 30, "env": {"A": "1"}, "gpus": "all"}
+    model = Config(**options)
+    assert (model.budgets.timeout, model.environment.set, model.container.gpus) == (30.0, {"A": "1"}, "all")
+    with pytest.raises(InvalidConfig, match=r"timeout and budgets\.timeout are the same option"):
+        Config(timeout=1, budgets={"timeout": 2})  # type: ignore[arg-type,call-arg]  # a wrong one

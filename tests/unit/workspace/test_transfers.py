@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import pytest
 
@@ -340,3 +341,58 @@ def test_a_copy_shows_itself_in_a_line() -> None:
     assert repr(FilesCopied("a", ("a",), 3)) == "<FilesCopied 'a' · 3 bytes>"
     refused = (NotCopied("d/link", "x"),)
     assert repr(FilesCopied("d", ("d/a", "d/b"), 2000, refused)) == "<FilesCopied 'd' · 2 files · 2 kB · 1 refused: d/link>"
+
+
+def test_a_target_that_is_no_regular_file_stays_as_it_is(transfers: FileTransfers, work: Path, own: Path) -> None:
+    (work / "f").write_bytes(b"x")
+    os.mkfifo(own / "pipe")
+    for target in (own / "pipe", "/dev/null", "/dev/full"):
+        with pytest.raises(InvalidRequest, match="is not a regular file: pass it as an open binary file"):
+            transfers.download("f", target)
+    assert stat.S_ISFIFO((own / "pipe").stat().st_mode)
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_links_in_the_callers_target_are_not_followed(transfers: FileTransfers, work: Path, own: Path) -> None:
+    (work / "tree" / "sub").mkdir(parents=True)
+    (work / "tree" / "sub" / "f").write_bytes(b"x")
+    (own / "outside").mkdir()
+    (own / "target").mkdir()
+    (own / "target" / "sub").symlink_to(own / "outside")
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        transfers.download("tree", "target")
+    assert list_tree(own / "outside") == {}
+    (own / "named").symlink_to(own / "outside")
+    transfers.download("tree", "named")
+    transfers.download("tree/sub/f", own / "named")
+    assert list_tree(own / "outside") == {"f": b"x", "sub": None, "sub/f": b"x"}
+
+
+@pytest.mark.parametrize("path", ["", " ", "a\0b", "~no-such-user-here/x"])
+def test_a_path_that_no_file_has_is_refused(transfers: FileTransfers, work: Path, own: Path, path: str) -> None:
+    (own / "f").write_bytes(b"x")
+    (work / "f").write_bytes(b"x")
+    with pytest.raises(InvalidRequest):
+        transfers.upload(path)
+    with pytest.raises(InvalidRequest):
+        transfers.download("f", path)
+    assert list_tree(work) == {"f": b"x"}
+
+
+def test_a_raw_file_gets_every_byte_and_its_failure_is_its_own(transfers: FileTransfers, work: Path) -> None:
+    class Slow(io.RawIOBase):
+        content = b""
+
+        def write(self, data: Any) -> int:
+            self.content += bytes(data[:7])
+            return len(data[:7])
+
+    (work / "f").write_bytes(CONTENT[:100])
+    slow = Slow()
+    transfers.download("f", cast("BinaryIO", slow))
+    assert slow.content == CONTENT[:100]
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        pytest.raises(InvalidRequest, match="'/dev/full' cannot be written"),
+    ):
+        transfers.download("f", full)
