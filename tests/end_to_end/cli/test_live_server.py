@@ -62,7 +62,8 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Serve
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("42\n")
         assert "ZeroDivisionError" in done.stderr
-        assert agent.text("execute_code", code="y").strip() == "2"
+        value, attached, count = agent.text("execute_code", code="y").strip().splitlines()
+        assert (value, "has attached to this session" in attached, "3 cells of process" in count) == ("2", True, True)
         output = kernelexec(tmp_path, "logs", "-n", "1").stdout
         assert " y" in output.splitlines()[-1]
         assert "has ended" in kernelexec(tmp_path, "stop", f"{name}@{row['pid']}").stderr
