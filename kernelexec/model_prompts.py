@@ -18,6 +18,12 @@ _PACKAGES, _CODE_BYTES, _TEXT_BYTES = 150, 20_000, 8_000
 _UNLISTED_PACKAGES = frozenset(
     {"ipykernel", "ipython", "jupyter-client", "jupyter-core", "traitlets", "pyzmq", "tornado", "comm", "pip"}
 )
+#: Packages that a model asks for most: they are listed first, since only so many are listed.
+_ASKED_FOR = (
+    *("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "statsmodels", "sympy", "networkx", "duckdb"),
+    *("matplotlib", "seaborn", "plotly", "altair", "bokeh", "pillow", "opencv-python", "openpyxl", "torch", "tensorflow"),
+    *("transformers", "requests", "httpx", "beautifulsoup4", "lxml", "pyyaml", "pydantic", "sqlalchemy", "pytest"),
+)
 
 EXECUTION_DISABLED = (
     "Code execution is switched off here: nothing that you write is run. Do not claim that you have run anything."
@@ -136,7 +142,8 @@ def _isolation_line(config: Config, environment: PythonEnvironment | None) -> st
 
 
 def _python_lines(environment: PythonEnvironment) -> Iterator[str]:
-    versions = sorted(environment.packages.items())
+    ranks = {name: rank for rank, name in enumerate(_ASKED_FOR)}
+    versions = sorted(environment.packages.items(), key=lambda item: (ranks.get(item[0], len(ranks)), item[0]))
     packages = [f"{name} {version}" for name, version in versions if name not in _UNLISTED_PACKAGES]
     more = f", and {len(packages) - _PACKAGES} more" if len(packages) > _PACKAGES else ""
     installed = ", ".join(packages[:_PACKAGES]) or "no others"

@@ -125,6 +125,13 @@ def test_of_very_many_packages_only_some_are_named() -> None:
     assert "package-0150" not in text
 
 
+def test_packages_that_models_ask_for_are_named_among_very_many() -> None:
+    packages = {f"a-package-{number:04}": "1" for number in range(1000)} | {"pandas": "3.1", "numpy": "2.4", "zlib-ng": "1"}
+    text = write_guidance(PromptContext(Config(), "/w", PythonEnvironment("python", "3.12.1", "/", packages=packages)))
+    assert "Installed: numpy 2.4, pandas 3.1, a-package-0000 1, " in text
+    assert "zlib-ng" not in text
+
+
 def test_where_execution_is_off_nothing_else_is_shown() -> None:
     text = prompt_text(enabled=False)
     assert text == EXECUTION_DISABLED
