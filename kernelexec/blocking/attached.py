@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from kernelexec.blocking import interpreter_end
-from kernelexec.blocking.methods import documented_as, make_blocking
+from kernelexec.blocking.methods import documented_as, iterate, make_blocking
 from kernelexec.blocking.portal import Portal
 from kernelexec.control.attached_session import AsyncAttachedSession
 from kernelexec.control.selection import find_session
-from kernelexec.errors import Closed
 from kernelexec.results import ExecutionResult, Output
 
 
@@ -69,13 +67,7 @@ class AttachedSession:
     ) -> Iterator[Output | ExecutionResult]:
         """See ``AsyncAttachedSession.stream``."""
         outputs = self._target.stream(code, language=language, stdin=stdin, timeout=timeout)
-        try:
-            with suppress(StopAsyncIteration):
-                while True:
-                    yield self._portal.call(outputs.__anext__)
-        finally:
-            with suppress(Closed):
-                self._portal.call(outputs.aclose)
+        return iterate(self._portal, outputs)
 
     def __enter__(self) -> Self:
         return self

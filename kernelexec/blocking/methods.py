@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from kernelexec.blocking.portal import Portal
+from kernelexec.errors import Closed
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -33,6 +35,17 @@ def make_blocking(
     vars(call)["__signature__"] = inspect.signature(method)
     del vars(call)["__wrapped__"]  # with it, tools would show a coroutine function
     return call
+
+
+def iterate(portal: Portal, items: AsyncGenerator[_R, None]) -> Iterator[_R]:
+    """Yield the items of an asynchronous iterator, each through the portal; it is closed if the caller stops early."""
+    try:
+        with suppress(StopAsyncIteration):
+            while True:
+                yield portal.call(items.__anext__)
+    finally:
+        with suppress(Closed):
+            portal.call(items.aclose)
 
 
 def documented_as(asynchronous: type) -> Callable[[type[_C]], type[_C]]:

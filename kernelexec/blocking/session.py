@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.blocking.files import Files
-from kernelexec.blocking.methods import documented_as, make_blocking
+from kernelexec.blocking.methods import documented_as, iterate, make_blocking
 from kernelexec.blocking.portal import Portal
-from kernelexec.errors import Closed
 from kernelexec.results import ExecutionResult, Output, Replay, Statistics
 from kernelexec.session.session import AsyncSession
 
@@ -68,13 +66,7 @@ class Session:
     ) -> Iterator[Output | ExecutionResult]:
         """See ``AsyncSession.stream``."""
         outputs = self._target.stream(code, language=language, stdin=stdin, timeout=timeout)
-        try:
-            with suppress(StopAsyncIteration):
-                while True:
-                    yield self._portal.call(outputs.__anext__)
-        finally:
-            with suppress(Closed):
-                self._portal.call(outputs.aclose)
+        return iterate(self._portal, outputs)
 
     def __enter__(self) -> Self:
         return self

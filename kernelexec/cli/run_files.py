@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,10 +146,11 @@ def run(
         name = "run" if len(files) == 1 else f"run-{number}"
         console = ConsoleOutput(as_json=as_json, is_silent=is_silent)
         runs.append(FileRun(file, name, document, target, report, directory, timeout, allow_errors, console))
-    _check_targets(runs)
-    for each in runs:
-        each.announce(values)
-    return _run_all(runs, config, jobs, exporter)
+    with ExitStack() as opened:
+        _open_targets(runs, opened)
+        for each in runs:
+            each.announce(values)
+        return _run_all(runs, config, jobs, exporter)
 
 
 def _run_all(runs: Sequence[FileRun], config: Config, jobs: int, exporter: Callable[[str], str] | None) -> int:
@@ -190,19 +191,6 @@ def _run_all(runs: Sequence[FileRun], config: Config, jobs: int, exporter: Calla
     return signals.status or next(filter(None, statuses), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFile:
-    """A file to be written: its directory was opened before cells ran, which may be able to put another one there."""
-
-    path: Path
-    directory: int
-
-    @classmethod
-    def open(cls, path: Path) -> OutputFile:
-        """Open the directory; raise ``OSError`` if there is none."""
-        return cls(path, os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-
-
 @dataclass(slots=True)
 class FileRun:
     """A run of one document in a session of its own executor."""
@@ -216,7 +204,8 @@ class FileRun:
     timeout: float | None
     allow_errors: bool
     console: ConsoleOutput
-    outputs: dict[Path, OutputFile] = field(default_factory=dict)
+    directories: dict[Path, int] = field(default_factory=dict)
+    """The open directory of each file to write: cells may be able to put another one in its place."""
     status: int | None = None
     has_written: bool = False
     is_finished: bool = False
@@ -285,9 +274,8 @@ class FileRun:
         """Write the executed notebook; ``moment`` completes the message of a failure."""
         if self.target is None:
             return
-        output = self.outputs[self.target]
         try:
-            self.document.write(Path(output.path.name), dir_fd=output.directory)
+            self.document.write(Path(self.target.name), dir_fd=self.directories[self.target])
         except OSError as exc:
             message = f"{self.target} cannot be written{moment}: {exc.strerror}."
             raise CommandFailed(message) from exc
@@ -302,10 +290,9 @@ class FileRun:
             self.write(" after the last cell")
         written = [self.target] if self.has_written else []
         if self.report is not None and exporter is not None and self.status is not None:
-            output = self.outputs[self.report]
             page = exporter(self.document.to_json()).encode("utf-8", "backslashreplace")
             try:
-                replace_file(output.path.name, page, dir_fd=output.directory)
+                replace_file(self.report.name, page, dir_fd=self.directories[self.report])
             except OSError as exc:
                 raise CommandFailed(f"{self.report} cannot be written: {exc.strerror}.") from exc
             written.append(self.report)
@@ -372,8 +359,8 @@ def _is_directory(path: Path) -> bool:
     return False
 
 
-def _check_targets(runs: Sequence[FileRun]) -> None:
-    """Check that all files can be written, before anything runs.
+def _open_targets(runs: Sequence[FileRun], opened: ExitStack) -> None:
+    """Check that all files can be written, before anything runs, and open their directories.
 
     Raises:
         InvalidRequest: a path is not writable, not a notebook's, or that of two files.
@@ -391,9 +378,11 @@ def _check_targets(runs: Sequence[FileRun]) -> None:
             _check_writable(each.report, source, "--html")
         for path in filter(None, (each.target, each.report)):
             try:
-                each.outputs[path] = OutputFile.open(path)
+                directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as exc:
                 raise InvalidRequest(f"{path} cannot be written: {exc.strerror}.") from exc
+            opened.callback(os.close, directory)
+            each.directories[path] = directory
 
 
 def _resolve(path: Path) -> Path:

@@ -29,6 +29,7 @@ from kernelexec.results import ExecutionResult, Progress
 from kernelexec.session import AsyncSession
 from kernelexec.session.features.attachments import calling_client
 from kernelexec.session.features.output_stream import iterate_outputs
+from kernelexec.session.lifecycle import find_first_exception
 from kernelexec.text import clean
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.safe_files import replace_file
@@ -109,7 +110,7 @@ class ControlSocket:
                         await _send(stream, answer)
                 tasks.cancel_scope.cancel()
         except* KernelexecError as group:
-            await _send(stream, describe_error(_first(group)))
+            await _send(stream, describe_error(find_first_exception(group)))
         except* (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             await _send(stream, {"error": "Invalid request: this process may have another version of kernelexec."})
 
@@ -193,9 +194,11 @@ async def _run_cell(session: AsyncSession, execute: Callable[..., Any]) -> _Answ
 
 async def _describe_session(session: AsyncSession) -> dict[str, Any]:
     """Describe a session, with the cells that run or wait, newest last."""
-    *before, last = ("", *session.executions()[-_NEWEST:])
-    cursors = [(execution_id, _END_CURSOR) for execution_id in before if execution_id] + [(last, 0)] * bool(last)
-    progresses = [await session.wait_for(name, cursor=cursor, wait=SHORTEST_TIMEOUT) for name, cursor in cursors]
+    names = session.executions()[-_NEWEST:]
+    cursors = [_END_CURSOR] * (len(names) - 1) + [0]  # of the newest one the output too
+    progresses = [
+        await session.wait_for(name, cursor=cursor, wait=SHORTEST_TIMEOUT) for name, cursor in zip(names, cursors, strict=False)
+    ]
     newest = progresses[-1] if progresses else None
     text = "" if newest is None else newest.text if newest.result is None else newest.result.text
     return {
@@ -220,11 +223,6 @@ async def _wait_for_end(received: BufferedByteReceiveStream, scope: anyio.Cancel
     with suppress(*_LEFT):
         await received.receive()
     scope.cancel()
-
-
-def _first(group: BaseExceptionGroup[KernelexecError]) -> KernelexecError:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _send(stream: ByteStream, answer: Mapping[str, Any]) -> None:

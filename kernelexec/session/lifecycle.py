@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -16,6 +17,7 @@ from kernelexec.cancellation import await_to_end
 from kernelexec.errors import Closed
 
 logger = logging.getLogger("kernelexec")
+_E = TypeVar("_E", bound=BaseException)
 
 
 class TaskScope:
@@ -93,7 +95,7 @@ class TaskScope:
         try:
             await self._run_tasks()
         except* Exception as group:  # noqa: BLE001 - kept as ``failure``; the parent of this task must not fail
-            self._record_failure(_find_first_exception(group))
+            self._record_failure(find_first_exception(group))
         finally:
             if self.cancelled and self.failure is None:
                 logger.warning("kernelexec.tasks_cancelled", extra={"scope": self._name})
@@ -151,7 +153,7 @@ async def run_in_thread(call: Callable[..., None], *args: object, abandon: bool 
     await anyio.to_thread.run_sync(call, *args, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
 
 
-def _find_first_exception(group: BaseExceptionGroup[Exception]) -> Exception:
+def find_first_exception(group: BaseExceptionGroup[_E]) -> _E:
     """Return the first exception in a group that is not itself a group."""
     exc = group.exceptions[0]
-    return _find_first_exception(exc) if isinstance(exc, BaseExceptionGroup) else exc
+    return find_first_exception(exc) if isinstance(exc, BaseExceptionGroup) else exc

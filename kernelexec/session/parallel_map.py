@@ -6,14 +6,16 @@ import ast
 import inspect
 import secrets
 import textwrap
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import anyio
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import ExecutionResult
+from kernelexec.session.lifecycle import find_first_exception
 from kernelexec.session.session import AsyncSession
 
 #: The variable that holds the input of a function.
@@ -89,7 +91,7 @@ async def map_inputs(
         try:
             if mapped.setup is not None:
                 (await session.execute(mapped.setup, timeout=timeout)).raise_for_error()
-            for position, item in _chain(first, items):
+            for position, item in chain([first], items):
                 inputs = mapped.make_inputs(item)
                 results[position] = await session.execute(mapped.code, inputs=inputs, timeout=timeout)
         finally:
@@ -103,15 +105,5 @@ async def map_inputs(
                     break
                 tasks.start_soon(work, number, first)
     except BaseExceptionGroup as group:
-        raise _first(group) from None
+        raise find_first_exception(group) from None
     return [results[position] for position in range(len(results))]
-
-
-def _chain(first: tuple[int, Any], rest: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    yield first
-    yield from rest
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

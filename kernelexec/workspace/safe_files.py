@@ -81,6 +81,11 @@ def replace_file(
         raise
 
 
+def short_temporary_name() -> str:
+    """Return a new name for an unfinished file whose own name may be as long as the system allows."""
+    return f".{secrets.token_hex(8)}.tmp"
+
+
 def create_file(
     path: Path, content: bytes | Iterable[bytes | memoryview], *, mode: int | None = None, dir_fd: int | None = None
 ) -> None:
@@ -112,7 +117,7 @@ def replace_beneath(
     with ExitStack() as opened:
         first = os.open(top, DIRECTORY)
         directory = open_directory_chain(first, relative.parent, opened, owner=os.fstat(first))
-        replace_file(relative.name, content, mode=mode, dir_fd=directory, temporary=f".{secrets.token_hex(8)}.tmp")
+        replace_file(relative.name, content, mode=mode, dir_fd=directory, temporary=short_temporary_name())
 
 
 def copy_between(source: Path, target: Path, relative: Path, names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Whole programs beside each other: imports, helps, one cell, one notebook, from the start of a process to its end."""
+"""Whole programs compared with each other: imports, helps, one cell, one notebook, from the start of a process to its end."""
 
 from __future__ import annotations
 

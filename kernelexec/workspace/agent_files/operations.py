@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from kernelexec.workspace.agent_files.walk import WalkEntry, WalkResult, kind_of
 from kernelexec.workspace.file_changes import IGNORED
 from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.rmtree import clear
-from kernelexec.workspace.safe_files import closing_fd, replace_file
+from kernelexec.workspace.safe_files import closing_fd, replace_file, short_temporary_name
 
 #: The least size of a piece, in bytes: any character fits into it.
 PIECE_BYTES = 4
@@ -334,8 +333,7 @@ def _ignore_unsupported() -> Iterator[None]:
 def _replace(target: Target, raw: bytes) -> int:
     """Replace a file by a new one, which readers see as a whole or not at all."""
     mode = None if target.seen is None else stat.S_IMODE(target.seen.st_mode) & 0o777
-    temporary = f".{secrets.token_hex(8)}.tmp"  # short: the file's own name may be as long as the system allows
-    replace_file(target.name, raw, mode=mode, dir_fd=target.directory, temporary=temporary)
+    replace_file(target.name, raw, mode=mode, dir_fd=target.directory, temporary=short_temporary_name())
     return len(raw)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from kernelexec.workspace.safe_files import (
     open_regular,
     replace_beneath,
     replace_file,
+    short_temporary_name,
 )
 
 _PIECE_BYTES = 2**20
@@ -208,7 +208,7 @@ class FileTransfers:
         with self._access.changing(spot, make=True) as target:
             if target.seen is not None:
                 check_plain(target.seen, spot)
-            replace_file(target.name, pieces, mode=mode, dir_fd=target.directory, temporary=f".{secrets.token_hex(8)}.tmp")
+            replace_file(target.name, pieces, mode=mode, dir_fd=target.directory, temporary=short_temporary_name())
             size = os.stat(target.name, dir_fd=target.directory, follow_symlinks=False).st_size
         self._tracker.note([spot], created=target.seen is None)
         return size

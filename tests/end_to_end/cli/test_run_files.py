@@ -164,9 +164,9 @@ def test_of_several_files_each_runs_and_the_first_failure_is_the_status(tmp_path
     assert (done.returncode, done.stdout) == (1, "a\nc\n")
     assert "ZeroDivisionError" in done.stderr
     assert [name for name in names(tmp_path) if "executed" in name] == [f"{name}.executed.ipynb" for name in "abc"]
-    beside = kernelexec(tmp_path, "run", "a.py", "b.py", "c.py", "-j", "3", "--no-output", *QUIET)
-    assert (beside.returncode, beside.stdout) == (1, "")
-    assert "b.py: cell 1 failed: error" in beside.stderr
+    together = kernelexec(tmp_path, "run", "a.py", "b.py", "c.py", "-j", "3", "--no-output", *QUIET)
+    assert (together.returncode, together.stdout) == (1, "")
+    assert "b.py: cell 1 failed: error" in together.stderr
 
 
 def test_a_kernelspec_that_is_missing_is_named_and_the_other_files_run(tmp_path: Path) -> None:
