@@ -6,7 +6,6 @@
 ...     _ = session.execute("x = 40")
 ...     print(session.execute("x + 2").text)
 42
-<BLANKLINE>
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernelexec.imports import make_getattr
+from kernelexec.imports.other_names import PACKAGE
 
 if TYPE_CHECKING:
     from kernelexec.blocking import AttachedSession as AttachedSession
+    from kernelexec.blocking import Checkpoint as Checkpoint
     from kernelexec.blocking import Executor as Executor
     from kernelexec.blocking import Files as Files
     from kernelexec.blocking import Session as Session
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kernelexec.config import Profile as Profile
     from kernelexec.control.attached_session import AsyncAttachedSession as AsyncAttachedSession
     from kernelexec.errors import CapacityReached as CapacityReached
+    from kernelexec.errors import CheckpointRefused as CheckpointRefused
     from kernelexec.errors import Closed as Closed
     from kernelexec.errors import Disabled as Disabled
     from kernelexec.errors import FileRefused as FileRefused
@@ -125,6 +127,7 @@ if TYPE_CHECKING:
     from kernelexec.results import Timing as Timing
     from kernelexec.results import Variable as Variable
     from kernelexec.results import Variables as Variables
+    from kernelexec.session import AsyncCheckpoint as AsyncCheckpoint
     from kernelexec.session import AsyncFiles as AsyncFiles
     from kernelexec.session import AsyncSession as AsyncSession
     from kernelexec.workspace import ReadTracker as ReadTracker
@@ -132,11 +135,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 #: The public names by their modules. A module is imported at the first use of one of its names: a program pays for its parts.
 _NAMES = {
-    "blocking": "AttachedSession Executor Files Session attach",
+    "blocking": "AttachedSession Checkpoint Executor Files Session attach",
     "config": "Config Container ContextPath FileBounds InterpreterOptions Mount Profile",
     "control.attached_session": "AsyncAttachedSession",
     "errors": (
-        "CapacityReached Closed Disabled FileRefused InvalidCode InvalidConfig InvalidPath InvalidRequest "
+        "CapacityReached CheckpointRefused Closed Disabled FileRefused InvalidCode InvalidConfig InvalidPath InvalidRequest "
         "InvalidTimeout InvalidWorkDir IsolationUnavailable KernelConnectionFailed KernelError KernelNotAnswering "
         "KernelStartFailed KernelexecError LimitRefused NotebookNotWritten OwnerEnded QueueFull Refused "
         "UnknownExecution UnknownSession"
@@ -154,14 +157,14 @@ _NAMES = {
         "OutputPage Package Progress PythonEnvironment Replay ReplayedCell Restored SavedVariable SecurityError "
         "SkippedVariable Snapshot Statistics Stats Stream TestCase TestReport Timing Variable Variables"
     ),
-    "session": "AsyncFiles AsyncSession",
+    "session": "AsyncCheckpoint AsyncFiles AsyncSession",
     "workspace": "ReadTracker",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table
 
 if not TYPE_CHECKING:  # type checkers would accept any name
-    __getattr__ = make_getattr(__name__, _MODULES)
+    __getattr__ = make_getattr(__name__, _MODULES, PACKAGE)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,6 @@ with suppress(FileNotFoundError):  # the current directory may be gone
     if sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - as it is written there
         del sys.path[0]  # what lies where the code runs is not ours
 
-from kernelexec.cli import main
+from kernelexec.cli import run_program
 
-main()
+run_program()

@@ -16,6 +16,7 @@ KernelexecError
 │   ├── CapacityReached              too many sessions
 │   ├── Disabled                     code execution is switched off
 │   ├── FileRefused                  a file that file operations do not touch
+│   ├── CheckpointRefused            a kernel that cannot be copied by a fork now
 │   └── LimitRefused                 a limit below what is in use; nothing changed
 ├── NotebookNotWritten               a notebook on a full disk; its cells are kept, and written later
 ├── Closed                           the session or executor is not open (any more)
@@ -38,7 +39,8 @@ Every error has ``may_have_run``: False means that no user code ran because of t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 
 class KernelexecError(Exception):
@@ -105,6 +107,14 @@ class Disabled(Refused):
 
 class FileRefused(Refused):
     """A file that file operations do not touch: a link, not a regular file, protected, not read before, or not permitted."""
+
+
+class CheckpointRefused(Refused):
+    """A kernel that cannot be copied by a fork now; ``obstacles`` names what it has that a copy would not have."""
+
+    def __init__(self, message: str, obstacles: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.obstacles = dict(obstacles)
 
 
 class LimitRefused(Refused):

@@ -6,12 +6,26 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from kernelexec.cells import Cell
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.recorded_history import History
 from kernelexec.results import ExecutionResult, LargeVariable, Output, Replay, Snapshot, TestReport
+
+if TYPE_CHECKING:
+    from kernelexec.recorded_history import History
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """Where a branch began in another session."""
+
+    session: str
+    """The other session's name."""
+    after: str
+    """The execution id of its last cell before; empty if there was none."""
+    journal: Path | None = None
+    """The other session's journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +36,8 @@ class SessionOpened:
     workspace: Path
     replays: str | None = None
     """The notebook or journal that the session is about to replay."""
+    branch: BranchPoint | None = None
+    """Where it began in another session, of whose kernel its first kernel is a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +122,30 @@ class KernelChanged:
     cause: str | None = None
     language: str = "python"
     container: KernelContainer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestored:
+    """The Python kernel has gone back to a checkpoint, on request or after its death; see ``CellLineage`` for what counts."""
+
+    session: str
+    kernel_epoch: int
+    checkpoint: int
+    after: str
+    """The execution id of the last cell before the checkpoint, as its process says; empty if there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPromoted:
+    """A branch is about to take the place of the session that it began in: its cells follow those until then."""
+
+    session: str
+    branch: str
+    """The name of the branch."""
+    after: str
+    """The execution id of the session's last cell before the branch began; empty if there was none."""
+    journal: Path | None = None
+    """The branch's journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +264,8 @@ class SessionClosed:
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted
 OutputEvent = OutputReceived | DisplayUpdated | LateOutputReported
 SessionEvent = SessionOpened | SessionAdopted | SessionReplayed | SnapshotTaken | TestsRun | SessionClosing | SessionClosed
-Event = SessionEvent | FilesTouched | KernelChanged | MemoryHigh | CellEvent | OutputEvent
+KernelEvent = KernelChanged | StateRestored | MemoryHigh
+Event = SessionEvent | BranchPromoted | FilesTouched | KernelEvent | CellEvent | OutputEvent
 
 
 @runtime_checkable

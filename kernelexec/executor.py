@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -17,8 +18,8 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from kernelexec import results as results_package  # in annotations, which are resolvable and import nothing until then
-from kernelexec import session as session_package
+import kernelexec as package  # in annotations, which are resolvable and import nothing until then
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config, isolation_help, short_options
 from kernelexec.config.messages import check_known
 from kernelexec.config.short_options import ShortOptions
@@ -32,9 +33,11 @@ from kernelexec.errors import (
     UnknownSession,
     did_you_mean,
 )
-from kernelexec.events import Hook, check_hooks
+from kernelexec.imports import explain_attribute
+from kernelexec.imports.other_names import EXECUTOR
 from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator, check_callables
+from kernelexec.provisioning import platform
 from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.env_file import read_env_file
 from kernelexec.provisioning.runtime.descriptor_limit import check_descriptor_limit
@@ -47,10 +50,13 @@ from kernelexec.workspace.rmtree import remove_tree
 if TYPE_CHECKING:
     from kernelexec.control.control_socket import ServerCommands
     from kernelexec.executor_directories import ExecutorDirectories
+    from kernelexec.provisioning import ForkServers
+    from kernelexec.session.features.saved_state.branches import BranchOptions, SessionBranches
     from kernelexec.session_registry import SessionRegistry
 
 logger = logging.getLogger("kernelexec")
-#: The module that imports all parts of sessions, which takes a tenth of a second: it is imported when an executor is entered.
+#: The module that imports all parts of sessions, which takes a tenth of a second: it is imported in a thread when an executor
+#: is entered, while a fork server starts.
 _PARTS = "kernelexec.session_registry"
 _CONTROL = "kernelexec.control.control_socket"
 
@@ -69,7 +75,7 @@ class ExecutorOptions(TypedDict, total=False):
     code_execution_config: Mapping[str, Any] | Literal[False] | None
     """A dictionary as of other frameworks, with ``work_dir``, ``use_docker``, ``timeout``, ``last_n_messages``,
     ``docker_image``, ``docker_container_name``, ``docker_run_args``; False switches execution off."""
-    hooks: Iterable[Hook]
+    hooks: Iterable[package.Hook]
     """Observers that receive the events of every session."""
     validators: Sequence[Validator]
     """Functions that decide about each cell before it runs, one after the other: see ``policy.decisions``."""
@@ -97,6 +103,9 @@ class AsyncExecutor:
         Refused: the limit of open files is too low.
     """
 
+    if not TYPE_CHECKING:  # type checkers would accept any name
+        __getattr__ = explain_attribute(EXECUTOR)
+
     def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorKeywords]) -> None:
         self._temporary_workspace: Path | None = None
         if options.get("workspace") == TEMPORARY:
@@ -117,7 +126,7 @@ class AsyncExecutor:
         self._control: anyio.CancelScope | None = None
         self._approver = options.get("approver")
         self._validators = check_callables(options.get("validators", ()), self._approver)
-        self._hooks = check_hooks(options.get("hooks", ()))
+        self._hooks = _check_hooks(options["hooks"]) if "hooks" in options else ()
 
     @cached_property
     def _directories(self) -> ExecutorDirectories:
@@ -129,7 +138,16 @@ class AsyncExecutor:
     def _registry(self) -> SessionRegistry:
         from kernelexec.session_registry import SessionRegistry
 
-        return SessionRegistry(self.config, self._directories, self._hooks, self._validators, self._approver)
+        options = self._hooks, self._validators, self._approver
+        return SessionRegistry(self.config, self._directories, self._forks, *options, open_branch=self._open_branch)
+
+    @cached_property
+    def _forks(self) -> ForkServers | None:
+        if not (self.config.enabled and self.config.uses_fork_server and platform.PLATFORM.has_fork_server):
+            return None
+        from kernelexec.provisioning.host.fork_servers import ForkServers
+
+        return ForkServers(self.config)
 
     async def __aenter__(self) -> Self:
         try:
@@ -138,8 +156,6 @@ class AsyncExecutor:
             raise InvalidRequest(
                 "AsyncExecutor needs an event loop of asyncio, such as uvloop: in others use Executor."
             ) from exc
-        if _PARTS not in sys.modules:
-            await anyio.to_thread.run_sync(import_module, _PARTS)
         if self._scope is not None and not self._scope.stopped.is_set():
             self._scope.check_caller()
             raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
@@ -154,8 +170,13 @@ class AsyncExecutor:
         try:
             await scope.started.wait()
             scope.check_open()
+            if self._forks is not None and self.config.preload_at == "start":  # it starts while the parts are imported
+                scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
             if self._temporary_workspace is not None:
                 self._temporary_workspace.mkdir(mode=0o700)
+            if _PARTS not in sys.modules:
+                await anyio.to_thread.run_sync(import_module, _PARTS)
+            scope.check_open()
             self._registry.start(scope)
             await self._registry.adopt_orphans(scope)
             scope.tasks.start_soon(self._directories.sweep)
@@ -197,7 +218,7 @@ class AsyncExecutor:
         work_dir: str | os.PathLike[str] | None = None,
         notebook: str | os.PathLike[str] | None = None,
         repeat_unsafe: bool = False,
-    ) -> session_package.AsyncSession:
+    ) -> package.AsyncSession:
         """Return the session of that name; a new one is created and its kernel started. Concurrent calls create one session.
 
         Args:
@@ -236,31 +257,42 @@ class AsyncExecutor:
     async def map(
         self,
         function: Callable[[Any], Any] | str,
-        inputs: Iterable[Any],
+        inputs: Iterable[Any] | AsyncIterable[Any],
         *,
         sessions: int = 4,
         timeout: float | None = None,
-    ) -> list[results_package.ExecutionResult]:
+    ) -> list[package.ExecutionResult]:
         """Run a function or code once for each input, in several new sessions at the same time; return results in order.
 
-        The result of a failed call is in its place, and the others go on; ``result.value`` is a call's value.
+        The result of a failed call is in its place, and the others go on; ``result.value`` is a call's value. If the call is
+        cancelled, or fails, its sessions are closed and their running cells end.
 
         Args:
             function: a function that is defined by ``def``, whose source is sent: it sees its argument, and what it imports
                 itself. Or the text of a cell.
-            inputs: the arguments, of types that ``session.put`` carries; for a text, a mapping of names to values each. The
-                next one is read when a session is free.
+            inputs: the arguments, of types that ``session.put`` carries; for a text, a mapping of names to values each. Those
+                of a list, or another collection, are checked before anything runs. Of other iterators the next one is read
+                when a session is free, and for one that cannot be sent the result is ``aborted``, with the error.
             sessions: how many sessions are open at most; they are closed at the end.
             timeout: seconds of each call; the configuration's by default.
 
         Raises:
-            InvalidRequest, InvalidTimeout: the function, ``sessions`` or an input is invalid; sessions that ran are closed.
+            InvalidRequest, InvalidTimeout: the function, ``sessions`` or an input of a collection is invalid; nothing ran.
             CapacityReached, Disabled, Closed, KernelStartFailed: a session cannot be opened.
             ExecutionFailed: the definition of the function failed.
         """
         from kernelexec.session.parallel_map import map_inputs
 
-        return await map_inputs(function, inputs, count=sessions, timeout=timeout, open_session=self.session)
+        scope = self._check_open()
+        return await map_inputs(
+            function,
+            inputs,
+            count=sessions,
+            timeout=timeout,
+            limit_bytes=self.config.capacity.value_bytes,
+            open_session=self.session,
+            wait_for_end=scope.wait_for_request,
+        )
 
     @property
     def summary(self) -> str:
@@ -284,7 +316,7 @@ class AsyncExecutor:
         self._check_open()
         return self._directories.root
 
-    def open_session(self, name: str) -> session_package.AsyncSession | None:
+    def open_session(self, name: str) -> package.AsyncSession | None:
         """Return the open session of that name, adopted ones included; None if there is none. Creates nothing."""
         session = self._registry.sessions.get(name)
         return None if session is None or session.scope.is_stopping else session
@@ -318,12 +350,14 @@ class AsyncExecutor:
         scope: TaskScope,
         *,
         repeat_unsafe: bool,
-    ) -> session_package.AsyncSession:
+        notes: Sequence[str] = (),
+    ) -> package.AsyncSession:
         history = None
         if notebook is not None:
             from kernelexec.replay import read_history, replay
 
             history = await anyio.to_thread.run_sync(read_history, notebook, self.config)
+            history = replace(history, notes=(*notes, *history.notes))
         session = await self._registry.create(name, work_dir, scope)
         try:
             self.start_control()
@@ -338,6 +372,36 @@ class AsyncExecutor:
                 await session.close()
             raise
         return session
+
+    async def _open_branch(self, parent: SessionBranches, name: str, options: BranchOptions) -> package.AsyncSession:
+        """Open a branch of an open session; see ``AsyncSession.branch``."""
+        check_name(name)
+        async with self._opening_locks.setdefault(name, asyncio.Lock()):
+            scope = self._check_open()
+            if options.kernel == "replay":
+                return await self._replay_branch(parent, name, options, scope)
+            session = await self._registry.create_branch(parent, name, options, scope)
+            try:
+                await session.open()
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await session.close()
+                raise
+            return session
+
+    async def _replay_branch(
+        self, parent: SessionBranches, name: str, options: BranchOptions, scope: TaskScope
+    ) -> package.AsyncSession:
+        """Open a session in which the cells of another one run again."""
+        self._registry.check_name_is_free(name)
+        start = await parent.prepare_replay(name, options)
+        try:
+            directory, source = str(start.workspace), str(start.source)
+            return await self._open_session(name, directory, source, scope, repeat_unsafe=False, notes=start.notes)
+        except BaseException:
+            if start.is_copy:
+                await await_to_end(anyio.to_thread.run_sync(remove_tree, start.workspace))
+            raise
 
     def start_control(self, commands: ServerCommands | None = None) -> None:
         """Let other processes of this user see and use the sessions, if they do not yet: see ``kernelexec.attach``.
@@ -362,21 +426,33 @@ class AsyncExecutor:
             self._control.cancel()
             self._control = None
         self._directories.stop_sweeping()
+        if self._forks is not None:
+            self._forks.cancel_preparation()
         self._registry.request_stop()
 
     async def _remove(self) -> None:
         """Remove the sessions and directories; called in the executor's task when all sessions have ended."""
         self._registry.clear()
-        await self._registry.stop_fork_server()
+        async with anyio.create_task_group() as ends:
+            ends.start_soon(self._registry.stop_watching)
+            if self._forks is not None:
+                ends.start_soon(self._forks.stop)
         self._directories.remove()
         if self._temporary_workspace is not None:
             await anyio.to_thread.run_sync(remove_tree, self._temporary_workspace)
 
     def _check_open(self) -> TaskScope:
         if self._scope is None:
-            raise Closed("The executor is not open: use it as `async with AsyncExecutor(...) as executor:`.")
+            raise Closed("The executor is not open: use it as `async with AsyncExecutor(...) as executor:`, or await `open()`.")
         self._scope.check_open()
         return self._scope
+
+
+def _check_hooks(hooks: object) -> tuple[package.Hook, ...]:
+    """Return the hooks, whose module is imported with the parts of sessions if there are none."""
+    from kernelexec.events import check_hooks
+
+    return check_hooks(hooks)
 
 
 def _check_surroundings(config: Config) -> None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
-from kernelexec.pool import remove_orphaned_workspaces
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, find_ended_languages, list_orphaned_sessions
 from kernelexec.provisioning.runtime.locations import create_temp_root, runtime_bases
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
-from kernelexec.records.journal import journal_path, running_cell
-from kernelexec.secrets import SecretStore
-from kernelexec.session.cells.takeover import OrphanedSession, read_results
 from kernelexec.session.lifecycle import run_in_thread
-from kernelexec.session_resources import SessionResources
-from kernelexec.workspace import FileWatcher
+
+if TYPE_CHECKING:
+    from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 
 logger = logging.getLogger("kernelexec")
 
@@ -53,6 +50,7 @@ class ExecutorDirectories:
         if self._config.isolation != "container" or not self._config.container.adopt:
             return []
         from kernelexec.provisioning.container.orphans import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
+        from kernelexec.records.journal import journal_path  # noqa: PLC0415 - as above
 
         try:
             orphans = await anyio.to_thread.run_sync(adopt_orphans, self._config)
@@ -83,6 +81,9 @@ class ExecutorDirectories:
             logger.exception("kernelexec.sweep_failed")
 
     def _sweep(self) -> None:
+        from kernelexec.pool import remove_orphaned_workspaces  # noqa: PLC0415 - the directories come before the other parts
+        from kernelexec.provisioning.runtime.discovery import list_orphaned_sessions  # noqa: PLC0415 - as above
+
         awaiting_owner: frozenset[str] | None = None
         if self._config.isolation == "container":
             awaiting_owner = self._sweep_containers()
@@ -119,29 +120,3 @@ class ExecutorDirectories:
         """Remove all directories with their contents."""
         while self._roots:
             self._roots.pop().remove()
-
-
-def config_of_orphan(orphan: OrphanedSessionFile, config: Config) -> Config:
-    """Return the settings for an adopted session: paths stay as its container and its state know them."""
-    created = orphan.handover.provisioner.get("made")
-    if created is None:
-        return config
-    container = config.container.model_copy(update={"layout": created["options"].get("layout", config.container.layout)})
-    return config.model_copy(update={"container": container})
-
-
-def adopted_resources(
-    orphan: OrphanedSessionFile,
-    root: Path,
-    config: Config,
-    secrets: SecretStore | None = None,
-    watcher: FileWatcher | None = None,
-) -> tuple[SessionResources, OrphanedSession]:
-    """Return the resources of a dead owner's session, and its running cell; raise ``InvalidWorkDir`` without workspace."""
-    journal = orphan.journal or journal_path(config.workspace, orphan.name)
-    unfinished_cell = running_cell(journal) if config.journal else None
-    ended_languages = find_ended_languages(orphan.directory)
-    results = read_results(orphan.directory)
-    return SessionResources.adopt(orphan, root, config, secrets, watcher), OrphanedSession(
-        orphan.handover, unfinished_cell, ended_languages, results
-    )

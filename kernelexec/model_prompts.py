@@ -6,11 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kernelexec.config import Config
-from kernelexec.results import Diagnosis, ExecutionResult, PythonEnvironment
 from kernelexec.results.usage import format_size
 from kernelexec.text import clean_text, cut_middle
+
+if TYPE_CHECKING:
+    from kernelexec.results import Diagnosis, ExecutionResult, PythonEnvironment
 
 #: The limit of named packages, and the limits of quoted code and text in bytes.
 _PACKAGES, _CODE_BYTES, _TEXT_BYTES = 150, 20_000, 8_000
@@ -30,8 +33,8 @@ EXECUTION_DISABLED = (
 )
 _STATE_RULE = """\
 What you run stays: variables, imports and functions last from cell to cell, until the kernel is replaced, which the result \
-then says (state lost). After a failure or a timeout with state kept, continue from there: fix the failed part, and do not \
-run the rest again."""
+then says (state lost; with state restored variables are as before the cell that it names). After a failure or a timeout \
+with state kept, continue from there: fix the failed part, and do not run the rest again."""
 _ANSWER_RULES = (
     "Explain the results in your answer: its reader does not see the output of your code.",
     "Name the files that you created, by their paths, and do not paste their contents.",
@@ -81,6 +84,7 @@ def write_debug_prompt(code: str, result: ExecutionResult) -> str:
     state = {
         "kept": "All variables are kept.",
         "new": "The kernel is new: variables and imports of an earlier session are not there.",
+        "restored": "The kernel ended, and the session went back to a checkpoint: what this cell changed is undone.",
         "lost": "The kernel was replaced: variables and imports are gone.",
     }
     sections = [

@@ -22,7 +22,7 @@ from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for, load_identity
-from kernelexec.provisioning.runtime.locations import remove_session_directories
+from kernelexec.provisioning.runtime.locations import SessionDirectories
 from kernelexec.session.kernels.warm_start import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
@@ -251,7 +251,7 @@ def warm_kernel(slot: WarmSlot | None, reason: str | None) -> WarmKernel:
 
 
 def _remove(directory: Path, workspace: Path | None) -> None:
-    remove_session_directories(directory)
+    SessionDirectories(directory).leave()
     if workspace is not None:
         remove_tree(workspace)
         with suppress(OSError):

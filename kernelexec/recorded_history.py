@@ -39,6 +39,43 @@ class RecordedCell:
     may_fail: bool = False
 
 
+class CellLineage:
+    """The cells that a Python kernel's state consists of: those that ran, without those that were undone.
+
+    Each cell follows the one that was the newest when it began. A kernel that goes back to a checkpoint makes the last cell
+    before the checkpoint the newest again, so what was undone counts again after the way back to a later checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, str] = {}
+        self._newest = ""
+        self._active: set[str] = set()
+
+    def add(self, execution_id: str) -> None:
+        """Add a cell that begins."""
+        self._before[execution_id] = self._newest
+        self._newest = execution_id
+        self._active.add(execution_id)
+
+    def go_back(self, after: str) -> set[str]:
+        """Go back to the state after a cell, or before all cells for an empty id; return the cells that changed sides.
+
+        Nothing changes if the cell is unknown: it is an earlier owner's, or the checkpoint lies.
+        """
+        if after and after not in self._before:
+            return set()
+        active, execution_id = set[str](), after
+        while execution_id:
+            active.add(execution_id)
+            execution_id = self._before[execution_id]
+        changed, self._newest, self._active = active ^ self._active, after, active
+        return changed
+
+    def is_undone(self, execution_id: str) -> bool:
+        """Return whether a cell was undone."""
+        return execution_id in self._before and execution_id not in self._active
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if any.

@@ -12,27 +12,32 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, KernelexecError, KernelStartFailed, Refused
 from kernelexec.events import Hook
-from kernelexec.executor_directories import ExecutorDirectories, adopted_resources, config_of_orphan
-from kernelexec.notices import Notices
+from kernelexec.executor_directories import ExecutorDirectories
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.pool import KernelPool, warm_kernel
-from kernelexec.provisioning import ForkServers, platform
+from kernelexec.provisioning import ForkServers
 from kernelexec.provisioning.runtime.discovery import find_session_elsewhere
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.secrets import SecretStore
+from kernelexec.records.container_notices import ContainerNotices
 from kernelexec.session import AsyncSession
+from kernelexec.session.features.saved_state.branches import BranchOptions, BranchOrigin, OpenBranch, SessionBranches
 from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
-from kernelexec.session.lifecycle import TaskScope
-from kernelexec.session_resources import SessionResources
+from kernelexec.session.lifecycle import TaskScope, run_in_thread
+from kernelexec.session_resources import SessionResources, adopted_resources, config_of_orphan
 from kernelexec.workspace import FileWatcher
+
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
 
 logger = logging.getLogger("kernelexec")
 _FORMER_MAX = 1000
@@ -88,9 +93,12 @@ class SessionRegistry:
         self,
         config: Config,
         directories: ExecutorDirectories,
+        forks: ForkServers | None,
         hooks: Iterable[Hook],
         validators: tuple[Validator, ...] = (),
         approver: Approver | None = None,
+        *,
+        open_branch: OpenBranch,
     ) -> None:
         self.sessions: dict[str, AsyncSession] = {}
         self._former = FormerSessions()
@@ -99,19 +107,18 @@ class SessionRegistry:
         self._hooks = tuple(hooks)
         self._validators, self._approver = validators, approver
         self._pending = 0
-        self._forks = ForkServers(config) if config.uses_fork_server and platform.PLATFORM.has_fork_server else None
-        self._secrets = SecretStore(config.secrets) if config.secrets else None
+        self._forks = forks
+        self._secrets = _open_secrets(config)
+        self._open_branch = open_branch
         self._pool: KernelPool | None = None
         self._watcher: FileWatcher | None = None
 
     def start(self, scope: TaskScope) -> None:
-        """Start the parts that sessions share, the fork server and the pool; called when the executor has started."""
+        """Start the parts that sessions share; called when the executor has started."""
         with suppress(OSError):  # without it the files of workspaces are compared
             self._watcher = FileWatcher()
             track_fd(self._watcher.inotify.fd)
             self._watcher.start(asyncio.get_running_loop())
-        if self._forks is not None and self._config.preload_at == "start":
-            scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
         if KernelPool.is_on(self._config):
             self._pool = KernelPool(self._config, self._forks, scope, self._directories.root)
 
@@ -132,6 +139,31 @@ class SessionRegistry:
                 with anyio.CancelScope(shield=True):
                     await created.result().close()
             raise
+
+    async def create_branch(self, parent: SessionBranches, name: str, options: BranchOptions, scope: TaskScope) -> AsyncSession:
+        """Create a session that begins with a copy of another one's kernel; a cancelled caller leaves nothing behind."""
+        self.check_name_is_free(name)
+        await self._make_room()
+        self._pending += 1
+        origin = resources = None
+        try:
+            origin = await parent.start(name, options)
+            shared = (self._forks, self._secrets, self._watcher)
+            create = partial(SessionResources.branch, name, origin.start, self._directories.root, parent.config, *shared)
+            resources = await await_to_end(anyio.to_thread.run_sync(create))
+            scope.check_open()
+            session = self._start_session(name, resources, scope, parent.config, origin=origin)
+        except BaseException as exc:
+            if resources is not None:
+                resources.discard()
+            if origin is not None:
+                await await_to_end(origin.discard())
+            if isinstance(exc, OSError):
+                raise KernelStartFailed(f"Session {name!r} cannot be opened: {exc}.") from exc
+            raise
+        finally:
+            self._pending -= 1
+        return session
 
     async def _make_room(self) -> None:
         """At the limit, close the session whose kernel was culled first; raise ``CapacityReached`` if all are in use."""
@@ -189,7 +221,7 @@ class SessionRegistry:
         for root, orphan in await self._directories.adopt_orphans():
             session, resources, config = None, None, config_of_orphan(orphan, self._config)
             try:
-                self._check_name_is_free(orphan.name)
+                self.check_name_is_free(orphan.name)
                 adopt = partial(adopted_resources, orphan, root, config, self._secrets, self._watcher)
                 resources, previous = await anyio.to_thread.run_sync(adopt)
                 session = self._start_session(orphan.name, resources, scope, config)
@@ -204,29 +236,26 @@ class SessionRegistry:
 
     def request_stop(self) -> None:
         """Ask all sessions and the shared parts to stop."""
-        if self._forks is not None:
-            self._forks.cancel_preparation()
         if self._pool is not None:
             self._pool.request_stop()
         for session in self.sessions.values():
             session.scope.request_stop()
-
-    async def stop_fork_server(self) -> None:
-        """Stop the fork server; called when all sessions have ended."""
-        if self._forks is not None:
-            await self._forks.stop()
 
     def clear(self) -> None:
         """Remove all sessions; called when they have ended or never started."""
         for session in list(self.sessions.values()):
             session.scope.mark_end()
             self._remove(session)
-        if self._watcher is not None:
-            self._watcher.stop()
-            close_fd(self._watcher.inotify.fd)
-            self._watcher = None
 
-    def _check_name_is_free(self, name: str) -> None:
+    async def stop_watching(self) -> None:
+        """End all watches of files, in a thread: the system takes 20 ms for it."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
+            await run_in_thread(close_fd, watcher.inotify.fd)
+
+    def check_name_is_free(self, name: str) -> None:
+        """Raise ``Refused`` if a session of that name is open."""
         if name in self.sessions:
             raise Refused(f"A session {name!r} is open already: close it first, or take another name.")
 
@@ -238,10 +267,11 @@ class SessionRegistry:
         config: Config,
         warm: WarmKernel = NO_WARM_KERNEL,
         former: FormerSession | None = None,
+        origin: BranchOrigin | None = None,
     ) -> AsyncSession:
         """Start a session in the executor's task scope; raise ``Refused`` if another session has the name."""
-        self._check_name_is_free(name)
-        hooks = (Notices(quiet=config.quiet), *((resources.log,) if resources.log else ()))
+        self.check_name_is_free(name)
+        hooks = (ContainerNotices(quiet=config.quiet), *((resources.log,) if resources.log else ()))
         session = AsyncSession(
             name,
             resources.workspace,
@@ -258,6 +288,8 @@ class SessionRegistry:
             notes=resources.notes,
             changes=resources.changes,
             former=former,
+            origin=origin,
+            open_branch=self._open_branch,
         )
         self.sessions[name] = session
         scope.tasks.start_soon(session.scope.run)
@@ -267,3 +299,11 @@ class SessionRegistry:
         if self.sessions.get(session.name) is session:
             del self.sessions[session.name]
             self._former.add(session)
+
+
+def _open_secrets(config: Config) -> SecretStore | None:
+    if not config.secrets:
+        return None
+    from kernelexec.secrets import SecretStore  # noqa: PLC0415 - few executors have secrets
+
+    return SecretStore(config.secrets)

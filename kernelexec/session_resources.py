@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelexec.config import Config, system_refusal
 from kernelexec.errors import InvalidWorkDir
 from kernelexec.pool import WarmSlot
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for
-from kernelexec.provisioning.runtime.discovery import SESSION_FILES, OrphanedSessionFile
-from kernelexec.records.journal import Journal, journal_path
-from kernelexec.records.log import ContainerLog
-from kernelexec.records.notebook.recorder import Recorder, make_empty
-from kernelexec.secrets import SecretStore
+from kernelexec.provisioning.runtime.discovery import SESSION_FILES, OrphanedSessionFile, find_ended_languages
+from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.workspace import FileChanges, FileWatcher, Workspace
 from kernelexec.workspace.contexts import contexts
-from kernelexec.workspace.directory import check_allowed_path
+from kernelexec.workspace.directory import check_allowed_path, numbered_paths
 from kernelexec.workspace.rmtree import remove_tree
 
-#: Errors that end when space is freed.
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-#: The notebooks of earlier sessions of one name that stay in a workspace, and how old the one is that a new one replaces.
-_NOTEBOOKS_MAX, _NOTEBOOK_SECONDS = 9, 3600.0
+if TYPE_CHECKING:
+    from kernelexec.records.journal import Journal
+    from kernelexec.records.log import ContainerLog
+    from kernelexec.records.notebook.recorder import Recorder
+    from kernelexec.secrets import SecretStore
+    from kernelexec.session.cells.takeover import OrphanedSession
 
 logger = logging.getLogger("kernelexec")
 
@@ -91,6 +88,38 @@ class SessionResources:
         )
 
     @classmethod
+    def branch(
+        cls,
+        name: str,
+        start: BranchStart,
+        root: Path,
+        config: Config,
+        forks: ForkServers | None = None,
+        secrets: SecretStore | None = None,
+        watcher: FileWatcher | None = None,
+    ) -> SessionResources:
+        """Create the resources of a branch. For a thread. Errors are those of ``create``."""
+        workspace, notebook = Workspace.at(start.workspace), None
+        if start.notebook is not None:
+            notebook = start.notebook.with_name(f"{name}.ipynb")
+            with suppress(OSError):
+                start.notebook.rename(notebook)
+        is_elsewhere = workspace.path != start.family.workspace
+        return cls._create(
+            name,
+            workspace,
+            root,
+            config,
+            within=start.family.workspace if is_elsewhere else None,
+            is_private=is_elsewhere,
+            make_directory=partial(_new_directory, root / name[:8].replace(".", "-")),
+            notebook=notebook,
+            forks=forks,
+            secrets=secrets,
+            watcher=watcher,
+        )
+
+    @classmethod
     def adopt(
         cls,
         orphan: OrphanedSessionFile,
@@ -123,6 +152,7 @@ class SessionResources:
         *,
         is_private: bool,
         make_directory: Callable[[], Path],
+        within: Path | None = None,
         notebook: Path | None = None,
         forks: ForkServers | None = None,
         secrets: SecretStore | None = None,
@@ -132,20 +162,26 @@ class SessionResources:
         notes: tuple[str, ...] = ()
         with ExitStack() as cleanup:
             if config.log_dir is not None:
+                from kernelexec.records.log import ContainerLog  # noqa: PLC0415 - for a log only
+
                 log = ContainerLog(config.log_dir, name, workspace.path)
             make_backend = partial(backend_for, config, session=name, workspace=workspace.path, root=root)
-            backend = make_backend(is_own_workspace=is_private, fork_servers=forks, secrets=secrets)
+            backend = make_backend(within=within, is_own_workspace=is_private, fork_servers=forks, secrets=secrets)
             workspace = Workspace(workspace.path, tuple(context.path for context in contexts(config) if not context.single))
             directory = make_directory()
             cleanup.callback(_remove_empty, directory)
             if config.notebook:
+                from kernelexec.records.notebook.new_notebook import open_recorder  # noqa: PLC0415 - for a notebook only
+
                 try:
-                    recorder = _open_recorder(name, workspace, notebook)
+                    recorder = open_recorder(name, workspace.path, notebook)
                 except OSError as exc:
                     notes = (f"No notebook is recorded: {workspace.path} cannot be written ({exc.strerror or exc}).",)
                     logger.error("kernelexec.notebook_not_created", extra={"session": name, "reason": str(exc)})  # noqa: TRY400
                 cleanup.callback(_close_recorder, recorder)
             if config.journal:
+                from kernelexec.records.journal import Journal, journal_path  # noqa: PLC0415 - for a journal only
+
                 journal = Journal(journal_path(config.workspace, name), limit_bytes=config.capacity.journal_bytes)
             ignored = frozenset({recorder.path.name} if recorder else ())
             changes = FileChanges(workspace.path, ignore=ignored, watcher=watcher)
@@ -201,49 +237,39 @@ def _open_workspace(name: str, work_dir: str | os.PathLike[str] | None, config: 
     return workspace
 
 
-def _open_recorder(name: str, workspace: Workspace, existing: Path | None = None) -> Recorder:
-    """Return the recorder of a notebook that no other session uses; on a full disk its name is reserved later.
-
-    An ``existing`` notebook of this session in the workspace is continued.
-
-    Raises:
-        OSError: no file can be created in the workspace.
-    """
-    if existing is not None and existing.parent == workspace.path and (recorder := Recorder.of(existing)) is not None:
-        return recorder
-    list_paths = partial(_numbered_paths, workspace.path / f"{name}.ipynb")
-    if all(path.exists() for path in islice(list_paths(), _NOTEBOOKS_MAX)):
-        _remove_oldest_notebook(islice(list_paths(), _NOTEBOOKS_MAX))
-    for path in list_paths():
-        try:
-            make_empty(path)
-        except FileExistsError:
-            continue
-        except OSError as exc:
-            if exc.errno in _FULL:
-                return Recorder(path, is_reserved=False)
-            raise
-        return Recorder(path)
-    raise AssertionError
-
-
-def _remove_oldest_notebook(paths: Iterable[Path]) -> None:
-    """Remove the oldest of several notebooks if a recorder wrote it and nothing changed it lately."""
-    with suppress(OSError):
-        changed, path = min((path.stat().st_mtime, path) for path in paths)
-        if time.time() - changed > _NOTEBOOK_SECONDS and Recorder.of(path) is not None:
-            path.unlink()
-
-
 def _new_directory(path: Path) -> Path:
     """Create a directory of that name, with a number if the name is taken: shortened names may be equal."""
-    for candidate in _numbered_paths(path):
+    for candidate in numbered_paths(path):
         with suppress(FileExistsError):
             candidate.mkdir(mode=0o700)
             return candidate
     raise AssertionError
 
 
-def _numbered_paths(path: Path) -> Iterator[Path]:
-    yield path
-    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+def config_of_orphan(orphan: OrphanedSessionFile, config: Config) -> Config:
+    """Return the settings for an adopted session: paths stay as its container and its state know them."""
+    created = orphan.handover.provisioner.get("made")
+    if created is None:
+        return config
+    container = config.container.model_copy(update={"layout": created["options"].get("layout", config.container.layout)})
+    return config.model_copy(update={"container": container})
+
+
+def adopted_resources(
+    orphan: OrphanedSessionFile,
+    root: Path,
+    config: Config,
+    secrets: SecretStore | None = None,
+    watcher: FileWatcher | None = None,
+) -> tuple[SessionResources, OrphanedSession]:
+    """Return the resources of a dead owner's session, and its running cell; raise ``InvalidWorkDir`` without workspace."""
+    from kernelexec.records.journal import journal_path, running_cell  # noqa: PLC0415 - few sessions are adopted
+    from kernelexec.session.cells.takeover import OrphanedSession, read_results  # noqa: PLC0415 - as above
+
+    journal = orphan.journal or journal_path(config.workspace, orphan.name)
+    unfinished_cell = running_cell(journal) if config.journal else None
+    ended_languages = find_ended_languages(orphan.directory)
+    results = read_results(orphan.directory)
+    return SessionResources.adopt(orphan, root, config, secrets, watcher), OrphanedSession(
+        orphan.handover, unfinished_cell, ended_languages, results
+    )

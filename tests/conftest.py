@@ -86,7 +86,7 @@ _UNMEASURED = (
     *("contract/test_resilience.py", "contract/session/test_run_tests.py", "contract/session/test_variable_values.py"),
     *(f"end_to_end/test_{name}.py" for name in ("command_execution", "notebooks", "readme", "secure_example")),
     *(f"end_to_end/cli/test_{name}.py" for name in ("agents", "config", "containers", "mcp_entry", "publication", "running")),
-    *(f"end_to_end/cli/test_{name}.py" for name in ("signals", "streams")),
+    *(f"end_to_end/cli/test_{name}.py" for name in ("notebooks_of_jupyter", "signals", "streams", "what_nbclient_keeps")),
     *("end_to_end/frameworks/test_tracing.py", "end_to_end/jupyter/test_server.py"),
     *(f"end_to_end/mcp/test_{name}.py" for name in ("answer_limits", "answers", "calls", "connections", "elicitation", "http")),
     *(f"end_to_end/mcp/test_{name}.py" for name in ("jwt", "leaving_clients", "logs", "metrics", "oauth", "oauth_providers")),
@@ -245,8 +245,10 @@ def executor_of(kind: str, workspace: Path, **more: Any) -> Iterator[Executor]:
 
 
 @pytest.fixture(scope="module")
-def executor(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    with executor_of(kind, tmp_path_factory.mktemp("workspaces")) as opened:
+def executor(kind: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Executor]:
+    """An executor of that kind; the mode of its checkpoints is the module's ``CHECKPOINTS``, if it has one."""
+    mode = getattr(request.module, "CHECKPOINTS", "auto")
+    with executor_of(kind, tmp_path_factory.mktemp("workspaces"), checkpoints=mode) as opened:
         yield opened
 
 
@@ -265,7 +267,8 @@ def session(executor: Executor, request: pytest.FixtureRequest) -> Iterator[Sess
 def tight(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tight]:
     """What opens sessions with little memory, in every way that a kernel can be had."""
     with ExitStack() as closing:
-        yield Tight(request.param, KINDS[request.param], tmp_path, closing)
+        mode = getattr(request.module, "CHECKPOINTS", "auto")
+        yield Tight(request.param, {**KINDS[request.param], "checkpoints": mode}, tmp_path, closing)
 
 
 @pytest.fixture

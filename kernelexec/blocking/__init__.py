@@ -9,6 +9,7 @@ from kernelexec.imports import make_getattr
 if TYPE_CHECKING:
     from kernelexec.blocking.attached import AttachedSession as AttachedSession
     from kernelexec.blocking.attached import attach as attach
+    from kernelexec.blocking.checkpoint import Checkpoint as Checkpoint
     from kernelexec.blocking.executor import Executor as Executor
     from kernelexec.blocking.files import Files as Files
     from kernelexec.blocking.portal import Portal as Portal
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "AttachedSession": "attached",
+    "Checkpoint": "checkpoint",
     "Executor": "executor",
     "Files": "files",
     "Portal": "portal",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from kernelexec.blocking import interpreter_end
+from kernelexec.blocking.checkpoint import Checkpoint
 from kernelexec.blocking.methods import documented_as, iterate, make_blocking
 from kernelexec.blocking.portal import Portal
 from kernelexec.control.attached_session import AsyncAttachedSession
 from kernelexec.control.selection import find_session
-from kernelexec.results import ExecutionResult, Output
+from kernelexec.results import ExecutionResult, Output, Restored
 
 
 def attach(name: str | None = None, *, process: int | None = None) -> AttachedSession:
@@ -49,18 +51,39 @@ class AttachedSession:
     execute_command = make_blocking(AsyncAttachedSession.execute_command)
     interrupt = make_blocking(AsyncAttachedSession.interrupt)
     variables = make_blocking(AsyncAttachedSession.variables)
+    undo = make_blocking(AsyncAttachedSession.undo)
+    branch = make_blocking(AsyncAttachedSession.branch)
+    promote = make_blocking(AsyncAttachedSession.promote)
     end_session = make_blocking(AsyncAttachedSession.end_session)
 
     def attach(self) -> None:
         """Connect to the owner; ``attach`` of this module does."""
         self._portal.open()
-        interpreter_end.call_at_end(id(self), self.detach)
+        try:
+            interpreter_end.call_at_end(id(self), self.detach)
+        except BaseException:  # an interrupt
+            self.detach()
+            raise
 
     def detach(self) -> None:
         """Leave the session, which goes on; a cell of this client that still runs is interrupted."""
         interpreter_end.cancel(id(self))
         if not self._portal.in_forked_child:
             self._portal.close(failed=False)
+
+    def checkpoint(self, name: str | None = None, *, files: bool = False, timeout: float | None = None) -> Checkpoint:
+        """See ``AsyncAttachedSession.checkpoint``."""
+        call = partial(self._target.checkpoint, name, files=files, timeout=timeout)
+        return Checkpoint(self._portal, self._portal.call(call))
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """See ``AsyncAttachedSession.checkpoints``."""
+        return tuple(Checkpoint(self._portal, checkpoint) for checkpoint in self._portal.call(self._target.checkpoints))
+
+    def restore(self, saved: Checkpoint | str | int, *, files: bool = False, timeout: float | None = None) -> Restored:
+        """See ``AsyncAttachedSession.restore``."""
+        number = saved.number if isinstance(saved, Checkpoint) else saved
+        return self._portal.call(partial(self._target.restore, number, files=files, timeout=timeout))
 
     def stream(
         self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kernelexec import blocking as facades  # in annotations, which are resolvable and import nothing until then
 from kernelexec.blocking import interpreter_end
+from kernelexec.blocking.caller_thread import CallerThread
 from kernelexec.blocking.methods import documented_as
 from kernelexec.blocking.portal import Portal
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorKeywords
+from kernelexec.imports import explain_attribute
+from kernelexec.imports.other_names import EXECUTOR
 from kernelexec.results import ExecutionResult
 
 
 @documented_as(AsyncExecutor)
 class Executor:
     """``AsyncExecutor``, with its arguments and errors, for blocking callers. Leaving its ``with`` block ends everything."""
+
+    if not TYPE_CHECKING:  # type checkers would accept any name
+        __getattr__ = explain_attribute(EXECUTOR)
 
     def __init__(self, isolation: str | None = None, **options: Unpack[ExecutorKeywords]) -> None:
         self._executor = AsyncExecutor(isolation, **options)
@@ -36,16 +42,21 @@ class Executor:
     def __enter__(self) -> Self:
         if self._portal is not None:
             self._portal.check_thread()
+        portal = Portal(self._executor)
+        try:
+            self._set_portal(portal)
+            portal.open()
+        except BaseException:
+            if self._portal is portal:
+                self._portal = None
+            raise
+        return self  # no signal handler runs between the end of ``open`` and the block
+
+    def _set_portal(self, portal: Portal) -> None:
         with self._changing:
             if self._portal is not None:
                 raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
-            self._portal = Portal(self._executor)
-            try:
-                self._portal.open()
-            except BaseException:
-                self._portal = None
-                raise
-        return self
+            self._portal = portal
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         portal = self._portal
@@ -65,7 +76,11 @@ class Executor:
         Errors are those of ``with``.
         """
         self.__enter__()
-        interpreter_end.call_at_end(id(self), self.close)
+        try:
+            interpreter_end.call_at_end(id(self), self.close)
+        except BaseException:  # an interrupt
+            self.close()
+            raise
         return self
 
     def close(self) -> None:
@@ -95,8 +110,11 @@ class Executor:
         timeout: float | None = None,
     ) -> list[ExecutionResult]:
         """See ``AsyncExecutor.map``."""
-        call = partial(self._executor.map, function, inputs, sessions=sessions, timeout=timeout)
-        return self._open_portal().call(call)
+        caller = CallerThread()  # an iterator belongs to the thread of its caller
+        is_read_once = isinstance(inputs, Iterable) and not isinstance(inputs, Collection)
+        items = caller.iterate(inputs) if is_read_once else inputs
+        call = partial(self._executor.map, function, items, sessions=sessions, timeout=timeout)
+        return self._open_portal().call_or_cancel(call, caller)
 
     def __repr__(self) -> str:
         return f"<Executor {self._executor.summary}>"
@@ -124,5 +142,5 @@ class Executor:
 
     def _open_portal(self) -> Portal:
         if self._portal is None:
-            raise Closed("The executor is not open: use it as `with Executor(...) as executor:`.")
+            raise Closed("The executor is not open: use it as `with Executor(...) as executor:`, or call `open()`.")
         return self._portal

@@ -25,6 +25,6 @@ class Files:
     delete = make_blocking(AsyncFiles.delete)
     edit = make_blocking(AsyncFiles.edit)
     exists = make_blocking(AsyncFiles.exists)
-    upload = make_blocking(AsyncFiles.upload)
-    download = make_blocking(AsyncFiles.download)
+    upload = make_blocking(AsyncFiles.upload, cancels=True)
+    download = make_blocking(AsyncFiles.download, cancels=True)
     delete_many = make_blocking(AsyncFiles.delete_many)

@@ -24,12 +24,17 @@ class Facade(Protocol):
 
 
 def make_blocking(
-    method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]],
+    method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]], *, cancels: bool = False
 ) -> Callable[Concatenate[Any, _P], _R]:
-    """Return a blocking method, with the signature and docstring of an asynchronous one, that calls it through the portal."""
+    """Return a blocking method, with the signature and docstring of an asynchronous one, that calls it through the portal.
+
+    An interrupted caller leaves the call as it is, or cancels it if it ``cancels``.
+    """
 
     def call(facade: Facade, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return facade._portal.call(partial(method, facade._target, *args, **kwargs))  # noqa: SLF001 - a method of the facade
+        portal = facade._portal  # noqa: SLF001 - a method of the facade
+        bound = partial(method, facade._target, *args, **kwargs)  # noqa: SLF001 - as above
+        return portal.call_or_cancel(bound) if cancels else portal.call(bound)
 
     update_wrapper(call, method)
     vars(call)["__signature__"] = inspect.signature(method)
@@ -42,7 +47,7 @@ def iterate(portal: Portal, items: AsyncGenerator[_R, None]) -> Iterator[_R]:
     try:
         with suppress(StopAsyncIteration):
             while True:
-                yield portal.call(items.__anext__)
+                yield portal.call_or_cancel(items.__anext__)
     finally:
         with suppress(Closed):
             portal.call(items.aclose)

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
-from kernelexec.errors import Closed, InvalidRequest
+from kernelexec.blocking.caller_thread import CallerThread
+from kernelexec.cancellation import wait_interruptibly
+from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 
 _T = TypeVar("_T")
+#: How long the event loop may stand still while the portal closes, and the interval of the checks, in seconds.
+_STALL_SECONDS, _BEAT_SECONDS = 20.0, 1.0
 
 
 class Portal:
@@ -39,7 +46,7 @@ class Portal:
         self._pending: set[_PendingCall[Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_requested = asyncio.Event()
-        self._stopped = False
+        self._stopped = self._is_abandoned = False
         self._thread_context = Context()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="kernelexec", daemon=True)
@@ -51,8 +58,9 @@ class Portal:
 
     def open(self) -> None:
         """Start the thread and enter the executor; its exceptions are raised here."""
-        self._thread.start()
         try:
+            self._thread.start()
+            wait_interruptibly(lambda seconds: bool(wait([self._loop], timeout=seconds).done))
             self._loop.result()
         except BaseException:
             self.close(failed=True)
@@ -60,8 +68,30 @@ class Portal:
 
     def call(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Make a call in the executor's thread and wait for its outcome; raise ``Closed`` if the executor is not open."""
+        pending = _PendingCall(call)
+        self._start(pending)
+        return pending.wait()
+
+    def call_or_cancel(self, call: Callable[[], Awaitable[_T]], caller: CallerThread | None = None) -> _T:
+        """Make a call as ``call`` does. If this thread gets an exception meanwhile, as of Ctrl+C, the call is cancelled first.
+
+        The exception is raised when the call has ended; another one meanwhile at once. ``caller`` makes calls in this thread.
+        """
+        pending = _PendingCall(call, on_end=None if caller is None else caller.end)
+        try:
+            self._start(pending)
+            if caller is not None:
+                caller.perform_calls()
+            pending.wait_for_end()
+        except BaseException:
+            if self._cancel(pending):
+                pending.wait_for_end()
+            raise
+        return pending.get_value()
+
+    def _start(self, pending: _PendingCall[Any]) -> None:
         self.check_thread()
-        loop, pending = self._loop.result(), _PendingCall(call)
+        loop = self._loop.result()
         with self._calling:
             if self._stopped:
                 raise self._closed()
@@ -71,7 +101,15 @@ class Portal:
             except RuntimeError as exc:  # the event loop is closed
                 self._pending.discard(pending)
                 raise self._closed() from exc
-        return pending.wait()
+
+    def _cancel(self, pending: _PendingCall[Any]) -> bool:
+        """Request the cancellation of a call; return whether it has begun and has not ended, as far as this thread knows."""
+        with self._calling:
+            if pending not in self._pending:
+                return False
+            with suppress(RuntimeError):  # the event loop is closed, so the call has ended
+                self._loop.result().call_soon_threadsafe(pending.cancel)
+            return True
 
     def check_thread(self) -> None:
         """Raise ``Closed`` in a forked child, ``InvalidRequest`` in the executor's thread: such callers would wait for ever."""
@@ -81,20 +119,55 @@ class Portal:
             raise InvalidRequest(f"Hooks and on_output run in the {self._name}'s thread: make blocking calls from another one.")
 
     def close(self, *, failed: bool) -> None:
-        """Leave the executor and wait for the thread's end; its exception is raised here unless the block ``failed``."""
+        """Leave the executor and wait for the thread's end; its exception is raised here unless the block ``failed``.
+
+        Raises:
+            KernelexecError: a hook or callback keeps the thread for more than 20 s; its kernels end with this process.
+        """
+        self._is_abandoned = True
+        if self._thread.ident is None:  # it was not started, or an interrupt came while it was, and then it does nothing
+            return
         opened = self._loop.exception() is None
         with self._calling:  # earlier calls have reached the loop, and later ones are refused
             if opened and not self._stopped:
                 with suppress(RuntimeError):  # as above
                     self._loop.result().call_soon_threadsafe(self._stop_requested.set)
             self._stopped = True
-        self._thread.join()
+        self._join()
         if self._failure is not None and not failed:
             raise self._failure
 
+    def _join(self) -> None:
+        """Wait for the thread's end, as long as its event loop runs."""
+        beat, posted = self._post_beat(), time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(_BEAT_SECONDS)
+            if not beat.locked():
+                beat, posted = self._post_beat(), time.monotonic()
+            elif self._thread.is_alive() and time.monotonic() > posted + _STALL_SECONDS:
+                raise KernelexecError(self._describe_stall())
+
+    def _post_beat(self) -> threading.Lock:
+        """Return a lock that the event loop releases as soon as it runs."""
+        beat = threading.Lock()
+        if self._loop.exception() is None:
+            beat.acquire()
+            with suppress(RuntimeError):  # as above
+                self._loop.result().call_soon_threadsafe(beat.release)
+        return beat
+
+    def _describe_stall(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - the documented way
+        where = "" if frame is None else f", in {Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+        return (
+            f"The {self._name} cannot be closed: a hook or callback has kept its thread for {_STALL_SECONDS:.0f} s{where}. "
+            "It must return; what is open ends with this process."
+        )
+
     def _run(self) -> None:
         try:
-            anyio.run(self._serve)
+            if not self._is_abandoned:
+                anyio.run(self._serve)
         except BaseException as exc:  # noqa: BLE001 - raised by ``open`` or ``close``
             self._failure = exc
         if not self._loop.done():  # callers wait for it
@@ -109,7 +182,8 @@ class Portal:
             async with self._target:
                 self._thread_context = copy_context()
                 self._loop.set_result(asyncio.get_running_loop())
-                await self._stop_requested.wait()
+                if not self._is_abandoned:
+                    await self._stop_requested.wait()
         except Exception as exc:  # noqa: BLE001 - raised by ``open`` or ``close``, not in a group
             self._failure = exc
         for task in self._tasks if self._cancels else ():
@@ -128,7 +202,7 @@ class Portal:
         return context
 
     def _start_call(self, pending: _PendingCall[Any]) -> None:
-        task = asyncio.get_running_loop().create_task(self._run_call(pending))
+        task = pending.task = asyncio.get_running_loop().create_task(self._run_call(pending))
         self._tasks.add(task)
         task.add_done_callback(self._remove_task)
 
@@ -143,12 +217,8 @@ class Portal:
         except asyncio.CancelledError:
             pending.set_outcome(failure=self._closed())
             raise
-        except Exception as exc:  # noqa: BLE001 - raised in the caller
+        except BaseException as exc:  # noqa: BLE001 - raised in the caller; here it would end the event loop
             pending.set_outcome(failure=exc)
-        except BaseException as exc:
-            self._stopped = True  # the loop breaks down
-            pending.set_outcome(failure=exc)
-            raise
         finally:
             self._pending.discard(pending)
 
@@ -156,21 +226,47 @@ class Portal:
 class _PendingCall(Generic[_T]):
     """A call and its outcome. The waiting thread can be interrupted at any time, unlike with ``threading.Condition``."""
 
-    def __init__(self, call: Callable[[], Awaitable[_T]]) -> None:
+    def __init__(self, call: Callable[[], Awaitable[_T]], *, on_end: Callable[[], None] | None = None) -> None:
         self.call = call
+        self.task: asyncio.Task[None] | None = None
+        self._on_end = on_end
         self._value: _T | None = None
         self._failure: BaseException | None = None
+        self._has_ended = False
         self._settled = threading.Lock()
         self._settled.acquire()
 
     def set_outcome(self, value: _T | None = None, *, failure: BaseException | None = None) -> None:
-        """Set the outcome, once, and wake the waiting thread."""
-        self._value, self._failure = value, failure
+        """Set the outcome and wake the waiting thread; a later outcome, of a call that was given up, is dropped."""
+        if self._has_ended:
+            return
+        self._value, self._failure, self._has_ended = value, failure, True
         self._settled.release()
+        if self._on_end is not None:
+            self._on_end()
+
+    def cancel(self) -> None:
+        """Cancel the call, in the event loop."""
+        if self.task is not None:
+            self.task.cancel()
 
     def wait(self) -> _T:
         """Wait for the outcome; return the value or raise the exception."""
-        self._settled.acquire()
+        self.wait_for_end()
+        return self.get_value()
+
+    def wait_for_end(self) -> None:
+        """Wait for the outcome; several waits are possible, one after the other."""
+        wait_interruptibly(self._wait)
+
+    def _wait(self, seconds: float) -> bool:
+        """Return whether the call ends within that time. An interrupt may leave the lock taken, but then the call has ended."""
+        if not self._has_ended and self._settled.acquire(timeout=seconds):
+            self._settled.release()
+        return self._has_ended
+
+    def get_value(self) -> _T:
+        """Return the value of an ended call, or raise its exception."""
         if self._failure is not None:
             raise self._failure
         return cast("_T", self._value)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from kernelexec.blocking.checkpoint import Checkpoint, SavedState
 from kernelexec.blocking.files import Files
 from kernelexec.blocking.methods import documented_as, iterate, make_blocking
 from kernelexec.blocking.portal import Portal
-from kernelexec.results import ExecutionResult, Output, Replay, Statistics
+from kernelexec.imports import explain_attribute
+from kernelexec.imports.other_names import SESSION
+from kernelexec.results import ExecutionResult, Output, Replay, Restored, Statistics
+from kernelexec.session.features.saved_state.branches import BranchKeywords
 from kernelexec.session.session import AsyncSession
 
 
 @documented_as(AsyncSession)
 class Session:
     """``AsyncSession`` for blocking callers; ``on_output`` is called in the executor's thread."""
+
+    if not TYPE_CHECKING:  # type checkers would accept any name
+        __getattr__ = explain_attribute(SESSION)
 
     def __init__(self, portal: Portal, session: AsyncSession) -> None:
         self._portal = portal
@@ -46,7 +54,8 @@ class Session:
     put = make_blocking(AsyncSession.put)
     get = make_blocking(AsyncSession.get)
     snapshot = make_blocking(AsyncSession.snapshot)
-    restore = make_blocking(AsyncSession.restore)
+    undo = make_blocking(AsyncSession.undo)
+    promote = make_blocking(AsyncSession.promote)
     execute_with_retry = make_blocking(AsyncSession.execute_with_retry)
     run_tests = make_blocking(AsyncSession.run_tests)
     install = make_blocking(AsyncSession.install)
@@ -60,6 +69,42 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self._target.summary}>"
+
+    def checkpoint(self, name: str | None = None, *, files: bool = False, timeout: float | None = None) -> Checkpoint:
+        """See ``AsyncSession.checkpoint``."""
+        call = partial(self._target.checkpoint, name, files=files, timeout=timeout)
+        return Checkpoint(self._portal, self._portal.call(call))
+
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """See ``AsyncSession.checkpoints``."""
+        return tuple(Checkpoint(self._portal, checkpoint) for checkpoint in self._portal.call(self._target.checkpoints))
+
+    @overload
+    def branch(self, name: str | None = ..., *, n: None = ..., **options: Unpack[BranchKeywords]) -> Session: ...
+
+    @overload
+    def branch(self, name: str | None = ..., *, n: int, **options: Unpack[BranchKeywords]) -> tuple[Session, ...]: ...
+
+    def branch(
+        self, name: str | None = None, *, n: int | None = None, **options: Unpack[BranchKeywords]
+    ) -> Session | tuple[Session, ...]:
+        """See ``AsyncSession.branch``."""
+        if n is None:
+            return Session(self._portal, self._portal.call(partial(self._target.branch, name, **options)))
+        several: Any = partial(self._target.branch, name, n=n, **options)
+        return tuple(Session(self._portal, branch) for branch in self._portal.call(several))
+
+    def restore(
+        self,
+        saved: SavedState,
+        *,
+        names: Iterable[str] | None = None,
+        files: bool = False,
+        timeout: float | None = None,
+    ) -> Restored:
+        """See ``AsyncSession.restore``."""
+        target = saved.number if isinstance(saved, Checkpoint) else saved
+        return self._portal.call(partial(self._target.restore, target, names=names, files=files, timeout=timeout))
 
     def stream(
         self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None

@@ -6,25 +6,29 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kernelexec.cli.stdio import CommandFailed, write_guard, write_text
+from kernelexec.cli.terminal.picture_protocol import PictureChoice
+from kernelexec.cli.terminal.picture_sequences import TerminalPictures
 from kernelexec.cli.terminal.text_filter import RESET, TerminalFilter, TerminalStream, format_remark, inner_stream, neutralise
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
+from kernelexec.results.readable.one_line import count_things
 from kernelexec.untrusted_text import escape_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 
 class ConsoleOutput:
     """A printer of cells' outputs and results; with ``as_json`` only of results, as JSON lines on stdout.
 
-    If it ``is_silent``, it prints nothing.
+    If it ``is_silent``, it prints nothing. ``pictures`` is the protocol by which the terminal of stdout shows pictures.
     """
 
-    def __init__(self, *, as_json: bool, is_silent: bool = False) -> None:
+    def __init__(self, *, as_json: bool, is_silent: bool = False, pictures: PictureChoice = "never") -> None:
         self._as_json = as_json
         self.is_silent = is_silent
         self._bar = False
@@ -33,6 +37,7 @@ class ConsoleOutput:
         self._filters = {name: TerminalFilter() for name in ("stdout", "stderr")}
         self._writer = ("", 0)
         """The stream that wrote last, and the number of other texts on the terminal until then."""
+        self._pictures = TerminalPictures(pictures)
 
     @cached_property
     def _console(self) -> Console:
@@ -48,17 +53,19 @@ class ConsoleOutput:
             if isinstance(output, Stream) and isinstance(getattr(sys, name), TerminalStream):
                 self._write(name, self._filter(name, output.text))
             else:
-                text = output_text((output,))
+                text = output_text((output,), is_part=True)
                 text = neutralise(text) if isinstance(getattr(sys, name), TerminalStream) else text
                 self._write(name, text, own_line=not isinstance(output, Stream))
+                if sequence := self._pictures.draw(output):
+                    self._show_picture(sequence)
 
     def show_headings(self, headings: Iterable[str]) -> None:
         """Show the headings of a notebook before the cell below them, on stderr."""
         for heading in () if self._as_json or self.is_silent else headings:
             self._write("stderr", format_remark(sys.stderr, f"## {escape_line(heading)}"), own_line=True)
 
-    def show_result(self, result: ExecutionResult) -> None:
-        """Show the notes of a result: a timeout, a lost state, cut output."""
+    def show_result(self, result: ExecutionResult, *, has_hints: bool = True) -> None:
+        """Show the notes of a result: a timeout, a lost state, cut output, and hints on an error that was not expected."""
         if self.is_silent:
             return
         if self._as_json:
@@ -71,7 +78,10 @@ class ConsoleOutput:
             return
         self._end_text()
         self._release()
-        for line in remarks(result):
+        for line in remarks(result, has_hints=has_hints):
+            self._write("stderr", format_remark(sys.stderr, line), own_line=True)
+        if omitted := self._pictures.end_cell():
+            line = f"{count_things('picture', omitted)} not shown here: a cell may show 64 megapixels in 16 MiB"
             self._write("stderr", format_remark(sys.stderr, line), own_line=True)
 
     def end_line(self) -> None:
@@ -117,6 +127,16 @@ class ConsoleOutput:
         else:
             write_text(stream, text, is_filtered=True)
 
+    def _show_picture(self, sequence: str) -> None:
+        """Write a picture on lines of its own; later text stays below it."""
+        self._writer = ("", 0)
+        if not self._bar:
+            self._write("stdout", sequence + "\n", own_line=True)
+            return
+        self._release()
+        with write_guard(sys.stderr):
+            self._console.print(_Picture(sequence), crop=False)
+
     def _write_above_bar(self, text: str) -> None:
         """Write whole lines, and hold back an unfinished one, which the bar would overwrite."""
         text = self._held + text
@@ -158,18 +178,33 @@ class ConsoleOutput:
             self._write("stderr", "\n")
 
 
-def remarks(result: ExecutionResult) -> list[str]:
-    """Return the notes about a result that its outputs do not show."""
-    lines = list(result.notes)
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """A picture above the bar, which rich takes for text without a width."""
+
+    sequence: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import ControlType, Segment
+
+        yield Segment(self.sequence, control=[(ControlType.CURSOR_FORWARD, 0)])
+        yield Segment.line()
+
+
+def remarks(result: ExecutionResult, *, has_hints: bool = True) -> list[str]:
+    """Return the notes about a result that its outputs do not show; what each command would repeat, `doctor` reports."""
+    from kernelexec.provisioning.host.interpreters import OWN_CODE
+
+    lines = [note for note in result.notes if OWN_CODE not in note]
     if result.interrupted:
         lines.append(f"ended by {result.interrupted} ({result.ended_by}); state {result.state}")
     elif result.state == "lost":
         lines.append(f"the kernel is gone ({result.cause}); state lost")
-    if result.lost_names and result.state == "lost":
+    if result.lost_names and result.state in ("restored", "lost"):
         lines.append(f"lost: {', '.join(result.lost_names)}")
     if result.truncated:
         lines.append(f"output truncated: {result.total_bytes} bytes in total")
-    if result.status == "error" and result.diagnosis and result.diagnosis.hints:
+    if has_hints and result.status == "error" and result.diagnosis and result.diagnosis.hints:
         lines.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
     return list(map(escape_line, lines))
 

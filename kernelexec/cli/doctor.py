@@ -26,6 +26,7 @@ from kernelexec.executor import AsyncExecutor
 from kernelexec.provisioning import explain_unavailable, new_root
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.host.bubblewrap_backend import explain_missing
+from kernelexec.provisioning.host.interpreters import find_own_import
 from kernelexec.session import AsyncSession
 
 doctor_app = typer.Typer()
@@ -105,12 +106,22 @@ def _isolation_checks(kind: str, isolation_options: IsolationOptions) -> list[Ch
     image = isolation_options.image if kind == "container" else None
     config = replace(isolation_options, isolation=kind, image=image).load_config(**ONE_COMMAND_SETTINGS, quiet=True)
     if kind != "container":
-        return anyio.run(check_kernel, config)
+        return [*anyio.run(check_kernel, config), _check_own_code(kind)]
     findings, image = check_engine(config)
     if image is None:
         return findings
     container = config.container.model_copy(update={"image": (image,), "pull": False})
     return [*findings, *anyio.run(check_kernel, config.model_copy(update={"container": container}))]
+
+
+def _check_own_code(kind: str) -> Check:
+    """Check whether cells that work in the current directory can write the files of this program."""
+    path = find_own_import([str(current_directory())])
+    detail = "cells here cannot write it" if path is None else f"cells here can write {path}"
+    remedy = (
+        "Use an environment outside of the directories of cells: files that they leave in it run unconfined at the next start."
+    )
+    return Check(f"{kind}: kernelexec itself", path is None, detail, remedy).as_optional()
 
 
 def _describe_choice(isolation_options: IsolationOptions, config: Config) -> str:

@@ -13,8 +13,9 @@ import anyio
 import typer
 
 from kernelexec.cli.console import ConsoleOutput, show_table
-from kernelexec.cli.options import complete_session, not_blank, option
+from kernelexec.cli.options import PicturesOption, complete_session, not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, eprint, write_text
+from kernelexec.cli.terminal.typed_input import TYPED_INPUT
 from kernelexec.control.control_client import ControlClient
 from kernelexec.control.selection import find_session
 from kernelexec.errors import InvalidRequest, KernelexecError, KernelNotAnswering, QueueFull, UnknownSession
@@ -22,7 +23,7 @@ from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_roots, list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
-from kernelexec.results import Variable, Variables
+from kernelexec.results import Restored, Variable, Variables
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.untrusted_text import escape_line
 
@@ -106,19 +107,19 @@ def ps(as_json: ListJsonOption = False) -> int:
 
 
 @live_app.command(epilog=_STATUS)
-def attach(name: NameArgument = None) -> int:
+def attach(name: NameArgument = None, pictures: PicturesOption = "auto") -> int:
     """Run cells, one per line, in a session of another process, in turn with its owner's cells; Ctrl+D leaves."""
     from kernelexec.blocking import attach as attach_session
 
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    console = ConsoleOutput(as_json=False)
+    console = ConsoleOutput(as_json=False, pictures=pictures)
     with attach_session(name) as session:
         eprint(
             f"session {session.name} of process {session.process}: each line is one cell; Ctrl+D leaves, the session stays open"
         )
         while True:
             try:
-                line = input(f"{escape_line(session.name)}> ") if at_terminal else next(iter(sys.stdin.readline, ""))
+                line = _read_line(f"{escape_line(session.name)}> ") if at_terminal else next(iter(sys.stdin.readline, ""))
             except (EOFError, StopIteration):
                 return 0
             if line.strip():
@@ -153,6 +154,79 @@ def stop(
     else:
         eprint(f"session {session.name}: {'its cell was interrupted' if cell else 'it has ended'}")
     return 0
+
+
+@live_app.command(epilog=_STATUS)
+def checkpoints(name: NameArgument = None, as_json: ListJsonOption = False) -> int:
+    """List the checkpoints of a session: copies of its kernel to which it can go back."""
+    session = find_session(name)
+    listed = _ask(session.root, session.pid, "checkpoints", session=session.name)["checkpoints"]
+    if as_json:
+        write_text(sys.stdout, json.dumps(listed) + "\n")
+        return 0
+    rows = [[str(row["number"]), row["name"] or "", str(row["cell"])] for row in listed]
+    show_table(("checkpoint", "name", "before cell"), rows)
+    return 0
+
+
+@live_app.command(epilog=_STATUS)
+def undo(
+    name: NameArgument = None,
+    cells: Annotated[int, typer.Option("--cells", min=1, help="The number of cells.")] = 1,
+    checkpoint: Annotated[
+        str | None, typer.Option("--to", metavar="CHECKPOINT", help="Go back to this checkpoint instead: its name or number.")
+    ] = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="Put the workspace's files back too, if the checkpoint was made with its files.")
+    ] = False,
+) -> int:
+    """Go back to the state before the last cells of a session of another process."""
+    session = find_session(name)
+    ask = partial(_ask, session.root, session.pid, session=session.name)
+    answer = ask("undo", cells=cells, files=files) if checkpoint is None else ask("restore", saved=checkpoint, files=files)
+    eprint(f"session {session.name}: {escape_line(Restored.from_dict(answer['restored']).text)}")
+    return 0
+
+
+@live_app.command(epilog=_STATUS)
+def branch(
+    name: NameArgument = None,
+    branch_name: Annotated[
+        str | None, typer.Option("--name", help="The branch's name; by default the session's with a number.")
+    ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Work in the same workspace instead of a copy of its files.")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Repeat the cells in a new kernel, in a container of its own, instead of a copy.")
+    ] = False,
+) -> int:
+    """Open a branch of a session of another process: a session there whose kernel is a copy. Prints its name."""
+    session = find_session(name)
+    options = {"name": branch_name, "files": "shared" if shared else "copy", "kernel": "replay" if replay else "copy"}
+    opened = _ask(session.root, session.pid, "branch", session=session.name, **options)["branch"]
+    write_text(sys.stdout, f"{opened['name']}\n")
+    eprint(f"branch of session {session.name}; `kernelexec attach {opened['name']}` reaches it")
+    eprint(f"it works in {escape_line(opened['workspace'])}")
+    return 0
+
+
+@live_app.command(epilog=_STATUS)
+def promote(name: NameArgument = None) -> int:
+    """Have a branch take the place of the session that it was branched off."""
+    session = find_session(name)
+    answer = _ask(session.root, session.pid, "promote", session=session.name)
+    eprint(f"session {session.name}: {escape_line(Restored.from_dict(answer['restored']).text)}")
+    return 0
+
+
+def _read_line(prompt: str) -> str:
+    """Return a typed line, which may have begun during the last cell. Raise ``EOFError`` at end of input."""
+    typed = TYPED_INPUT.take_line()
+    if typed.endswith("\n"):
+        write_text(sys.stdout, prompt + typed)
+        return typed
+    return typed + input(prompt + typed)
 
 
 def _as_dict(session: LiveSession) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from kernelexec.cli.terminal.picture_protocol import PictureChoice
 from kernelexec.config import Config, load, override
 from kernelexec.config.types import parse_size
 from kernelexec.errors import InvalidConfig, did_you_mean
@@ -22,7 +23,9 @@ _LOCAL_NETWORKS = {"none": False, "host": True}
 _OPTION_NAMES = {"memory_bytes": "memory", "instance": "instance-id"}
 
 #: The settings of commands with a session of their own, which leaves no files except the code's.
-ONE_COMMAND_SETTINGS: dict[str, Any] = {"notebook": False, "journal": False, "save_displays": False, "fork_server": False}
+ONE_COMMAND_SETTINGS: dict[str, Any] = {"notebook": False, "journal": False, "save_displays": False, "preload": ()}
+#: Those of one cell, which no other one follows.
+ONE_CELL_SETTINGS: dict[str, Any] = {**ONE_COMMAND_SETTINGS, "checkpoints": "off"}
 
 
 def not_blank(value: Any) -> Any:  # noqa: ANN401 - of any kind of option
@@ -50,6 +53,17 @@ def complete_session(incomplete: str) -> list[str]:
 TimeoutOption = Annotated[float | None, option("--timeout", "Seconds that each cell may run. Default: 60.")]
 JsonOption = Annotated[bool, option("--json", "Print results as JSON, one object a line, for programs.")]
 ResultJsonOption = Annotated[bool, option("--json", "Print the result as JSON.")]
+PicturesOption = Annotated[
+    PictureChoice,
+    typer.Option(
+        "--pictures",
+        metavar="auto|kitty|iterm2|sixel|never",
+        envvar="KERNELEXEC_PICTURES",
+        show_envvar=False,
+        show_default=False,
+        help="The protocol of pictures on the terminal. Default: auto, or that in KERNELEXEC_PICTURES.",
+    ),
+]
 WorkDirOption = Annotated[
     str | None,
     option("--work-dir", "The working directory of the code.", "DIRECTORY", callback=not_blank),
@@ -184,6 +198,19 @@ class IsolationOptions:
             "instance": self.instance_id,
         }
         return {name: value for name, value in values.items() if value is not None}
+
+
+def without_idle_fork_server(config: Config, work_dir: Path) -> Config:
+    """Return settings without a fork server if cells in the directory can write this program: it would start for nothing."""
+    if not (config.confines_kernels and config.uses_fork_server):
+        return config
+    from kernelexec.provisioning.host.fork_server_process import discard_early
+    from kernelexec.provisioning.host.interpreters import find_own_import
+
+    if find_own_import([str(work_dir.absolute())]) is None:
+        return config
+    discard_early()
+    return config.model_copy(update={"fork_server": False})
 
 
 def with_isolation_options(command: Callable[..., int], *, names: Sequence[str] = ()) -> Callable[..., int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -21,21 +22,28 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from kernelexec.cli.console import ConsoleOutput
+from kernelexec.cli.options import without_idle_fork_server
 from kernelexec.cli.stdio import SIGNAL_BASE, current_directory, eprint, handle_signals, write_text
 from kernelexec.cli.terminal.confirm import answer_at_terminal, confirm_at_terminal
+from kernelexec.cli.terminal.picture_protocol import PictureChoice
+from kernelexec.cli.terminal.typed_input import TYPED_INPUT
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.executor import AsyncExecutor
 from kernelexec.results import InputRequest, Output, Stream
 from kernelexec.session import AsyncSession
+from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import check_name
 
 #: The default timeout of a cell, in seconds: a week, because the user can interrupt it.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0
+_UNDO = re.compile(r":undo(?:\s+(?P<cells>[0-9]{1,4}))?", re.ASCII)
 _LEAVE = frozenset({"exit", "quit", "exit()", "quit()"})
 
 
-def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path | None) -> int:
+def run_repl(
+    *, config: Config, name: str, timeout: float | None, work_dir: Path | None, pictures: PictureChoice = "never"
+) -> int:
     """Run cells from the terminal until Ctrl+D; return exit status 0, or 128 plus the number of the signal that ended it.
 
     Raises:
@@ -48,10 +56,12 @@ def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path
         raise InvalidRequest("repl needs a terminal: use `kernelexec run -` for cells from a pipe.")
 
     async def live() -> int:
-        loop = ReplLoop(budget)
+        loop = ReplLoop(budget, pictures)
         with handle_signals(loop.on_signal):
-            async with AsyncExecutor(config=config, approver=confirm_at_terminal) as executor:
-                await loop.run(await executor.session(name, work_dir=work_dir or current))
+            directory = work_dir or current
+            fit = without_idle_fork_server(config, directory)
+            async with AsyncExecutor(config=fit, approver=confirm_at_terminal) as executor:
+                await loop.run(await executor.session(name, work_dir=directory))
         return loop.status
 
     return anyio.run(live)
@@ -60,12 +70,12 @@ def run_repl(*, config: Config, name: str, timeout: float | None, work_dir: Path
 class ReplLoop:
     """The loop of the prompt over one session."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, pictures: PictureChoice = "never") -> None:
         self.status = 0
         self._timeout = timeout
         self._session: AsyncSession | None = None
         self._prompt: Prompt | None = None
-        self._console = ConsoleOutput(as_json=False)
+        self._console = ConsoleOutput(as_json=False, pictures=pictures)
         self._epoch = 0
         self._echo = ""
         """Typed input of a cell, which its output repeats."""
@@ -74,7 +84,7 @@ class ReplLoop:
         """Read, run and print cells until the user leaves."""
         self._session, count = session, 1
         prompt = self._prompt = Prompt(session)
-        eprint("Ctrl+D leaves, Ctrl+C interrupts, Tab completes, F1 or Ctrl+O describes a name")
+        eprint("Ctrl+D leaves, Ctrl+C interrupts, Tab completes, F1 or Ctrl+O describes a name, :undo takes back the last cell")
         while True:
             if session.kernel_epoch != self._epoch:
                 self._epoch = session.kernel_epoch
@@ -88,7 +98,9 @@ class ReplLoop:
                 return
             if code.strip() in _LEAVE:
                 return
-            if code.strip():
+            if undo := _UNDO.fullmatch(code.strip()):
+                count = await self._undo(session, int(undo["cells"] or 1), count)
+            elif code.strip():
                 count = await self._execute(session, code, count)
 
     async def _execute(self, session: AsyncSession, code: str, count: int) -> int:
@@ -107,7 +119,22 @@ class ReplLoop:
                 eprint(f"saved {file}")
         if result.state == "lost" and result.kernel_epoch == self._epoch:
             return 1  # the next kernel starts at 1
+        if result.state == "restored":
+            return count  # the next kernel is a copy from before this cell
         return (result.execution_count or count) + 1
+
+    async def _undo(self, session: AsyncSession, cells: int, count: int) -> int:
+        """Go back to the state before the last cells, and return the number of the next cell."""
+        try:
+            restored = await session.undo(cells)
+        except Closed:
+            raise
+        except KernelexecError as exc:
+            eprint(str(exc))
+            return count
+        self._epoch = session.kernel_epoch  # the connection file is the same
+        eprint(escape_line(restored.text))
+        return count - (restored.cells or 0)
 
     async def _answer(self, request: InputRequest) -> str | None:
         answer = await answer_at_terminal(request)
@@ -163,7 +190,7 @@ class Prompt:
             KeyboardInterrupt: the lines were cleared.
             EOFError: the user leaves.
         """
-        lead, text, self._was_cancelled = f"In [{count}]: ", "", False
+        lead, text, self._was_cancelled = f"In [{count}]: ", TYPED_INPUT.take().rstrip("\n"), False
         while True:
             text = await self._prompt.prompt_async(lead, default=text, handle_sigint=False)
             indent = await self._missing_indent(text)

@@ -11,16 +11,18 @@ import anyio
 import typer
 
 from kernelexec import cells
-from kernelexec.cli.console import ConsoleOutput
 from kernelexec.cli.options import (
+    ONE_CELL_SETTINGS,
     ONE_COMMAND_SETTINGS,
     IsolationOptions,
     JsonOption,
+    PicturesOption,
     TimeoutOption,
     WorkDirOption,
     not_blank,
     option,
     with_isolation_options,
+    without_idle_fork_server,
 )
 from kernelexec.cli.stdio import (
     INTERRUPTED,
@@ -33,9 +35,8 @@ from kernelexec.cli.stdio import (
     write_text,
 )
 from kernelexec.cli.terminal.confirm import confirm_at_terminal
-from kernelexec.config import check_seconds
+from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidRequest
-from kernelexec.model_prompts import EXECUTION_DISABLED
 
 if TYPE_CHECKING:
     from kernelexec.results import ExecutionResult
@@ -59,25 +60,27 @@ def exec_(
         str,
         option("--language", "Python, bash, javascript, or an installed kernel's.", "NAME", callback=not_blank),
     ] = "python",
+    pictures: PicturesOption = "auto",
     as_json: JsonOption = False,
 ) -> int:
     """Run one cell of CODE in a new session."""
-    config, current = isolation_options.load_config(**ONE_COMMAND_SETTINGS), current_directory()
+    config, current = isolation_options.load_config(**ONE_CELL_SETTINGS), current_directory()
     code = _read_code(config.capacity.code_bytes) if code in (None, "-") else code
     cells.check(code, limit_bytes=config.capacity.code_bytes)
     if timeout is not None:
         check_seconds(timeout, "timeout")
-    console = ConsoleOutput(as_json=as_json)
 
     async def execute(session: AsyncSession) -> ExecutionResult:
-        return await session.execute(code, language=language, timeout=timeout, on_output=console.show_output)
+        from kernelexec.cli.console import ConsoleOutput  # by now the executor has imported what it needs
+
+        console = ConsoleOutput(as_json=as_json, pictures=pictures)
+        result = await session.execute(code, language=language, timeout=timeout, on_output=console.show_output)
+        console.show_result(result)
+        return result
 
     directory = Path(work_dir) if work_dir else current
     status, result = _use_session("exec", execute, config=config, work_dir=directory, approver=confirm_at_terminal)
-    if result is None:
-        return status or INTERRUPTED
-    console.show_result(result)
-    return cell_status(result)
+    return (status or INTERRUPTED) if result is None else cell_status(result)
 
 
 def _read_code(limit_bytes: int) -> str:
@@ -102,6 +105,8 @@ def guidance(isolation_options: IsolationOptions, work_dir: WorkDirOption = None
     config = isolation_options.load_config(**ONE_COMMAND_SETTINGS)
     directory = Path(work_dir) if work_dir else current_directory()
     if not config.enabled:
+        from kernelexec.model_prompts import EXECUTION_DISABLED
+
         write_text(sys.stdout, EXECUTION_DISABLED + "\n")
         return 0
     status, text = _use_session("guidance", lambda session: session.guidance(), config=config, work_dir=directory)
@@ -118,19 +123,21 @@ def repl(
     session: Annotated[str, option("--session", "The session's name.", "NAME")] = "repl",
     timeout: Annotated[float | None, option("--timeout", "Seconds that each cell may run. Default: a week.")] = None,
     work_dir: WorkDirOption = None,
+    pictures: PicturesOption = "auto",
 ) -> int:
     """Type cells at a prompt, in one session that is open until you press Ctrl+D."""
     from kernelexec.cli.repl import run_repl
 
     directory = Path(work_dir) if work_dir else None
     config = isolation_options.load_config(**ONE_COMMAND_SETTINGS | {"save_displays": True})
-    return run_repl(config=config, name=session, timeout=timeout, work_dir=directory)
+    return run_repl(config=config, name=session, timeout=timeout, work_dir=directory, pictures=pictures)
 
 
 def _use_session(
     name: str,
     use: Callable[[AsyncSession], Awaitable[_T]],
     *,
+    config: Config,
     work_dir: Path,
     **options: Any,  # noqa: ANN401 - the executor's
 ) -> tuple[int | None, _T | None]:
@@ -142,7 +149,7 @@ def _use_session(
     async def run() -> None:
         nonlocal value
         with signals.handle():
-            async with AsyncExecutor(**options) as executor:
+            async with AsyncExecutor(config=without_idle_fork_server(config, work_dir), **options) as executor:
                 session = await executor.session(name, work_dir=work_dir)
                 with signals.follow(session):
                     value = await use(session)

@@ -20,11 +20,13 @@ from kernelexec.cli.options import (
     ONE_COMMAND_SETTINGS,
     IsolationOptions,
     JsonOption,
+    PicturesOption,
     TimeoutOption,
     WorkDirOption,
     not_blank,
     option,
     with_isolation_options,
+    without_idle_fork_server,
 )
 from kernelexec.cli.stdio import (
     CELL_FAILED,
@@ -125,6 +127,7 @@ def run(
     timeout: TimeoutOption = None,
     work_dir: WorkDirOption = None,
     allow_errors: Annotated[bool, option("--allow-errors", "Continue after a failed cell.")] = False,
+    pictures: PicturesOption = "auto",
     as_json: JsonOption = False,
 ) -> int:
     """Run the cells of each FILE in a session of its own, print their output immediately, and write the executed notebook."""
@@ -144,7 +147,7 @@ def run(
         report = None if html is None else _choose_report(path, html, several=len(files) > 1)
         directory = Path(work_dir) if work_dir else (path.parent if path else current)
         name = "run" if len(files) == 1 else f"run-{number}"
-        console = ConsoleOutput(as_json=as_json, is_silent=is_silent)
+        console = ConsoleOutput(as_json=as_json, is_silent=is_silent, pictures=pictures)
         runs.append(FileRun(file, name, document, target, report, directory, timeout, allow_errors, console))
     with ExitStack() as opened:
         _open_targets(runs, opened)
@@ -231,6 +234,7 @@ class FileRun:
             self.write("")
             self.status = 0
             return
+        config = without_idle_fork_server(config, self.directory)
         async with AsyncExecutor(config=config, hooks=[self.document.on_event], approver=confirm_at_terminal) as executor:
             session = await executor.session(self.name, work_dir=self.directory)
             with signals.follow(session):
@@ -252,7 +256,7 @@ class FileRun:
                     document.set_language_info(await session.read_language_info(language))
                 self.write(f" after cell {number + 1}")
                 advance()
-                self.console.show_result(result)
+                self.console.show_result(result, has_hints=not document.allows_error(number))
                 if status := self._exit_status(number, result):
                     if self.console.is_silent:
                         eprint(f"{self.file}: cell {number + 1} failed: {result.summary}")

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
@@ -19,7 +18,19 @@ from kernelexec.config.protected_paths import (
     normalize_target,
     target_refusal,
 )
-from kernelexec.config.types import MIB, Count, Cpus, Directory, FrozenModel, Seconds, Size, Variables, absolute_path, matching
+from kernelexec.config.types import (
+    MIB,
+    Count,
+    Cpus,
+    Directory,
+    FrozenModel,
+    ReadOnlyMapping,
+    Seconds,
+    Size,
+    Variables,
+    absolute_path,
+    matching,
+)
 
 #: Images that can be built by name: images of kernels, the smallest first, and the server with its kernels.
 NAMES = ("minimal", "data-science", "web", "ml", "agent", "server")
@@ -156,7 +167,7 @@ def _check_tmpfs(value: Mapping[str, int]) -> Mapping[str, int]:
         if target in sizes:
             raise ValueError(f"{target} must not be listed twice")
         sizes[target] = size
-    return MappingProxyType(sizes)
+    return ReadOnlyMapping(sizes)
 
 
 def _raise_refusal(reason: str | None) -> None:

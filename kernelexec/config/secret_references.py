@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SerializationInfo
 
-from kernelexec.config.types import Directory, FrozenModel
+from kernelexec.config.types import Directory, FrozenModel, ReadOnlyMapping
 
 #: The name of a secret: a variable name that every shell accepts, and that fits into a mask.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -49,6 +48,12 @@ class FromFunction:
     def __init__(self, call: Callable[[], str]) -> None:
         self.call = call
 
+    def __eq__(self, other: object) -> bool:
+        return self.call == other.call if isinstance(other, FromFunction) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.call)
+
     def __str__(self) -> str:
         return "its function"
 
@@ -81,7 +86,7 @@ def _check_names(value: Mapping[str, Reference]) -> Mapping[str, Reference]:
             raise ValueError(
                 f"a secret's name must be letters, digits and underscores, and not begin with a digit or {_RESERVED_PREFIX}"
             )
-    return MappingProxyType(dict(value))
+    return ReadOnlyMapping(value)
 
 
 def _serialize(value: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:

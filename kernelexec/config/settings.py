@@ -11,12 +11,12 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from kernelexec.config import short_options
+from kernelexec.config.checkpoint_options import CheckpointChoice
 from kernelexec.config.container import Container
 from kernelexec.config.secret_references import Secrets, source_variables
 from kernelexec.config.types import (
@@ -28,11 +28,13 @@ from kernelexec.config.types import (
     Interpreter,
     LastMessages,
     Pattern,
+    ReadOnlyMapping,
     ResolvedPath,
     Seconds,
     Size,
     Variables,
     absolute_path,
+    all_defaults,
     matching,
     resolve_path,
 )
@@ -151,7 +153,7 @@ class InterpreterOptions(FrozenModel):
     """Whether Python kernels on this machine are started with the prefix too: with ``python``, or the option ``python`` if set,
     which needs ipykernel. Such kernels are confined before the prefix's program starts, and are not forked."""
 
-    preinstall: Preinstall = Field(default_factory=Preinstall)
+    preinstall: Preinstall = Field(default_factory=all_defaults)
     """Packages that are installed before a session's first cell."""
 
     @property
@@ -212,7 +214,7 @@ class Profile(FrozenModel):
     """How long a cell may run, in seconds."""
 
 
-PROFILES: Mapping[str, Profile] = MappingProxyType(
+PROFILES: Mapping[str, Profile] = ReadOnlyMapping(
     {
         "simple": Profile(memory_bytes=256 * MIB, cpus=0.5, timeout=30.0),
         "medium": Profile(memory_bytes=512 * MIB, cpus=1.0, timeout=120.0),
@@ -225,7 +227,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 def _add_builtin_profiles(profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
     if not all(name.strip() for name in profiles):
         raise ValueError("a profile's name must not be empty")
-    return MappingProxyType({**PROFILES, **profiles})
+    return ReadOnlyMapping({**PROFILES, **profiles})
 
 
 #: Profiles by name: the configured ones and the predefined ones, which they can override.
@@ -288,6 +290,10 @@ class Limits(FrozenModel):
     """Address space of each process. A cell that exceeds it gets MemoryError."""
     nproc: Count | None = Field(default=None, ge=16)
     """Processes and threads of the whole user (Linux counts per uid)."""
+
+    def list_set(self) -> dict[str, int]:
+        """Return the limits that are set, by their names."""
+        return {name: value for name, value in self if value is not None}
 
 
 class Rules(FrozenModel):
@@ -393,8 +399,8 @@ class Config(FrozenModel):
     isolation: Isolation = "container"
     """Where kernels run: ``container``; ``local``, on this machine; ``bubblewrap``, on this machine in namespaces of their own;
     or ``container-host``, which is ``local`` for an executor that runs in a container itself."""
-    container: Container = Field(default_factory=Container)
-    confinement: Confinement = Field(default_factory=Confinement)
+    container: Container = Field(default_factory=all_defaults)
+    confinement: Confinement = Field(default_factory=all_defaults)
     profiles: Profiles = Field(default_factory=dict)
     """Named limits of memory, CPUs and seconds; ``simple``, ``medium``, ``complex`` and ``default`` are predefined."""
     profile: str | None = None
@@ -411,7 +417,7 @@ class Config(FrozenModel):
     default."""
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program name; it needs ipykernel."""
-    programs: InterpreterOptions = Field(default_factory=InterpreterOptions)
+    programs: InterpreterOptions = Field(default_factory=all_defaults)
     fork_server: bool = True
     """Whether kernels are forked from a process with their modules imported, instead of started one by one: on this machine,
     and, for all but the first kernel, in a container with a read-only root and without ``sudo``."""
@@ -421,19 +427,21 @@ class Config(FrozenModel):
     preload_at: Literal["start", "first_session"] = "start"
     """When the fork server starts: with the executor, so that the first session opens at once; or with the first session, so
     that an executor without sessions costs no memory, the default of `kernelexec mcp`."""
-    pool: Pool = Field(default_factory=Pool)
-    budgets: Budgets = Field(default_factory=Budgets)
-    output: OutputLimits = Field(default_factory=OutputLimits)
-    limits: Limits = Field(default_factory=Limits)
-    environment: Environment = Field(default_factory=Environment)
+    pool: Pool = Field(default_factory=all_defaults)
+    budgets: Budgets = Field(default_factory=all_defaults)
+    output: OutputLimits = Field(default_factory=all_defaults)
+    limits: Limits = Field(default_factory=all_defaults)
+    environment: Environment = Field(default_factory=all_defaults)
     secrets: Secrets = Field(default_factory=dict)
     """Variables of kernels whose values are read from a variable, a file or a function when a kernel starts, and are masked in
     all output."""
-    rules: Rules = Field(default_factory=Rules)
-    capacity: Capacity = Field(default_factory=Capacity)
-    cache: CacheChoice = Field(default_factory=ResultCache)
+    rules: Rules = Field(default_factory=all_defaults)
+    capacity: Capacity = Field(default_factory=all_defaults)
+    cache: CacheChoice = Field(default_factory=all_defaults)
     """The result cache, which returns results of cells in later sessions without running them; off by default."""
-    files: FileBounds = Field(default_factory=FileBounds)
+    checkpoints: CheckpointChoice = Field(default_factory=all_defaults)
+    """Stopped copies of Python kernels (Linux), to which sessions can go back, and from which they go on if a kernel dies."""
+    files: FileBounds = Field(default_factory=all_defaults)
     notebook: bool = True
     """Whether every session writes ``<name>.ipynb`` into its workspace."""
     journal: bool = True
@@ -497,6 +505,13 @@ class Config(FrozenModel):
     def uses_fork_server(self) -> bool:
         """Return whether kernels on this machine are forked if possible."""
         return self.fork_server and self.isolation in {"local", "container-host"} and not self.programs.prefix_kernel
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Return whether a stopped copy of a kernel outlives it where such kernels run, so that it can become one."""
+        if self.isolation == "container":
+            return self.fork_server and self.container.is_reusable
+        return self.isolation != "bubblewrap"
 
     @property
     def confines_kernels(self) -> bool:

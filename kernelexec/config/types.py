@@ -4,23 +4,48 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from kernelexec.config.messages import explain, short_repr
 from kernelexec.errors import InvalidConfig
 
+_K = TypeVar("_K")
+_V_co = TypeVar("_V_co", covariant=True)
 MIB = 1024 * 1024
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": MIB * MIB}
 #: The shortest accepted timeout, in seconds.
 SHORTEST_TIMEOUT = 0.001
+
+
+class ReadOnlyMapping(Mapping[_K, _V_co]):
+    """A mapping that never changes, which pickles and copies, unlike ``types.MappingProxyType``: processes send settings."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[_K, _V_co]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: _K) -> _V_co:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+    def __reduce__(self) -> tuple[Any, tuple[dict[_K, _V_co]]]:
+        return type(self), (self._items,)
 
 
 def matching(pattern: str, expected: str) -> AfterValidator:
@@ -40,7 +65,7 @@ def _check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
         if not name or "=" in name or b"\0" in os.fsencode(name + value):
             message = f"{short_repr(name)} must be a valid environment variable: a name without '=', and no NUL characters"
             raise ValueError(message)
-    return MappingProxyType(dict(variables))
+    return ReadOnlyMapping(variables)
 
 
 def _check_path(value: object) -> object:
@@ -125,6 +150,11 @@ def _check_pattern(value: re.Pattern[str]) -> re.Pattern[str]:
 
 #: A regular expression that is not empty.
 Pattern = Annotated[re.Pattern[str], AfterValidator(_check_pattern)]
+
+
+def all_defaults() -> Any:  # noqa: ANN401 - pydantic makes a model of it
+    """Return the default of a field that is a model, as the validator of the outer model reads it: no other one is built."""
+    return {}
 
 
 class FrozenModel(BaseModel):

@@ -6,18 +6,19 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kernelexec.control.control_client import ControlClient
 from kernelexec.errors import Closed, OwnerEnded
 from kernelexec.provisioning.runtime.discovery import LiveSession
-from kernelexec.results import ExecutionResult, Output, Progress, Variables
+from kernelexec.results import ExecutionResult, Output, Progress, Restored, Variables
 from kernelexec.results.readable.one_line import join_parts
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.cells.cell_run import OnOutput
+from kernelexec.session.features.saved_state.branches import BranchKeywords
+from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint
 from kernelexec.untrusted_text import escape_line
 
 
@@ -35,12 +36,12 @@ class AsyncAttachedSession:
         self.journal = session.journal
         self.isolation = ""
         self._client = ControlClient(session.root, session.pid)
-        self._held: ByteStream | None = None
+        self._held: BufferedByteReceiveStream | None = None
 
     async def __aenter__(self) -> Self:
         stream = await self._client.connect("attach", session=self.name)
         try:
-            answer = await self._client.receive(BufferedByteReceiveStream(stream), "attach")
+            answer = await self._client.receive(stream, "attach")
         except BaseException:
             await stream.aclose()
             raise
@@ -119,9 +120,45 @@ class AsyncAttachedSession:
         answer = await self._ask("variables", names=None if names is None else list(names), limit=limit)
         return Variables.from_dict(answer["variables"])
 
+    async def checkpoint(
+        self, name: str | None = None, *, files: bool = False, timeout: float | None = None
+    ) -> AsyncCheckpoint:
+        """Make a checkpoint of the session's kernel: see ``AsyncSession.checkpoint``."""
+        answer = await self._ask("checkpoint", name=name, files=files, timeout=timeout)
+        return self._read_checkpoint(answer["checkpoint"])
+
+    async def checkpoints(self) -> tuple[AsyncCheckpoint, ...]:
+        """Return the checkpoints that are there: see ``AsyncSession.checkpoints``."""
+        return tuple(map(self._read_checkpoint, (await self._ask("checkpoints"))["checkpoints"]))
+
+    async def restore(
+        self, saved: AsyncCheckpoint | str | int, *, files: bool = False, timeout: float | None = None
+    ) -> Restored:
+        """Go back to a checkpoint, for the owner too: see ``AsyncSession.restore``."""
+        target = saved.number if isinstance(saved, AsyncCheckpoint) else saved
+        return Restored.from_dict((await self._ask("restore", saved=target, files=files, timeout=timeout))["restored"])
+
+    async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
+        """Go back to the state before the last cells, the owner's too: see ``AsyncSession.undo``."""
+        return Restored.from_dict((await self._ask("undo", cells=cells, files=files, timeout=timeout))["restored"])
+
+    async def branch(self, name: str | None = None, **options: Unpack[BranchKeywords]) -> str:
+        """Open a branch in the owner's process; return its name, for ``attach``: see ``AsyncSession.branch``."""
+        return str((await self._ask("branch", name=name, **options))["branch"]["name"])
+
+    async def promote(self, *, timeout: float | None = None) -> Restored:
+        """Make the session's state that of the one that it is a branch of: see ``AsyncSession.promote``."""
+        return Restored.from_dict((await self._ask("promote", timeout=timeout))["restored"])
+
     async def end_session(self) -> None:
         """End the session itself, for its owner too, with its kernels."""
         await self._ask("close")
+
+    def _read_checkpoint(self, fields: Mapping[str, Any]) -> AsyncCheckpoint:
+        async def drop(number: int) -> None:
+            await self._ask("drop_checkpoint", number=number)
+
+        return AsyncCheckpoint(drop, **fields)
 
     async def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
         self._check_attached()

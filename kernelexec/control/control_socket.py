@@ -1,15 +1,15 @@
 """The socket of an open executor, by which other processes of its user see its sessions and run cells in them.
 
-A unix socket in the executor's private directory takes one request per connection: one line of JSON, answered by lines of
-JSON. A confined kernel of the same user can reach the socket but cannot read files there, so a file next to it holds the key.
+A unix socket in the executor's private directory takes one request per connection: see ``protocol``. A confined kernel of the
+same user can reach the socket but cannot read files there, so a file next to it holds the key.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import secrets
+import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketListener
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kernelexec.config import SHORTEST_TIMEOUT
-from kernelexec.control.protocol import ANSWER_SECONDS, REQUEST_BYTES, describe_error
-from kernelexec.errors import InvalidRequest, KernelexecError, UnknownSession
+from kernelexec.control.connections import BACKLOG, CLIENTS_MAX, PEER_ERRORS, ControlConnections
+from kernelexec.control.protocol import ANSWER_SECONDS, READY, REQUEST_BYTES, describe_error
+from kernelexec.errors import CapacityReached, InvalidRequest, KernelexecError, UnknownSession
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY
 from kernelexec.results import ExecutionResult, Progress
 from kernelexec.session import AsyncSession
@@ -36,11 +37,6 @@ from kernelexec.workspace.safe_files import replace_file
 
 logger = logging.getLogger("kernelexec")
 _NEWEST, _END_CURSOR, _CLIENT_CHARS, _LINE_CHARS = 20, 2**62, 200, 80
-#: Errors of a stream whose peer disconnects, is silent or sends too much.
-_LEFT = (
-    *(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream),
-    *(anyio.IncompleteRead, anyio.DelimiterNotFound, TimeoutError),
-)
 _Answers = AsyncGenerator[Mapping[str, Any], None]
 
 
@@ -75,32 +71,36 @@ class ControlSocket:
         self._directory = directory
         self._commands = commands
         self._key = secrets.token_hex(32)
+        self._connections = ControlConnections(self._key)
 
     async def serve(self) -> None:
         """Answer requests until cancelled; the executor runs without the socket if it cannot be created."""
         with suppress(OSError):
             replace_file(self._directory / CONTROL_KEY, self._key.encode(), mode=0o600)
-            async with await anyio.create_unix_listener(self._directory / CONTROL, mode=0o600) as listener:
-                await listener.serve(self._handle_connection)
+            listener = await SocketListener.from_socket(_bind(self._directory / CONTROL))
+            await self._connections.serve(listener, self._handle_connection)
 
     async def _handle_connection(self, stream: ByteStream) -> None:
         """Answer one client; whatever happens to it, the executor goes on."""
         try:
             async with stream:
-                await self._handle_request(stream)
-        except* _LEFT:
+                received = BufferedByteReceiveStream(stream)
+                if await self._connections.receive_key(received):
+                    with self._connections.hold_client() as has_room:
+                        await self._handle_request(stream, received, has_room=has_room)
+        except* PEER_ERRORS:
             pass
         except* Exception:
             logger.exception("kernelexec.control_request_failed")
 
-    async def _handle_request(self, stream: ByteStream) -> None:
-        received = BufferedByteReceiveStream(stream)
-        with anyio.fail_after(ANSWER_SECONDS):
-            line = await received.receive_until(b"\n", REQUEST_BYTES)
+    async def _handle_request(self, stream: ByteStream, received: BufferedByteReceiveStream, *, has_room: bool) -> None:
         try:
+            if not has_room:
+                raise CapacityReached(f"{CLIENTS_MAX} clients use the sessions of this process: end one first.")
+            await _send(stream, READY)
+            with anyio.fail_after(ANSWER_SECONDS):
+                line = await received.receive_until(b"\n", REQUEST_BYTES)
             request = json.loads(line)
-            if not hmac.compare_digest(str(request.pop("key")).encode(), self._key.encode()):
-                return
             client = escape_line(str(request.pop("client", "another process"))[:_CLIENT_CHARS])
             calling_client.set(client)  # this task has a context of its own
             async with anyio.create_task_group() as tasks:
@@ -128,6 +128,8 @@ class ControlSocket:
                 return _run_cell(opened, partial(getattr(opened, do), **arguments))
             case "interrupt" | "variables" | "close":
                 return self._call(do, session, arguments)
+            case "checkpoint" | "checkpoints" | "drop_checkpoint" | "restore" | "undo" | "branch" | "promote":
+                return _use_checkpoints(self._find(session), client, do, arguments)
         raise InvalidRequest(f"{do!r:.100} is not a request that this process knows.")
 
     async def _look(self) -> _Answers:
@@ -167,11 +169,48 @@ class ControlSocket:
         return session
 
 
+def _bind(path: Path) -> socket.socket:
+    """Return a new socket that listens. A thread would go on after the executor's end, and bind in a directory that goes."""
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+        listening.bind(str(path))
+        path.chmod(0o600)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
 async def _attach(session: AsyncSession, client: str) -> _Answers:
     """Answer that the client is attached, which it is until it disconnects; the owner's next result says so."""
     with session.attachments.hold(client):
         yield {"attached": await _describe_session(session)}
         await session.scope.stopped.wait()
+
+
+async def _use_checkpoints(session: AsyncSession, client: str, do: str, arguments: Mapping[str, Any]) -> _Answers:
+    """Make, list or drop checkpoints or branches, or go back or on to the state of one."""
+    match do:
+        case "checkpoint":
+            yield {"checkpoint": (await session.checkpoint(**arguments)).to_dict()}
+        case "checkpoints":
+            yield {"checkpoints": [checkpoint.to_dict() for checkpoint in await session.checkpoints()]}
+        case "drop_checkpoint":
+            for checkpoint in await session.checkpoints():
+                if checkpoint.number == arguments["number"]:
+                    await checkpoint.drop()
+            yield {"dropped": arguments["number"]}
+        case "branch":
+            branch = await session.branch(**arguments)
+            yield {"branch": {"name": branch.name, "workspace": str(branch.workspace)}}
+        case "promote":
+            yield {"restored": (await session.promote(**arguments)).to_dict()}
+        case _:
+            went_back = await (session.undo(**arguments) if do == "undo" else session.restore(**arguments))
+            session.attachments.note_return(client)
+            yield {"restored": went_back.to_dict()}
 
 
 async def _run_cell(session: AsyncSession, execute: Callable[..., Any]) -> _Answers:
@@ -220,7 +259,7 @@ def _last_line(text: str) -> str:
 
 async def _wait_for_end(received: BufferedByteReceiveStream, scope: anyio.CancelScope) -> None:
     """Cancel the request's scope when its client disconnects."""
-    with suppress(*_LEFT):
+    with suppress(*PEER_ERRORS):
         await received.receive()
     scope.cancel()
 

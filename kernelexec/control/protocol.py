@@ -1,4 +1,8 @@
-"""Requests to an executor's control socket and its answers: lines of JSON, one request a connection."""
+"""Requests to an executor's control socket and its answers: one request a connection, in lines.
+
+The first line of a client is the key, the second its request. The first answer is ``READY`` or an error, for the key; the next
+ones are for the request. A connection that is closed before ``READY`` has asked for nothing: the client may try again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,11 @@ from kernelexec.errors import KernelexecError
 REQUEST_BYTES, ANSWER_BYTES = 16 * 2**20, 512 * 2**20
 #: How long a client may take to send its request, and a server to answer one that no cell holds up, in seconds.
 ANSWER_SECONDS = 30.0
-KEY_BYTES = 200
+#: The longest key, in bytes, and how long a client may take to send it, in seconds.
+KEY_BYTES, KEY_SECONDS = 200, 5.0
+#: How often a client connects until its key is read, while other processes take the socket's connections.
+ATTEMPTS_MAX = 100
+READY: Mapping[str, Any] = {"ready": True}
 
 
 def describe_error(exc: KernelexecError) -> dict[str, Any]:

@@ -106,10 +106,12 @@ def _validate(value: object) -> CodeExecutionConfig:
     if value is not None and not isinstance(value, Mapping):
         message = f"code_execution_config={short_repr(value)}: must be a dictionary, False for no execution, or None."
         raise InvalidConfig(message)
-    if value and "executor" in value:
+    if not value:
+        return CodeExecutionConfig.model_construct()  # without a validator, which takes time to build
+    if "executor" in value:
         raise InvalidConfig("code_execution_config: executor is not an option: choose where code runs with use_docker.")
     try:
-        return CodeExecutionConfig.model_validate(value or {})
+        return CodeExecutionConfig.model_validate(value)
     except ValidationError as exc:
         raise InvalidConfig(explain(exc, CodeExecutionConfig, "code_execution_config")) from None
 

@@ -20,9 +20,10 @@ from kernelexec.docker.connection import connect_client, host
 from kernelexec.docker.create_options import LOOPBACK
 from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
 
-#: The time bounds of a call, and of the first answer of the engine, in seconds.
+#: The time bounds of a call, and of the first answer of the engine, in seconds. An engine that starts many containers on a busy
+#: machine was seen to answer after 2 s; one that has ended refuses the connection at once, and is not waited for.
 CALL_SECONDS = 60
-PROBE_SECONDS = 1.5
+PROBE_SECONDS = 10
 _LOG_BYTES = 4096
 #: How long an engine that answered is believed to be available.
 _FRESH_SECONDS = 10.0
@@ -210,7 +211,7 @@ _answered: dict[str, float] = {}
 
 
 def probe() -> str | None:
-    """Return why no engine can be used, in a sentence; None if it answers, or did a moment ago. At most two seconds."""
+    """Return why no engine can be used, in a sentence; None if it answers, or did a moment ago."""
     address, now = host(), time.monotonic()
     if now - _answered.get(address, -math.inf) < _FRESH_SECONDS:
         return None

@@ -32,7 +32,7 @@ class EventStream:
         self.engine = engine
         self._out_of_memory: Counter[str] = Counter()
         self._holders = 0
-        self._watchers: dict[str, Callable[[], None]] = {}
+        self._watchers: dict[str, tuple[Callable[[], None], ...]] = {}
         self._listens = threading.Event()
         self._over = threading.Event()
         self._hang_up: Callable[[], None] = lambda: None
@@ -74,12 +74,16 @@ class EventStream:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(changed.set)
 
-        self._watchers[container] = wake
+        with self._guard:
+            self._watchers[container] = (*self._watchers.get(container, ()), wake)
         try:
             yield changed
         finally:
-            self._watchers.pop(container, None)
-            self._out_of_memory.pop(container, None)
+            with self._guard:
+                self._watchers[container] = tuple(other for other in self._watchers[container] if other is not wake)
+                if not self._watchers[container]:
+                    del self._watchers[container]
+                    self._out_of_memory.pop(container, None)
 
     def memory_kills(self, container: str) -> int:
         """Return how often a process in the container was killed for lack of memory, while it was watched."""
@@ -107,9 +111,11 @@ class EventStream:
         if action == _OUT_OF_MEMORY:
             self._out_of_memory[container] += 1
         if action in _ENDS or action == _OUT_OF_MEMORY:
-            self._watchers.get(container, lambda: None)()
+            for wake in self._watchers.get(container, ()):
+                wake()
 
     def _wake_all(self) -> None:
         if not self._over.is_set():
-            for wake in list(self._watchers.values()):
-                wake()
+            for watchers in list(self._watchers.values()):
+                for wake in watchers:
+                    wake()

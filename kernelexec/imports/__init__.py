@@ -1,8 +1,9 @@
-"""Quick imports: names of a package at their first use, and a program's modules without collections of garbage."""
+"""Quick imports, and the errors of missing names."""
 
 from __future__ import annotations
 
 from kernelexec.imports.collection import import_without_collection
 from kernelexec.imports.lazy_names import make_getattr
+from kernelexec.imports.other_names import explain_attribute
 
-__all__ = ["import_without_collection", "make_getattr"]
+__all__ = ["explain_attribute", "import_without_collection", "make_getattr"]

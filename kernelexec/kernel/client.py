@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -23,14 +23,16 @@ from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import RuntimeDirectory
-from kernelexec.secrets import SecretStore
+
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
 
 _SUBSCRIBE_ALL = [b"\x01"]
 _CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}
 #: Executions that are kept for their late output.
 _EXECUTIONS_MAX = 200
 #: Messages of the launcher that belong to no execution, and their keys in the metadata of replies.
-_LAUNCHER_REPORTS = {protocol.MEMORY: "memory", protocol.PROGRAM: "program"}
+_LAUNCHER_REPORTS = {protocol.MEMORY: "memory", protocol.OBSTACLES: "obstacles", protocol.PROGRAM: "program"}
 #: How long a welcome may take before its absence is worked around, and how long the rest of a broken connection may take.
 _WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
 #: How long output may follow a reply on the other channel.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio.abc import TaskGroup
 
@@ -30,8 +30,10 @@ from kernelexec.provisioning import (
     RuntimeDirectory,
     UserCommand,
 )
-from kernelexec.results.environments import venv_note
-from kernelexec.secrets import SecretStore
+from kernelexec.results.json_values import is_count
+
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
 
 _IMPORT_MODULE = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
 #: Cells after which the first cell of a session copies no more pages of memory, and runs no more unspecialised bytecode.
@@ -57,6 +59,10 @@ class Kernel(KernelProcess):
         super().__init__(config, runtime, backend or LocalBackend(config, cwd), installed, host)
         self.displays = Displays()
         self.widgets = WidgetStates()
+        self.next_cell = 1
+        """The execution count of the next cell, as the kernel has reported it."""
+        self.obstacles: object = None
+        """What prevents a checkpoint after the last cell, as the kernel has reported it: see ``read_obstacles``."""
         self.remark: str | None = None
         """A note for the kernel's next result."""
         self.interrupter = Interrupter(self)
@@ -167,11 +173,15 @@ class Kernel(KernelProcess):
         info = metadata.get(protocol.METADATA_KEY)
         if isinstance(info, dict) and info.get("token") == self.token:
             self.usage.update(info.get("memory"))
+            self.obstacles = info.get("obstacles", self.obstacles)
             if (program := info.get("program")) is not None:
                 self._judge(program)
             else:
                 self.variable_names.update(info)
+                self.next_cell = count if is_count(count := info.get("next_cell")) else self.next_cell
             if "venv" in info:
+                from kernelexec.results.environments import venv_note  # noqa: PLC0415 - few kernels have an environment
+
                 self.remark = venv_note(info["venv"])
 
     def _judge(self, program: object) -> None:

@@ -30,8 +30,8 @@ class ConfinementReport:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Sentences for the first result of the kernel."""
-        return (f"This kernel is not confined in every way: {'; '.join(self.missing)}.",) if self.missing else ()
+        """Sentences for the first result of the kernel, one for each missing layer."""
+        return tuple(f"This kernel is not confined in every way: {layer}." for layer in self.missing)
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -74,7 +74,9 @@ class Usage:
         self.watermark: MemoryUse | None = None
         """The newest warning of the running cell that memory is short."""
         self.killed = 0
-        """Processes beside the kernel that were killed for want of memory during the cell."""
+        """Processes beside the kernel and its checkpoints that were killed for want of memory during the cell."""
+        self.killed_checkpoints = 0
+        """Checkpoints of the kernel that were killed for want of memory during the cell."""
         self.on_high: Callable[[MemoryUse], None] | None = None
         self._provisioner = provisioner
         self._limit: int | None = None
@@ -89,7 +91,7 @@ class Usage:
 
     def begin_cell(self) -> None:
         """Forget the warnings of the cell before."""
-        self.watermark, self.killed = None, 0
+        self.watermark, self.killed, self.killed_checkpoints = None, 0, 0
         self._limit = self.limit_bytes
 
     def update(self, report: object) -> None:
@@ -97,14 +99,15 @@ class Usage:
         use = MemoryUse.from_reply(report)
         if use is None:
             return
-        before, self.memory = self.memory, use
-        if use.kills != (before.kills if before else 0):
-            self.killed += use.kills - (before.kills if before else 0)
-            if (provisioner := self._provisioner()) is not None:
-                provisioner.on_memory_kills(use.kills)
+        before, self.memory = self.memory or MemoryUse(0, use.limit_bytes), use
+        checkpoints = use.checkpoints - before.checkpoints
+        self.killed_checkpoints += checkpoints
+        self.killed += use.kills - before.kills - checkpoints
+        if use.kills != before.kills and (provisioner := self._provisioner()) is not None:
+            provisioner.on_memory_kills(use.kills)
         if use.high:
             self.watermark = use
-            if self.on_high is not None and not (before and before.high):
+            if self.on_high is not None and not before.high:
                 self.on_high(use)
 
     @property

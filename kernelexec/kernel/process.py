@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import anyio
@@ -19,11 +22,14 @@ from kernelexec.events import KernelContainer
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.launcher_reports import Usage, VariableNames
 from kernelexec.provisioning import Backend, InstalledSpec, KernelexecProvisioner, RuntimeDirectory, Transport
+from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket, list_checkpoints
 from kernelexec.provisioning.runtime.discovery import remove_handover
 from kernelexec.provisioning.runtime.processes import find_guarded_children, read_live_status
 from kernelexec.results import Cause
 
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
+#: How long all checkpoints of a kernel may take to answer, in seconds: code of the user may stand in their place.
+_CHECKPOINTS_SECONDS = 5.0
 _CRASH_OUTPUT_BYTES, _STDERR_BYTES = 2 * 1024 * 1024, 4096
 
 
@@ -91,6 +97,7 @@ class ReusableKernelHost:
         await await_to_end(self._remove())
 
     async def _remove(self) -> None:
+        self.provisioner.spared = ()
         await self.provisioner.cleanup()
         await anyio.to_thread.run_sync(self.runtime.remove)
 
@@ -162,6 +169,18 @@ class KernelProcess:
         """The function that is called once when the process has ended."""
         self.is_stopping = False
         """Whether an end was requested, so that nothing is started any more."""
+        self.checkpoint: CheckpointSocket | None = None
+        """The checkpoint of which this process is forked; None for a new one."""
+        self.copy_options: dict[str, Any] = {}
+        """Launch options of a process that is forked of a checkpoint, besides those of all."""
+        self.other_checkpoints: Sequence[CheckpointSocket] = ()
+        """Checkpoints that stay, with what keeps them, if this copy of another one does not start."""
+        self.requested_checkpoints: list[int] = []
+        """The checkpoints of the session's earlier kernels that were made by request."""
+        self.newest_before = 0
+        """The number of the newest checkpoint of the session's earlier kernels."""
+        self._checkpoints: list[CheckpointSocket] = []
+        """The checkpoints that outlive this process."""
         self._host = host
         """The container of the kernel before, until this one starts; then that of this one, once it has ended."""
         self._killing = anyio.Lock()
@@ -202,9 +221,24 @@ class KernelProcess:
         return self.installed is None and self.transport == "ipc"
 
     @property
+    def makes_checkpoints(self) -> bool:
+        """Whether copies of the process can outlive it and become kernels."""
+        return self.has_ready_pipe and self.config.checkpoints.mode != "off" and self.backend.keeps_checkpoints
+
+    @property
+    def mark(self) -> str:
+        """The mark of its processes; empty without a process."""
+        return "" if self.provisioner is None else self.provisioner.mark
+
+    @property
+    def uid(self) -> int:
+        """The user id of the kernel."""
+        return os.getuid() if self.backend.user is None else self.backend.user[0]
+
+    @property
     def adoption_seconds(self) -> float:
         """How long the process waits for a new owner after its owner has died; 0 for a process with a lease."""
-        return self.backend.adoption_seconds if self.has_ready_pipe else 0.0
+        return self.backend.adoption_seconds if self.has_ready_pipe and not self.runtime.is_of_branch else 0.0
 
     async def record_exit(self, provisioner: KernelexecProvisioner, *, is_killed: bool = False) -> None:
         """Wait for the end of the process, read the rest of its messages, and record its death: a task from the launch on."""
@@ -247,6 +281,54 @@ class KernelProcess:
         host, self._host = self._host, None
         return host
 
+    async def keep_checkpoints(self) -> list[CheckpointSocket]:
+        """Let the kernel's checkpoints outlive it, whose private directory then stays; return them, the newest first."""
+        self._checkpoints = self._checkpoints or await self.find_checkpoints()
+        if self.provisioner is not None:
+            self.provisioner.spared = tuple(self._checkpoints)
+        return self._checkpoints
+
+    async def find_checkpoints(self, only: int | None = None) -> list[CheckpointSocket]:
+        """Return connections to the kernel's checkpoints, or the ``only`` one, the newest first, which the caller closes."""
+        sockets: list[CheckpointSocket] = []
+        numbers = list_checkpoints(self.runtime.path) if self.has_ready_pipe else []
+        if only is not None:
+            numbers = [only] if only in numbers else []
+        try:
+            with anyio.move_on_after(_CHECKPOINTS_SECONDS):
+                for number in numbers[: self.config.checkpoints.limit + 1]:  # the newest automatic one counts no more
+                    with suppress(KernelConnectionFailed):
+                        sockets.append(await CheckpointSocket.connect(self.runtime.path, number, uid=self.uid))
+        except BaseException:
+            for connected in sockets:
+                connected.close()
+            raise
+        return sockets
+
+    def make_branch(self, mark: str) -> ReusableKernelHost:
+        """Create the private directory of a branch with that mark, and the provisioner of its kernels.
+
+        Raises:
+            KernelConnectionFailed: there is no process.
+            OSError: the directory cannot be created.
+        """
+        if self.provisioner is None:
+            raise KernelConnectionFailed("it has ended")
+        runtime = self.runtime.add_branch(self.backend.user)
+        try:
+            return ReusableKernelHost(self.provisioner.make_branch(mark), runtime)
+        except BaseException:
+            runtime.remove()
+            raise
+
+    def leave_checkpoints(self) -> None:
+        """Close the connections to the checkpoints, which another kernel has taken over, or the end of this one ends."""
+        checkpoints, self._checkpoints = self._checkpoints, []
+        for checkpoint in checkpoints:
+            checkpoint.close()
+        if self.provisioner is not None:
+            self.provisioner.spared = ()
+
     async def kill(self) -> None:
         """Kill the process and all its descendants, and wait for their end; ``take_host`` has the container, if it goes on."""
         self.is_stopping = True
@@ -267,9 +349,14 @@ class KernelProcess:
         if provisioner is not None:
             self.provisioner = None
             await provisioner.cleanup(restart=restart)
-            if provisioner.is_reusable:
+            if self._checkpoints or provisioner.is_reusable:
                 self._host = ReusableKernelHost(provisioner, self.runtime)
-        if self._host is not None and not await anyio.to_thread.run_sync(self.runtime.clear):
+            elif restart and self._is_last:  # meanwhile
+                provisioner.spared = ()
+                await provisioner.cleanup()
+        numbers = {checkpoint.number for checkpoint in self._checkpoints}
+        clear = partial(self.runtime.clear_for_checkpoint, numbers) if numbers else self.runtime.clear
+        if self._host is not None and not await anyio.to_thread.run_sync(clear):
             await self._host.provisioner.cleanup()
             self._host = None
         if self._host is None:
@@ -277,6 +364,17 @@ class KernelProcess:
         if self.adoption_seconds:
             remove_handover(self.runtime.session)
         self._is_over = True
+
+    async def give_up(self) -> None:
+        """End a process that has not started, and what was there for it, unless the other checkpoints need that."""
+        if self._is_last or not self.other_checkpoints:
+            return await self.stop(0.0)
+        self._checkpoints = list(self.other_checkpoints)
+        if self.provisioner is not None:
+            self.provisioner.spared = tuple(self._checkpoints)
+        elif self._host is not None:
+            self._host.runtime.put_owner_pipe(self.runtime.take_owner_pipe())
+        return await self.kill()
 
     async def stop(self, patience: float) -> None:
         """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too."""
@@ -287,6 +385,7 @@ class KernelProcess:
             self.client.send_control("shutdown_request", restart=False)
             await self.wait_exit(patience)
         self._is_last = True
+        self.leave_checkpoints()
         await self.kill()
         if (host := self.take_host()) is not None:
             await host.remove()

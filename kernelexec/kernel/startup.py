@@ -21,12 +21,15 @@ from kernelexec.kernel.wire.connect import Connector
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, describe_stderr, explain_start_failure
+from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
 from kernelexec.workspace.directory import explain_unusable_workspace
 
 #: How long a kernel lives without a renewal; three are sent in that time, so that two may be lost.
 LEASE_SECONDS = 60.0
 #: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.
 _KEPT_STREAMS = 2
+#: The most seconds in which a copy of a checkpoint serves: it has nothing to import.
+_COPY_SECONDS = 10.0
 _STOPPED = "The kernel was stopped before it started."
 
 logger = logging.getLogger("kernelexec")
@@ -68,6 +71,8 @@ class KernelStarter:
             InvalidConfig: a secret is not available; nothing was started.
         """
         process, installed = self._process, self._process.installed
+        if process.checkpoint is not None:
+            self._budget = min(self._budget, _COPY_SECONDS)
 
         async def begin() -> None:
             secrets = await process.secrets.read() if process.secrets is not None else {}
@@ -90,6 +95,8 @@ class KernelStarter:
             if served.server_key is not None:
                 tasks.start_soon(_renew_lease, client, process.died)
             process.usage.start()
+            if process.checkpoint is not None:
+                await self._read_names(client)
             await self.write_handover()
 
         await self._within_budget(begin)
@@ -141,13 +148,16 @@ class KernelStarter:
             raise KernelStartFailed(await self._give_up(f"{process.label}'s sockets cannot be used: {exc}.")) from exc
         except OSError as exc:
             raise KernelStartFailed(await self._give_up(f"{process.label} cannot be started: {exc}.")) from exc
+        except KernelStartFailed:
+            await self._process.give_up()
+            raise
         except BaseException:
             await self._process.stop(0.0)
             raise
 
     async def _give_up(self, reason: str) -> str:
         message = reason + await self._describe_stderr()
-        await self._process.stop(0.0)
+        await self._process.give_up()
         return message
 
     async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
@@ -183,7 +193,11 @@ class KernelStarter:
     async def _provisioner_for(self, spec: KernelSpec) -> KernelexecProvisioner:
         """Return the provisioner of the kernel before, if its container can run this one, or a new one."""
         host = self._process.take_host()
-        if host is not None and host.provisioner.can_reuse(spec):
+        if host is not None:
+            host.provisioner.checkpoint, host.provisioner.spared = self._process.checkpoint, ()
+        elif self._process.checkpoint is not None:
+            raise KernelStartFailed("What has kept the checkpoint is gone.")
+        if host is not None and (self._process.checkpoint is not None or host.provisioner.can_reuse(spec)):
             self._process.provisioner = host.provisioner
             return host.provisioner
         if host is not None:
@@ -195,7 +209,7 @@ class KernelStarter:
         process, config, patience = self._process, self._process.config, self._process.adoption_seconds
         return process.runtime.launch_environment(
             process.token,
-            config.limits.model_dump(exclude_none=True),
+            config.limits.list_set(),
             lease_seconds=config.budgets.start + LEASE_SECONDS,
             patience=patience,
             tape_bytes=_KEPT_STREAMS * config.output.stream_bytes if patience else 0,
@@ -203,8 +217,31 @@ class KernelStarter:
             audits_programs=self._judges_programs,
             programs=config.programs.launcher_options,
             secrets=secrets,
+            checkpoints=self._checkpoint_options(),
+            **self._copy_options(),
             **later,
         )
+
+    def _copy_options(self) -> dict[str, Any]:
+        process = self._process
+        if process.checkpoint is None:
+            return {}
+        return {"connection_file": str(process.runtime.connection_file), **process.copy_options}
+
+    def _checkpoint_options(self) -> dict[str, Any] | None:
+        process = self._process
+        settings = process.config.checkpoints
+        if not process.makes_checkpoints:
+            return None
+        process.newest_before = max(list_checkpoints(process.runtime.path), default=0)
+        return {
+            "directory": str(process.runtime.path),
+            "limit": settings.limit,
+            "mode": settings.mode,
+            "after": process.newest_before,
+            "requested": process.requested_checkpoints,
+            "memory_bytes": settings.memory_bytes,
+        }
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
         """Have a provisioner manage a process that another one started."""
@@ -250,6 +287,7 @@ class KernelStarter:
         if not isinstance(info, dict) or info.get("token") != self._process.token:
             raise KernelConnectionFailed("its launcher does not answer")
         self._process.variable_names.load(info)
+        self._on_metadata({protocol.METADATA_KEY: {"token": self._process.token, "next_cell": info.get("next_cell")}})
 
     async def _wait_or_death(self, wait: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a wait, which the death of the process ends: a dead kernel never answers."""

@@ -4,7 +4,7 @@
 - ``--guard COMMAND...`` runs the command of another kernel and ends it with its owner. With ``--guard-alone`` instead, only
   the guard gets signals and hands them on to its group.
 - ``--confined COMMAND...`` confines this process and executes a command that starts one of our kernels.
-- ``--forkserver FD MODULE...`` imports the modules and forks kernels on request of the process at the other end of FD.
+- ``--forkserver FD`` imports modules and forks kernels on request of the process at the other end of FD.
 - ``--container-init SOCKET -f CONNECTION_FILE`` forks one kernel, and others on request of the process that listens at SOCKET.
 - ``--one-shot DIRECTORY`` does one task that a file in the directory describes, and ends.
 - ``--user-command NAMES COMMAND`` runs a shell command as this process's user, with the user's own HOME, USER and LOGNAME
@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -37,7 +38,11 @@ programs = {
 }
 flag, *arguments = sys.argv[1:] or [""]
 name = programs.get(flag, "launch.kernel_app")
+collects_garbage = gc.isenabled()
+gc.disable()  # collections find little while modules are imported
 program = import_module(f"{here.name}.{name}")
+if collects_garbage:
+    gc.enable()
 
 if name == "launch.guard":
     program.main(arguments, alone=flag == protocol.GUARD_ALONE_FLAG)

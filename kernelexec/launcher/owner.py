@@ -89,42 +89,57 @@ def notify_ready(options: LaunchOptions, confinement: dict[str, list[str]]) -> N
             os.close(fd)
 
 
+class OwnerPipe:
+    """A FIFO that the owner holds open for writing while it lives. For ``grace_seconds`` after its end another may come."""
+
+    def __init__(self, path: str, grace_seconds: float) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(self.fd, True)
+        self._grace_seconds = grace_seconds
+
+    def wait(self) -> bool:
+        """Block until the FIFO is written to, or has no writer; return False if no new owner has come in time."""
+        return bool(os.read(self.fd, 1)) or self._wait_for_owner()
+
+    def close(self) -> None:
+        """Close it: this process has another one."""
+        os.close(self.fd)
+
+    def _wait_for_owner(self) -> bool:
+        """Return whether the FIFO gets a writer in time.
+
+        It is read, not polled: poll reports no hangup of a FIFO that had no writer since it was opened here.
+        """
+        deadline = time.monotonic() + self._grace_seconds
+        has_owner.clear()
+        os.set_blocking(self.fd, False)
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if os.read(self.fd, 1):
+                    return True
+                time.sleep(min(_LOOK_SECONDS, left))  # the system reports no opening of a pipe; polled only without an owner
+        except BlockingIOError:
+            return True
+        finally:
+            os.set_blocking(self.fd, True)
+        return False
+
+
 def exit_with_owner(path: str, cleanup: Callable[[], None], *, grace_seconds: float = 0.0) -> None:
     """End this process and its group when the owner's FIFO has no writer left; ``cleanup`` runs first.
 
     A thread blocks in ``read``, so no timer is needed, and the parent's id does not matter. For ``grace_seconds`` after its
     owner's end the process goes on: a process that opens the FIFO meanwhile is its new owner.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    os.set_blocking(fd, True)
+    pipe = OwnerPipe(path, grace_seconds)
 
     def watch() -> None:
         with suppress(OSError):
-            while os.read(fd, 1) or _wait_for_owner(fd, grace_seconds):
+            while pipe.wait():
                 has_owner.set()
         _end(cleanup)
 
     threading.Thread(target=watch, name="owner", daemon=True).start()
-
-
-def _wait_for_owner(fd: int, grace_seconds: float) -> bool:
-    """Return whether a FIFO without a writer gets one within ``grace_seconds``.
-
-    It is read, not polled: poll reports no hangup of a FIFO that had no writer since it was opened here.
-    """
-    deadline = time.monotonic() + grace_seconds
-    has_owner.clear()
-    os.set_blocking(fd, False)
-    try:
-        while (left := deadline - time.monotonic()) > 0:
-            if os.read(fd, 1):
-                return True
-            time.sleep(min(_LOOK_SECONDS, left))  # the system reports no opening of a pipe; polled only without an owner
-    except BlockingIOError:
-        return True
-    finally:
-        os.set_blocking(fd, True)
-    return False
 
 
 def track_forks() -> None:
@@ -135,6 +150,13 @@ def track_forks() -> None:
         is_forked_child = True
 
     os.register_at_fork(after_in_child=set_flag)
+
+
+def become_kernel() -> None:
+    """Note that this process, which was forked from a kernel, is a kernel from now on."""
+    global is_forked_child  # noqa: PLW0603 - see there
+    is_forked_child = False
+    has_owner.set()
 
 
 class OwnerQuestions:
@@ -157,6 +179,10 @@ class OwnerQuestions:
                     return None
         finally:
             del self._waiting[name]
+
+    def forget(self) -> None:
+        """Forget the questions, in a copy of the process that has asked them."""
+        self._waiting.clear()
 
     def answer(self, answer: Mapping[str, Any]) -> None:
         """Take the answer to the question of its ``name``."""

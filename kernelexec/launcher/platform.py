@@ -44,6 +44,8 @@ def _import_optional(name: str) -> Any:
 #: None on Windows.
 fcntl, pwd, resource, termios = map(_import_optional, ("fcntl", "pwd", "resource", "termios"))
 fork: Any = getattr(os, "fork", None)
+wait4: Any = getattr(os, "wait4", None)
+waitid: Any = getattr(os, "waitid", None)
 
 
 @dataclass(frozen=True)

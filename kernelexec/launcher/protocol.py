@@ -8,11 +8,12 @@ are these channels:
 | driver | every launcher process | environment variable ``KERNELEXEC_LAUNCH`` | ``LaunchOptions`` as JSON |
 | launcher | driver | FIFO ``LaunchOptions.ready`` | ``ReadyMessage``, one line of JSON |
 | driver | kernel | control channel | ``*_REQUEST``; a request with a reply is answered by ``reply_type`` |
-| kernel | driver | iopub | ``MEMORY``, ``PROGRAM``, ``COMMAND``, ``INPUT``, ``REPLAY_BEGIN``, ``REPLAY_GAP`` |
+| kernel | driver | iopub | ``MEMORY``, ``OBSTACLES``, ``PROGRAM``, ``COMMAND``, ``INPUT``, ``REPLAY_BEGIN``, ``REPLAY_GAP`` |
 | kernel | driver | metadata of ``execute_reply`` | ``ReplyMetadata`` under ``METADATA_KEY`` |
 | kernel | driver | mapped file ``LaunchOptions.crash_buffer`` | the newest text of the running cell: ``CRASH_RECORD`` |
 | driver | kernel | code of ``execute_request`` | the calls that ``*_source`` builds |
-| driver | fork server, container init | datagrams of JSON | ``Fork``, ``ForkServerReport``; ``InitRequest``, ``InitReport`` |
+| driver | fork server, container init | datagrams of JSON | ``Fork``, ``ForkServer*``; ``InitRequest``, ``InitReport`` |
+| driver | checkpoint | datagrams of JSON on a socket of the private directory | ``RestoreRequest``, ``CheckpointReport`` |
 | driver | one-shot process | files of its directory | ``ONE_SHOT_ORDER``, ``ONE_SHOT_ANSWER`` |
 
 The driver believes nothing of what it reads: cells run in the kernel's process and can write all of it.
@@ -73,6 +74,8 @@ VERDICT_REQUEST = "kernelexec_verdict_request"
 # Messages on iopub.
 #: The kernel's memory is short: ``MemoryReport`` with the ``token``.
 MEMORY = "kernelexec_memory"
+#: What prevents checkpoints after cells has changed: ``obstacles``, a list of ``Obstacle``, with the ``token``.
+OBSTACLES = "kernelexec_obstacles"
 #: A cell is about to start a program: ``words`` or ``text``, ``name``, ``token``; answered by ``VERDICT_REQUEST``.
 PROGRAM = "kernelexec_program"
 #: A command needs its owner: ``name``, ``token`` and an ``action`` of ``CommandAction``; answered by ``COMMAND_REQUEST``.
@@ -145,11 +148,25 @@ class LaunchOptions:
     """Seconds that the kernel goes on without an owner, for a new one that takes it over."""
     replay_bytes: int = 0
     """Limit for the kept text of the newest cell, for a new owner; other messages have four times as much. 0 keeps nothing."""
+    checkpoints: dict[str, Any] | None = None
+    """``directory`` of the sockets of checkpoints, ``limit`` of their number, ``memory_bytes``, ``mode``, and the newest number
+    so far (``after``).
+
+    None if the kernel makes none.
+    """
+    connection_file: str | None = None
+    """The file with the sockets and the key of a kernel that a checkpoint forks."""
+    reseed: bool = False
+    """Whether its random numbers differ from those of other kernels of the checkpoint."""
 
     @classmethod
     def take(cls) -> LaunchOptions:
         """Return the options of this process and remove them from its environment: user code has no use for them."""
-        values: dict[str, Any] = json.loads(os.environ.pop(LAUNCH_OPTIONS_VARIABLE, "{}"))
+        return cls.of(json.loads(os.environ.pop(LAUNCH_OPTIONS_VARIABLE, "{}")))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> LaunchOptions:
+        """Return the options with these fields; None stands for the default."""
         return cls(**{name: values[name] for name in cls.__dataclass_fields__ if values.get(name) is not None})
 
     def as_environment(self) -> dict[str, str]:
@@ -184,6 +201,8 @@ class MemoryReport(TypedDict):
     limit: int
     high: bool
     kills: int
+    checkpoints: NotRequired[int]
+    """How many of the killed processes were checkpoints of this kernel."""
     biggest: list[tuple[str, int]]
 
 
@@ -195,6 +214,8 @@ class ReplyMetadata(TypedDict):
     names_added: list[str]
     names_removed: list[str]
     names_count: int
+    next_cell: int
+    """The execution count of the next cell."""
     cpu_seconds: float
     peak_memory_bytes: int | None
     exit_code: int | None
@@ -230,12 +251,84 @@ class CommandProcess(TypedDict):
 CommandAction = Literal["read", "write", "run", "end"]
 
 
+#: The beginning of the names of checkpoints' sockets in the kernel's private directory; the number follows.
+CHECKPOINT_SOCKET = "c-"
+#: The request to a checkpoint to end.
+DROP_REQUEST = b'{"drop": true}'
+
+
+class Obstacle(TypedDict):
+    """What prevents a copy of a kernel by a fork."""
+
+    kind: Literal["threads", "native threads", "tasks", "connections", "transactions", "devices", "loop", "limit"]
+    names: list[str]
+
+
+class CheckpointEntry(TypedDict):
+    """A checkpoint: a stopped copy of the kernel."""
+
+    number: int
+    name: str | None
+    is_automatic: bool
+    cell: int
+    """The execution count of the next cell when it was made."""
+    after: str
+    """The message id of the last cell or command of the user before it; empty if there is none."""
+    seconds: float
+    """The time that its fork took."""
+    pid: int
+
+
+class CopyTarget(TypedDict):
+    """Where another kernel has its checkpoints, and what a copy of this one is to be known by there."""
+
+    directory: str
+    """Its private directory."""
+    number: int
+    """The number of the checkpoint."""
+    owner: str
+    """The pipe of its owner."""
+    mark: str
+    """The mark of its processes."""
+    moves: list[tuple[str, str]]
+    """Directories that are others for it, the workspace first, each with the one in its place; empty if none is."""
+
+
+class RestoreRequest(TypedDict):
+    """A request to a checkpoint: describe it, or fork a kernel of it with these options."""
+
+    restore: NotRequired[dict[str, Any]]
+    """Fields of ``LaunchOptions``."""
+    mark: NotRequired[str]
+    """The kernel's mark."""
+    stderr: NotRequired[str]
+    """File for the kernel's own output."""
+
+
+class CheckpointReport(TypedDict, total=False):
+    """A message of a checkpoint."""
+
+    checkpoint: CheckpointEntry
+    pid: int
+    """The process of the forked kernel."""
+    failed: str
+
+
 class Fork(TypedDict):
     """A kernel that the fork server or the container's init forks."""
 
     arguments: list[str]
     environ: dict[str, str]
     cwd: str
+
+
+class ForkServerSettings(TypedDict):
+    """The first message to a fork server has a file with these, and its stderr."""
+
+    environ: dict[str, str]
+    """The environment in which it imports modules."""
+    modules: list[str]
+    """The modules that it imports while it waits."""
 
 
 class ForkServerReport(TypedDict, total=False):
@@ -249,6 +342,8 @@ class ForkServerReport(TypedDict, total=False):
     request: int
     pid: int
     ended: int
+    lost: str
+    """Why an orphan was not adopted."""
 
 
 class InitRequest(TypedDict, total=False):
@@ -256,6 +351,14 @@ class InitRequest(TypedDict, total=False):
 
     birth: Fork
     signal: int
+    adopt: int
+    """The process of a kernel that a checkpoint has forked."""
+    mark: str
+    """The mark of a branch, which ``adopt``, ``signal`` and ``end_marked`` mean instead of the kernel."""
+    end_others: list[int]
+    """The processes that stay, as do those of branches."""
+    end_marked: list[int]
+    """The processes that stay of those with the ``mark``."""
     sweep: list[str]
     spared: list[str]
 
@@ -266,18 +369,30 @@ class InitReport(TypedDict, total=False):
     born: int
     failed: str | None
     ended: int
+    mark: str
+    """The mark of the branch that has ended."""
     kills: int
     swept: bool
 
 
 # Calls of the shell's methods, which travel as the code of an execute_request because they take their turn like cells.
 _SHELL = "get_ipython()"
+#: The same where a user may have replaced the name.
+_IMPORTED_SHELL = f"__import__('IPython').{_SHELL}"
 _RUN_COMMAND = f"{_SHELL}.run_command("
 _RUN_PROGRAM = f"{_SHELL}.run_argv("
 SERVE_PACKAGES_SOURCE = f"{_SHELL}.serve_packages()"
+#: Code for a turn in the queue in which nothing runs.
+NOTHING_SOURCE = f"{_IMPORTED_SHELL} and None"
+#: The calls that may change variables, or the session's shell.
+_CHANGING_CALLS = (
+    *(_RUN_COMMAND, _RUN_PROGRAM, f"{_SHELL}.load_variables("),
+    *(f"{_IMPORTED_SHELL}.{name}(" for name in ("run_tests", "set_values")),
+)
 _SHELL_CALLS = (
-    *(f"{_SHELL}.{name}(" for name in ("run_command", "run_argv", "serve_packages", "save_variables", "load_variables")),
-    *(f"{_SHELL}.display_formatter.format(0)", f"__import__('IPython').{_SHELL}.run_tests("),
+    *_CHANGING_CALLS,
+    *(f"{_SHELL}.{name}(" for name in ("serve_packages", "save_variables", "display_formatter.format")),
+    *(f"{_IMPORTED_SHELL}{rest}" for rest in (".write_values(", ".checkpoint(", " and None")),
 )
 #: Code that loads IPython's display formatters.
 WARM_UP_SOURCE = f"{_SHELL}.display_formatter.format(0) and None"
@@ -304,6 +419,11 @@ def is_users_cell(source: str) -> bool:
     return not source.startswith(_SHELL_CALLS) or source.startswith((_RUN_COMMAND, _RUN_PROGRAM))
 
 
+def may_change_state(source: str) -> bool:
+    """Return whether code may change variables or the session's shell, as all cells may, but not all internal requests."""
+    return not source.startswith(_SHELL_CALLS) or source.startswith(_CHANGING_CALLS)
+
+
 def run_program_source(argv: Sequence[str]) -> str:
     """Return code that runs a program without the session's shell."""
     return f"{_RUN_PROGRAM}{list(argv)!r})"
@@ -321,17 +441,22 @@ def load_variables_source(directory: str, files: Sequence[tuple[str, str, str]])
 
 def set_values_source(path: str) -> str:
     """Return code that sets the variables of a file of ``values``."""
-    return f"{_SHELL}.set_values({path!r})"
+    return f"{_IMPORTED_SHELL}.set_values({path!r})"
 
 
 def write_values_source(path: str, names: Sequence[str], limit_bytes: int) -> str:
     """Return code that writes the values of variables to a new file of ``values``."""
-    return f"{_SHELL}.write_values({path!r}, {list(names)!r}, {limit_bytes})"
+    return f"{_IMPORTED_SHELL}.write_values({path!r}, {list(names)!r}, {limit_bytes})"
 
 
 def run_tests_source(code: str, cases: Sequence[str], seconds: float) -> str:
-    """Return code that runs test cases; it imports IPython since cells may have replaced ``get_ipython``."""
-    return f"__import__('IPython').{_SHELL}.run_tests({code!r}, {list(cases)!r}, {seconds!r})"
+    """Return code that runs test cases."""
+    return f"{_IMPORTED_SHELL}.run_tests({code!r}, {list(cases)!r}, {seconds!r})"
+
+
+def checkpoint_source(name: str | None, target: CopyTarget | None = None) -> str:
+    """Return code that makes a checkpoint, or one of another kernel in its ``target``."""
+    return f"{_IMPORTED_SHELL}.checkpoint({name!r}{'' if target is None else f', {target!r}'})"
 
 
 def fork_content(arguments: Sequence[str], environ: Mapping[str, str], cwd: str) -> Fork:

@@ -37,18 +37,20 @@ from kernelexec.mcp.run import Opening
 from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS, ServerOptions
 from kernelexec.mcp.server_prompts import ServerPrompts
 from kernelexec.mcp.tools.background_tools import BackgroundTools
+from kernelexec.mcp.tools.checkpoint_tools import CheckpointTools
 from kernelexec.mcp.tools.code_tools import CodeTools
 from kernelexec.mcp.tools.command_tools import COMMAND_SCHEMA, CommandTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.package_tools import PackageTools
 from kernelexec.mcp.tools.testing_tools import TestingTools
+from kernelexec.mcp.tools.variable_tools import VariableTools
 from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
 
 T = TypeVar("T")
 _SECTION = re.compile(r"^## (\w+)\n\n(.*?)\n*(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _WRAP = re.compile(r"(?<=\S)\n(?=[^\s-])")
 _FILE = Path(__file__).parent / "tools" / "descriptions.md"
-#: Texts for models by the names of their tools; ``instructions``, ``files``, ``groups`` and ``idle`` belong to the server.
+#: Texts for models by the names of their tools, or of groups, which are for the server's instructions as others are.
 TEXTS = {name: f"{_WRAP.sub(' ', text)}\n" for name, text in _SECTION.findall(_FILE.read_text(encoding="utf-8"))}
 _MINUTE = 60.0
 #: The icon of all tools; the server has none, since each answer would repeat it.
@@ -60,18 +62,22 @@ _ICON = Icon(
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
+_ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
 _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 #: Hints of the tools that do not run any code.
 _HINTS = {
     **dict.fromkeys(("wait_execution", "read_output", "list_sessions", "list_variables", "list_files", "read_file"), _READS),
-    **dict.fromkeys(("background_output", "list_background"), _READS),
+    **dict.fromkeys(("background_output", "list_background", "get_variable"), _READS),
     **dict.fromkeys(("interrupt_kernel", "restart_kernel", "close_session", "kill_background", "delete_files"), _ENDS),
-    **dict.fromkeys(("write_file", "edit_file"), _WRITES),
+    **dict.fromkeys(("write_file", "edit_file", "set_variables", "restore", "undo"), _WRITES),
+    "checkpoint": _ADDS,
+    "branch": _ADDS,
+    "promote": _WRITES,
 }
 #: Schemas of tools that build the structure of their answers themselves.
 _SCHEMAS = {"execute_command": COMMAND_SCHEMA}
 #: Tools that create sessions; their descriptions have the note about idle kernels.
-_CREATES = ("execute_code", "execute_command", "create_session")
+_CREATES = ("execute_code", "execute_command", "create_session", "set_variables")
 
 
 def make_server(
@@ -113,7 +119,8 @@ def make_server(
     idle_note = _describe_idle_limit(executor.config)
     packages = PackageTools(sessions, options.packages_from)
     commands = CommandTools(sessions, options), BackgroundTools(sessions)
-    providers = (CodeTools(sessions, options), *commands, TestingTools(sessions), packages, FileTools(sessions))
+    state = VariableTools(sessions, options), CheckpointTools(sessions)
+    providers = (CodeTools(sessions, options), *commands, *state, TestingTools(sessions), packages, FileTools(sessions))
     for name in options.tools:  # each tool is a method of that name
         function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
         description = TEXTS[name] + (idle_note if name in _CREATES else "")
@@ -152,9 +159,8 @@ def _write_instructions(config: Config, options: ServerOptions) -> str:
     if not config.enabled:
         return EXECUTION_DISABLED
     missing = ", ".join(sorted(frozenset(GROUPS) - options.groups))
-    text = TEXTS["instructions"].format(timeout=config.budgets.timeout, wait=options.wait) + TEXTS["files"] * (
-        "files" in options.groups
-    )
+    text = TEXTS["instructions"].format(timeout=config.budgets.timeout, wait=options.wait)
+    text += "".join(TEXTS[group] for group in ("files", "checkpoints") if group in options.groups)
     text += TEXTS["groups"].format(missing=missing) if missing else ""
     return f"{text}{_describe_idle_limit(config)}\n{write_guidance(PromptContext(config))}"
 

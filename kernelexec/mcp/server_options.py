@@ -23,11 +23,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "list_sessions",
         "close_session",
     ),
-    "variables": ("list_variables",),
+    "variables": ("list_variables", "set_variables", "get_variable"),
     "background": ("start_background", "background_output", "kill_background", "list_background"),
     "tests": ("run_tests",),
     "packages": ("install_packages",),
     "files": ("list_files", "read_file", "write_file", "edit_file", "delete_files"),
+    "checkpoints": ("checkpoint", "restore", "undo", "branch", "promote"),
 }
 
 #: Seconds that a call blocks by default; clients end calls after a minute.

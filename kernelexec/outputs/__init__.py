@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from kernelexec.outputs.collector import Collector, Spill, feed_result, read_execution_count
 from kernelexec.outputs.displays import Displays
-from kernelexec.outputs.masked_collector import MaskedCollector, StreamMasking
 from kernelexec.outputs.widgets import WidgetStates
 
 __all__ = [
     "Collector",
     "Displays",
-    "MaskedCollector",
     "Spill",
-    "StreamMasking",
     "WidgetStates",
     "feed_result",
     "read_execution_count",

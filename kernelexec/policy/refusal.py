@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelexec.policy.shell.reader import UNKNOWN
+from kernelexec.policy.shell.unknown_text import UNKNOWN
 from kernelexec.results import Diagnosis
 
 _SHOWN_CHARS = 200
+#: The alternative to a command that cannot be read.
+PLAINLY = "Write the command out in plain words."
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ from kernelexec.config import Config
 
 
 def explain_unavailable(config: Config) -> str | None:
-    """Return why the configured isolation is not available, in a sentence, within two seconds; None if it is."""
+    """Return why the configured isolation is not available, in a sentence; None if it is.
+
+    A silent engine is waited for, ``docker.client.PROBE_SECONDS``.
+    """
     if config.isolation == "bubblewrap":
         from kernelexec.provisioning.host.bubblewrap_backend import explain_missing  # noqa: PLC0415 - see above
 

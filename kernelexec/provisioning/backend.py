@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kernelexec.config import Config
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.container.container_backend import ContainerBackend
-from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import check_workspace
 from kernelexec.provisioning.host.local_backend import LocalBackend
-from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import contexts
 
-Backend = LocalBackend | ContainerBackend
-"""A kind of place for kernels, with the differences besides the provisioner that its kernelspec names."""
+if TYPE_CHECKING:
+    from kernelexec.provisioning.container.container_backend import ContainerBackend
+    from kernelexec.secrets import SecretStore
+
+    Backend: TypeAlias = LocalBackend | ContainerBackend
+    """A kind of place for kernels, with the differences besides the provisioner that its kernelspec names."""
+else:  # readers of annotations import no backend
+    Backend = Any
 
 
 def backend_for(
@@ -24,22 +28,30 @@ def backend_for(
     session: str,
     workspace: Path,
     root: Path,
+    within: Path | None = None,
     is_own_workspace: bool = True,
     fork_servers: ForkServers | None = None,
     secrets: SecretStore | None = None,
 ) -> Backend:
     """Return the configured backend of a session's kernels; ``is_own_workspace`` means that the session created it.
 
+    A workspace ``within`` another one is that of a branch, whose containers see the whole of the other.
+
     Raises:
         InvalidConfig, InvalidWorkDir: kernels could not start, or could not write in the workspace.
     """
     if config.isolation == "container":
-        backend = ContainerBackend(config, session, workspace, root, secrets)
+        from kernelexec.provisioning.container.container_backend import ContainerBackend  # noqa: PLC0415 - of this kind only
+
+        mounted, directory = (workspace, None) if within is None else (within, workspace)
+        backend = ContainerBackend(config, session, mounted, root, secrets, directory=directory)
         backend.check(is_own_workspace=is_own_workspace)
         return backend
     check_workspace(config, workspace)
     contexts(config, workspace)
     if config.isolation == "bubblewrap":
+        from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend  # noqa: PLC0415 - as above
+
         return BubblewrapBackend(config, str(workspace), root=root, secrets=secrets)
     if fork_servers is not None:
         fork_servers.disable_if_writable(str(workspace))

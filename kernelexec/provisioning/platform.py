@@ -10,11 +10,12 @@ import importlib
 import os
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TextIO
 
 _NEW_PROCESS_GROUP = 0x200  # CREATE_NEW_PROCESS_GROUP, which subprocess knows on Windows only
 #: Offset of the locked byte on Windows: beyond all content, since others cannot read a locked byte.
@@ -198,3 +199,44 @@ def hide_input(terminal: int) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+@contextmanager
+def read_keys(terminal: int) -> Iterator[bool]:
+    """Let a terminal give its keys one by one and without echo meanwhile.
+
+    False is yielded and nothing is changed if it gives them so already or is going away, or if the system has no such modes.
+    """
+    try:
+        import termios  # noqa: PLC0415 - not on Windows
+
+        before = termios.tcgetattr(terminal)
+    except (ImportError, OSError, ValueError):
+        yield False
+        return
+    except termios.error:  # no OSError
+        yield False
+        return
+    if not before[3] & termios.ICANON:
+        yield False
+        return
+    silent = [*before]
+    silent[3] &= ~(termios.ICANON | termios.ECHO)
+    with suppress(termios.error):
+        termios.tcsetattr(terminal, termios.TCSANOW, silent)
+    try:
+        yield True
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+def read_terminal_size(stream: TextIO) -> tuple[int, int, int, int]:
+    """Return the rows, columns, width and height of a terminal, the last two in pixels; zeros for what it does not report."""
+    with suppress(ImportError, OSError, ValueError):
+        import fcntl  # noqa: PLC0415 - not on Windows
+        import termios  # noqa: PLC0415 - as above
+
+        rows, columns, width, height = struct.unpack("4H", fcntl.ioctl(stream.fileno(), termios.TIOCGWINSZ, bytes(8)))
+        return rows, columns, width, height
+    return 0, 0, 0, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.errors import EngineRefused
 from kernelexec.events import KernelContainer
+from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.provisioning.runtime.processes import is_descendant
 from kernelexec.results import Stats
 
@@ -52,8 +53,24 @@ class KernelexecProvisioner(KernelProvisionerBase):
     pid: int | None = None
     """Process id of the kernel or of its guard on this machine; ``Connector`` rejects ports that another process serves."""
 
+    mark: str = ""
+    """The mark of the kernel's processes; the session reads it to have a copy of another kernel take its place."""
+
     is_unreachable: bool = False
     """Whether the state of the process is unknown at the moment; the supervisor reads it when a connection is lost."""
+
+    checkpoint: CheckpointSocket | None = None
+    """The checkpoint from which ``launch_kernel`` forks the next kernel; ``KernelStarter`` sets it."""
+
+    spared: Collection[CheckpointSocket] = ()
+    """The checkpoints, whose processes ``kill`` and ``cleanup`` leave alone; ``KernelProcess`` sets it."""
+
+    def make_branch(self, mark: str) -> KernelexecProvisioner:
+        """Return the provisioner of a kernel with that mark, which is to be forked of this one's memory, in the same place.
+
+        The session calls it to make a branch, if the kernel makes checkpoints.
+        """
+        raise NotImplementedError
 
     @property
     def container_info(self) -> KernelContainer | None:

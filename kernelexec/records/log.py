@@ -119,7 +119,7 @@ class ContainerLog:
 
     def _output_lines(self, event: events.OutputReceived) -> Iterator[str]:
         output, about = event.output, _about(event.execution_id)
-        text = output.text if isinstance(output, Stream) else output_text((output,))
+        text = output.text if isinstance(output, Stream) else output_text((output,), is_part=True)
         if (running := self._running.get(event.execution_id)) is not None:
             is_error = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
             yield from running.lines("err" if is_error else "out", text)
@@ -308,6 +308,10 @@ def _other_lines(event: events.Event) -> Iterator[str]:
             yield from _quote("refused", "in", source, REASON_BYTES)
         case events.KernelChanged():
             yield from _kernel_lines(event)
+        case events.StateRestored():
+            yield f"kernel {event.kernel_epoch} goes on from checkpoint {event.checkpoint}"
+        case events.BranchPromoted():
+            yield f"branch {_printable(event.branch)} takes the place of this session"
         case events.FilesTouched():
             yield f"files, {event.operation}: {_printable(' '.join((*event.paths, *event.refused))[:REASON_BYTES])}"
         case events.MemoryHigh():

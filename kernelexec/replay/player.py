@@ -231,9 +231,10 @@ class _Player:
 
     def _judge_result(self, cell: RecordedCell, result: ExecutionResult) -> tuple[Outcome, str | None]:
         """Compare a result with the recorded outcome of the cell; return the outcome and a reason."""
-        if result.state == "lost":
+        if result.state in ("restored", "lost"):
             how = "the kernel had ended before it" if result.ok else "it ended the kernel"
-            return "failed", f"{how} ({result.cause})"
+            notes = f": {' '.join(result.notes)}" if result.state == "restored" else ""
+            return "failed" if result.state == "lost" or not result.ok else "repeated", f"{how} ({result.cause}){notes}"
         if result.ok:
             return "repeated", None
         if result.interrupted is not None:

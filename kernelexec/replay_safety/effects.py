@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Sequence
 
-from kernelexec.policy.shell.reader import UNKNOWN, Command, UnparsableScript, read
+from kernelexec.policy.shell.reader import Command, UnparsableScript, read
+from kernelexec.policy.shell.unknown_text import UNKNOWN
 
 
 def words(text: str) -> list[str]:

@@ -22,6 +22,8 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
         names = ", ".join(result.lost_names[:JOINED_MAX])
         names_text = f": {names} are gone" if names else ""
         notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
+    elif result.state == "restored" and result.lost_names:
+        notes.append(f"state restored: {', '.join(result.lost_names[:JOINED_MAX])} are gone. Files are as they are.")
     elif result.state == "new":
         notes.append("state new. Import and define again what you need; files are still there.")
     if result.interrupted == "timeout":

@@ -102,20 +102,24 @@ def stream_text(outputs: Iterable[Output], name: str) -> str:
     return strip_ansi(apply_cursor_moves("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name)))
 
 
-def output_text(outputs: Iterable[Output]) -> str:
-    """Return the outputs as text: streams unchanged, every other output on lines of its own.
+def output_text(outputs: Iterable[Output], *, is_part: bool = False) -> str:
+    """Return the outputs as text: streams unchanged, a newline between every other output and its neighbours.
 
-    An exception without a traceback, as of an unknown magic, is left out if its line is shown already.
+    An exception without a traceback, as of an unknown magic, is left out if its line is shown already. Text of which more may
+    follow, ``is_part``, has that newline after its last output too.
     """
     pieces: list[str] = []
+    separator = ""
     for output in outputs:
         text, is_block = _plain_text(output)
         if isinstance(output, Error) and not output.traceback and pieces and strip_ansi(pieces[-1]).rstrip().endswith(text):
             continue
         if is_block and pieces and not pieces[-1].endswith("\n"):
-            pieces.append("\n")
-        pieces.append(text + "\n" if is_block and text else text)
-    return strip_ansi(apply_cursor_moves("".join(pieces)))
+            separator = "\n"
+        if text:
+            pieces += separator, text
+            separator = "\n" if is_block else ""
+    return strip_ansi(apply_cursor_moves("".join([*pieces, separator] if is_part else pieces)))
 
 
 def _plain_text(output: Output) -> tuple[str, bool]:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernelexec.errors import InvalidRequest, KernelexecError
+from kernelexec.imports import explain_attribute
+from kernelexec.imports.other_names import RESULT
 from kernelexec.results.json_values import JsonReadable, json_adapter, read_literal
 from kernelexec.results.media.images import Audio, Image, describe_images
 from kernelexec.results.outputs import (
@@ -29,7 +31,7 @@ from kernelexec.results.readable.one_line import count_things, format_seconds, j
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
 #: ``new``: the first result of a kernel that a caller may take for an earlier one, whose variables are gone.
-State = Literal["kept", "new", "lost", "unknown"]
+State = Literal["kept", "new", "restored", "lost", "unknown"]
 Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled", "closed"]
 #: The steps of the escalation that ends a cell, gentlest first.
@@ -125,6 +127,9 @@ class ExecutionResult(JsonReadable):
     cached: bool = False
     literal: bool | str = False
 
+    if not TYPE_CHECKING:  # type checkers would accept any name
+        __getattr__ = explain_attribute(RESULT)
+
     def __bool__(self) -> bool:
         """Return ``ok``."""
         return self.ok
@@ -150,7 +155,7 @@ class ExecutionResult(JsonReadable):
     def summary(self) -> str:
         """The result in one line: ``ok [3] 0.02 s · '42' · 1 image image/png 640x480 9 kB · state kept``."""
         count = "" if self.execution_count is None else f" [{self.execution_count}]"
-        lost = f" ({self.cause})" if self.state == "lost" and self.cause else ""
+        lost = f" ({self.cause})" if self.state in ("restored", "lost") and self.cause else ""
         return join_parts(
             f"{self.status}{count} {format_seconds(self.timing.wall)}",
             *self._describe_failure(),
@@ -189,7 +194,10 @@ class ExecutionResult(JsonReadable):
 
     @property
     def text(self) -> str:
-        """The outputs as text: streams, plain representations and tracebacks in order."""
+        """The outputs as text: streams unchanged, plain representations and tracebacks on lines of their own, in order.
+
+        It ends in a newline only if the last output does: the text of ``1 + 1`` is ``2``.
+        """
         return output_text(self.outputs)
 
     @property
@@ -332,8 +340,8 @@ class Progress(JsonReadable):
 
     @property
     def text(self) -> str:
-        """The new outputs as text."""
-        return output_text(self.outputs)
+        """The new outputs as text; until the cell has ended, that of the next call continues it."""
+        return output_text(self.outputs, is_part=self.status == "running")
 
     def __repr__(self) -> str:
         ended = None if self.result is None else self.result.summary

@@ -61,8 +61,27 @@ class Snapshot(JsonReadable):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """The outcome of restoring a snapshot: the restored names, and the missing ones with reasons."""
+class Restored(JsonReadable):
+    """The outcome of restoring a snapshot, or of going back to a checkpoint.
+
+    ``names`` are the restored variables: of a checkpoint, all that there are. ``missing`` are those of a snapshot that could
+    not be loaded, with reasons. ``gone`` are the variables that there were and that the checkpoint does not have, and ``cells``
+    is the number of cells that were undone, where it is known. ``files`` are the files that were changed or removed, if the
+    files went back too.
+    """
 
     names: tuple[str, ...]
     missing: tuple[SkippedVariable, ...] = ()
+    gone: tuple[str, ...] = ()
+    cells: int | None = None
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The outcome as a line for people and models."""
+        undone = None if self.cells is None else f"{count_things('cell', self.cells)} undone"
+        present = list_some(count_things("variable", len(self.names)), self.names)
+        gone = list_some("gone", self.gone) if self.gone else None
+        missing = list_some("not loaded", (variable.name for variable in self.missing)) if self.missing else None
+        return " ".join((f"{join_parts(undone, present, gone, missing)}.", *self.notes))

@@ -29,13 +29,15 @@ class LargeVariable:
 class MemoryUse:
     """The memory of a kernel and its child processes, its limit, and the biggest variables, the biggest first.
 
-    ``high`` says that 80 % of the limit or more is in use. ``kills`` counts the processes killed for lack of memory so far.
+    ``high`` says that 80 % of the limit or more is in use. ``kills`` counts the processes killed for lack of memory so far, and
+    ``checkpoints`` those of them that were checkpoints of the kernel.
     """
 
     used_bytes: int
     limit_bytes: int
     high: bool = False
     kills: int = 0
+    checkpoints: int = 0
     biggest: tuple[LargeVariable, ...] = ()
 
     @classmethod
@@ -47,7 +49,8 @@ class MemoryUse:
         if not (is_count(used) and is_count(limit) and is_count(kills)):
             return None
         variables = (_read_large_variable(item) for item in read_list(biggest)[:_BIGGEST_MAX])
-        return cls(used, limit, reply.get("high") is True, kills, tuple(filter(None, variables)))
+        checkpoints = min(kills, count) if is_count(count := reply.get("checkpoints")) else 0
+        return cls(used, limit, reply.get("high") is True, kills, checkpoints, tuple(filter(None, variables)))
 
     @property
     def names_text(self) -> str:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
+from kernelexec.cancellation import call_in_own_thread
 from kernelexec.config.secret_references import FromFile, FromFunction, FromVariable, Reference
 from kernelexec.errors import InvalidConfig
 from kernelexec.secrets.encodings import LEAST_CHARS
@@ -44,8 +44,7 @@ class SecretStore:
         """Return the present values by variable, masked from then on; raise ``InvalidConfig`` if one is missing or unfit."""
         try:
             with anyio.fail_after(_PATIENCE):
-                limiter = anyio.CapacityLimiter(1)  # a function of the caller's may take every thread that there is
-                values, error = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True, limiter=limiter)
+                values, error = await call_in_own_thread(self._read)
         except TimeoutError:
             values, error = {}, f"secrets: they were not read within {_PATIENCE:.0f} s."
         if error is not None:
@@ -82,7 +81,7 @@ def _call_function(reference: FromFunction) -> str:
     raised = ""
     try:
         value: object = reference.call()
-    except Exception as exc:  # noqa: BLE001 - its message may be the secret
+    except BaseException as exc:  # noqa: BLE001 - its message may be the secret
         raised = type(exc).__name__
     if raised:
         raise _UnusableSecret(f"raised {raised}")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import make_getattr
 
 if TYPE_CHECKING:
+    from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint as AsyncCheckpoint
     from kernelexec.session.features.session_files import AsyncFiles as AsyncFiles
     from kernelexec.session.session import AsyncSession as AsyncSession
 
 _MODULES = {
+    "AsyncCheckpoint": "features.saved_state.checkpoints",
     "AsyncFiles": "features.session_files",
     "AsyncSession": "session",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,10 +112,22 @@ class SessionContext:
             raise KernelNotAnswering(f"The kernel of session {self.name!r} did not answer in time: {_NO_ANSWER_REASON}.")
         return reply
 
-    async def run_internally(self, source: str, timeout: float) -> tuple[CellRun, ExecutionResult]:
-        """Run an internal cell, which waits for its place in the queue and which no notebook records."""
+    async def run_internally(
+        self,
+        source: str,
+        timeout: float,
+        *,
+        choose_checkpoint: Callable[[], Awaitable[int]] | None = None,
+        prepare: Callable[[Kernel], Awaitable[str]] | None = None,
+    ) -> tuple[CellRun, ExecutionResult]:
+        """Run an internal cell, which waits for its place in the queue and which no notebook records.
+
+        Once it has its turn, ``choose_checkpoint`` names the checkpoint to which the kernel goes back first, and ``prepare``
+        returns the source in the place of ``source``.
+        """
         cell = CodeCell(source)
         run = CellRun(cell=cell, masked_cell=cell, timeout=timeout, isolation=self.isolation, internal=True)
+        run.choose_checkpoint, run.prepare = choose_checkpoint, prepare
         self.queue.add(run)
         try:
             return run, await self.queue.wait_for_result(run, None)
@@ -123,8 +135,12 @@ class SessionContext:
             run.request_interrupt()  # the caller has no id to wait for this call again
             raise
 
-    async def call_launcher(self, source: str, timeout: float | None) -> dict[str, Any]:
+    async def call_launcher(
+        self, source: str, timeout: float | None, *, prepare: Callable[[Kernel], Awaitable[str]] | None = None
+    ) -> dict[str, Any]:
         """Run a function of the launcher as an internal cell, and return its answer, which is not validated.
+
+        ``prepare`` is as in ``run_internally``.
 
         Raises:
             InvalidTimeout, QueueFull, Closed: nothing ran.
@@ -133,7 +149,7 @@ class SessionContext:
         """
         self.scope.check_open()
         budget = self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
-        run, result = await self.run_internally(source, budget)
+        run, result = await self.run_internally(source, budget, prepare=prepare)
         answer = run.get_launcher_report().get("answer")
         if not isinstance(answer, dict):
             result.raise_for_error()

@@ -137,6 +137,10 @@ class TaskScope:
         self.request_stop()
         self.stopped.set()
 
+    async def wait_for_request(self) -> None:
+        """Wait until the end is requested."""
+        await self._stop_requested.wait()
+
     async def stop(self) -> None:
         """Request the end and wait for it. The cancellation of a caller does not stop the end."""
         self.request_stop()

@@ -6,12 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio
 
-from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported
-from kernelexec.records.notebook.recorder import Recorder
+from kernelexec.events import BranchPromoted, CellExecuted, DisplayUpdated, Event, LateOutputReported, StateRestored
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
+
+if TYPE_CHECKING:
+    from kernelexec.records.notebook.recorder import Recorder
 
 #: The seconds that a caller waits for a write at most, so that a disk that hangs does not block callers.
 FLUSH_SECONDS = 10.0
@@ -19,6 +22,8 @@ FLUSH_SECONDS = 10.0
 _CELL_DELAY, DISPLAY_DELAY = 0.005, 0.5
 #: Writes take one twentieth of the time at most, with a minimal rest between them; no event waits longer than ``DELAY_MAX``.
 _SHARE, _REST_SECONDS, DELAY_MAX = 20, 0.25, 10.0
+#: The events that change a notebook.
+_WRITTEN = (CellExecuted, StateRestored, BranchPromoted, DisplayUpdated, LateOutputReported)
 
 logger = logging.getLogger("kernelexec")
 
@@ -41,7 +46,7 @@ class NotebookWriter:
 
     def __call__(self, event: Event, /) -> None:
         """Schedule a write if the event changes the notebook."""
-        if isinstance(event, CellExecuted | DisplayUpdated | LateOutputReported) and self._write is not None:
+        if isinstance(event, _WRITTEN) and self._write is not None:
             delay = _CELL_DELAY if isinstance(event, CellExecuted) else DISPLAY_DELAY
             self._delay = delay if self._delay is None else min(delay, self._delay)
             self._schedule()

@@ -6,21 +6,36 @@ import ast
 import inspect
 import secrets
 import textwrap
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import uuid
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 
-from kernelexec.errors import InvalidRequest
-from kernelexec.results import ExecutionResult
+from kernelexec.config import check_seconds
+from kernelexec.errors import Closed, InvalidCode, InvalidRequest, KernelexecError
+from kernelexec.results import Error, ExecutionResult
+from kernelexec.session.features.variable_values import check_values
 from kernelexec.session.lifecycle import find_first_exception
 from kernelexec.session.session import AsyncSession
 
 #: The variable that holds the input of a function.
 _ARGUMENT = "kernelexec_input"
 _SESSIONS_MAX = 1000
+_END = object()
 #: The names in a function's annotations are not defined in a session.
 _LAZY_ANNOTATIONS = "from __future__ import annotations\n"
 
@@ -70,40 +85,133 @@ class MappedCode:
             raise InvalidRequest(f"Each input of code must be a mapping of names to values, not {type(item).__name__}.")
         return item
 
+    def check_inputs(self, inputs: Iterable[Any], limit_bytes: int) -> None:
+        """Raise ``InvalidRequest`` for the first input that cannot be sent; for a thread, since inputs may be large."""
+        for position, item in enumerate(inputs):
+            anyio.from_thread.check_cancelled()
+            try:
+                if variables := self.make_inputs(item):
+                    check_values(variables, limit_bytes)
+            except InvalidRequest as exc:
+                reason = str(exc).replace(repr(_ARGUMENT), "it")
+                raise InvalidRequest(f"inputs[{position}]: {reason}") from exc
+
+
+@dataclass(slots=True)
+class MapSession:
+    """One session of a map, which opens with its first input."""
+
+    mapped: MappedCode
+    timeout: float | None
+    session: AsyncSession
+    _epoch: int | None = None
+    """The number of the kernel that has the function."""
+
+    async def run(self, item: Any) -> ExecutionResult:  # noqa: ANN401 - any value
+        """Run the code for one input; what keeps it from running is an error in the result."""
+        try:
+            inputs = self.mapped.make_inputs(item)
+            await self.define_function()
+            return await self.session.execute(self.mapped.code, inputs=inputs, timeout=self.timeout)
+        except (Closed, InvalidCode):
+            raise
+        except KernelexecError as exc:
+            return self._make_failed_result(exc)
+
+    async def define_function(self) -> None:
+        """Run the setup in a kernel that has not run it: the first one, and each that replaces a lost one."""
+        session = self.session
+        if self.mapped.setup is None or (session.kernel_epoch == self._epoch and session.connection_file is not None):
+            return
+        (await session.execute(self.mapped.setup, timeout=self.timeout)).raise_for_error()
+        self._epoch = session.kernel_epoch
+
+    def _make_failed_result(self, exc: KernelexecError) -> ExecutionResult:
+        session = self.session
+        return ExecutionResult(
+            execution_id=uuid.uuid4().hex,
+            session=session.name,
+            status="aborted",
+            outputs=(Error(type(exc).__name__, str(exc), ()),),
+            exit_code=-1,
+            kernel_epoch=session.kernel_epoch,
+            isolation=session.isolation,
+            notes=("The code did not run for this input.",),
+        )
+
+
+def _check_options(inputs: object, count: object, timeout: float | None) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _SESSIONS_MAX:
+        raise InvalidRequest(f"sessions={count!r}: must be a number from 1 to {_SESSIONS_MAX}.")
+    if not isinstance(inputs, Iterable | AsyncIterable):
+        raise InvalidRequest(f"inputs must be iterable, not {type(inputs).__name__}.")
+    if timeout is not None:
+        check_seconds(timeout, "timeout")
+
 
 async def map_inputs(
     function: Callable[[Any], Any] | str,
-    inputs: Iterable[Any],
+    inputs: Iterable[Any] | AsyncIterable[Any],
     *,
     count: int,
     timeout: float | None,
+    limit_bytes: int,
     open_session: Callable[[str], Awaitable[AsyncSession]],
+    wait_for_end: Callable[[], Coroutine[Any, Any, None]],
 ) -> list[ExecutionResult]:
-    """Run a function or code for each input in ``count`` sessions of its own; see ``AsyncExecutor.map``."""
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _SESSIONS_MAX:
-        raise InvalidRequest(f"sessions={count!r}: must be a number from 1 to {_SESSIONS_MAX}.")
-    mapped, items = MappedCode.read(function), enumerate(inputs)
+    """Run a function or code for each input in ``count`` sessions of its own; see ``AsyncExecutor.map``.
+
+    ``limit_bytes`` is the size of one input, and ``wait_for_end`` waits until the executor is to end, which ends the map.
+    """
+    _check_options(inputs, count, timeout)
+    mapped = MappedCode.read(function)
+    if isinstance(inputs, Collection) and not isinstance(inputs, Iterator):  # others may be read only once
+        await anyio.to_thread.run_sync(mapped.check_inputs, inputs, limit_bytes)
     results: dict[int, ExecutionResult] = {}
-    token = secrets.token_hex(4)
+    free, token = anyio.Semaphore(count), secrets.token_hex(4)
+    sender, receiver = anyio.create_memory_object_stream[tuple[int, Any]](count)
 
     async def work(number: int, first: tuple[int, Any]) -> None:
         session = await open_session(f"map-{token}-{number}")
         try:
-            if mapped.setup is not None:
-                (await session.execute(mapped.setup, timeout=timeout)).raise_for_error()
-            for position, item in chain([first], items):
-                inputs = mapped.make_inputs(item)
-                results[position] = await session.execute(mapped.code, inputs=inputs, timeout=timeout)
+            target = MapSession(mapped, timeout, session)
+            await target.define_function()
+            results[first[0]] = await target.run(first[1])
+            free.release()
+            async for position, item in receiver:
+                results[position] = await target.run(item)
+                free.release()
         finally:
             with anyio.CancelScope(shield=True):
                 await session.close()
 
+    async def end_with_executor() -> None:
+        await wait_for_end()
+        raise Closed("The executor was closed during the map.")
+
     try:
-        async with anyio.create_task_group() as tasks:
-            for number in range(1, count + 1):
-                if (first := next(items, None)) is None:
-                    break
-                tasks.start_soon(work, number, first)
+        async with anyio.create_task_group() as watching, receiver:
+            watching.start_soon(end_with_executor)
+            async with anyio.create_task_group() as tasks, sender:
+                async for position, item in _read(inputs, free):
+                    if position < count:
+                        tasks.start_soon(work, position + 1, (position, item))
+                    else:
+                        sender.send_nowait((position, item))
+            watching.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise find_first_exception(group) from None
     return [results[position] for position in range(len(results))]
+
+
+async def _read(inputs: Iterable[Any] | AsyncIterable[Any], free: anyio.Semaphore) -> AsyncIterator[tuple[int, Any]]:
+    """Yield each input with its position, as soon as a session is free for it."""
+    items = aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs)
+    position = 0
+    while True:
+        await free.acquire()
+        item = await anext(items, _END) if isinstance(items, AsyncIterator) else next(items, _END)
+        if item is _END:
+            return
+        yield position, item
+        position += 1

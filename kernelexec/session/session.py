@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from kernelexec import cells
 from kernelexec.config import Config
@@ -22,23 +22,20 @@ from kernelexec.events import (
     SessionReplayed,
     wants_output,
 )
+from kernelexec.imports import explain_attribute
+from kernelexec.imports.other_names import SESSION
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Backend
 from kernelexec.provisioning.runtime.discovery import write_session_file
-from kernelexec.provisioning.runtime.locations import remove_session_directories
-from kernelexec.recorded_history import History
-from kernelexec.records.journal import Journal
-from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
 from kernelexec.results.readable.one_line import count_things, join_parts, list_some
 from kernelexec.session.cells.approval import CellApproval
+from kernelexec.session.cells.cache_settings import open_result_cache
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
-from kernelexec.session.cells.result_cache import open_result_cache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
-from kernelexec.session.cells.takeover import OrphanedSession, write_results
 from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.attachments import Attachments
 from kernelexec.session.features.background_commands import BackgroundCommands
@@ -49,11 +46,19 @@ from kernelexec.session.features.limits import SessionLimits
 from kernelexec.session.features.output_stream import iterate_outputs
 from kernelexec.session.features.packages.installer import PackageInstaller
 from kernelexec.session.features.packages.preinstall import Preinstaller
+from kernelexec.session.features.restart import KernelRestarts
 from kernelexec.session.features.retry import Retries
 from kernelexec.session.features.run_tests import CodeTests
-from kernelexec.session.features.session_files import AsyncFiles
+from kernelexec.session.features.saved_state.branches import (
+    BranchKeywords,
+    BranchOrigin,
+    OpenBranch,
+    SessionBranches,
+    open_no_branch,
+)
+from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
+from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
 from kernelexec.session.features.session_prompts import SessionPrompts
-from kernelexec.session.features.snapshots import VariableSnapshots
 from kernelexec.session.features.statistics_hook import StatisticsHook
 from kernelexec.session.features.variable_values import VariableValues
 from kernelexec.session.kernels.languages import LanguageKernels
@@ -64,9 +69,14 @@ from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace import FileChanges, Workspace
 
+if TYPE_CHECKING:
+    from kernelexec.recorded_history import History
+    from kernelexec.records.journal import Journal
+    from kernelexec.records.notebook.recorder import Recorder
+    from kernelexec.session.cells.takeover import OrphanedSession
+    from kernelexec.session.features.session_files import AsyncFiles
+
 logger = logging.getLogger("kernelexec")
-
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _files_lock = threading.Lock()
@@ -87,6 +97,9 @@ def _delegate(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable
 class AsyncSession:
     """One agent's persistent kernel, created by ``AsyncExecutor.session``. Concurrent cells run one after the other."""
 
+    if not TYPE_CHECKING:  # type checkers would accept any name
+        __getattr__ = explain_attribute(SESSION)
+
     def __init__(
         self,
         name: str,
@@ -105,6 +118,8 @@ class AsyncSession:
         notes: Sequence[str] = (),
         changes: FileChanges | None = None,
         former: FormerSession | None = None,
+        origin: BranchOrigin | None = None,
+        open_branch: OpenBranch = open_no_branch,
     ) -> None:
         self.name = name
         self.replay: Replay | None = None
@@ -179,7 +194,9 @@ class AsyncSession:
         self.attachments = Attachments(name)
         self._executions = Executions(context, requests, self.attachments)
         self._inspection = Inspection(context)
-        self._snapshots = VariableSnapshots(context)
+        self._checkpoints = SessionCheckpoints(context, frozenset({notebook.name} if notebook else ()))
+        self._branches = SessionBranches(context, self._checkpoints, record, self.journal, origin, open_branch)
+        self._snapshots = VariableSnapshots(context, self._checkpoints)
         self._values = VariableValues(context)
         self._background = BackgroundCommands(context)
         self._packages = PackageInstaller(context, self._inspection)
@@ -187,6 +204,7 @@ class AsyncSession:
         self._limits = SessionLimits(context)
         self._tests = CodeTests(context)
         self._prompts = SessionPrompts(context, self._inspection)
+        self._restarts = KernelRestarts(context, self._packages)
         self._retries = Retries(self.execute, self.restart, self._snapshots)
         self._culling = IdleCulling(context, timer, self._background)
 
@@ -202,6 +220,11 @@ class AsyncSession:
     is_complete = _delegate("_inspection", Inspection.is_complete)
     snapshot = _delegate("_snapshots", VariableSnapshots.snapshot)
     restore = _delegate("_snapshots", VariableSnapshots.restore)
+    checkpoint = _delegate("_checkpoints", SessionCheckpoints.checkpoint)
+    checkpoints = _delegate("_checkpoints", SessionCheckpoints.checkpoints)
+    undo = _delegate("_checkpoints", SessionCheckpoints.undo)
+    restart = _delegate("_restarts", KernelRestarts.restart)
+    promote = _delegate("_branches", SessionBranches.promote)
     put = _delegate("_values", VariableValues.put)
     get = _delegate("_values", VariableValues.get)
     start_background = _delegate("_background", BackgroundCommands.start_background)
@@ -272,6 +295,8 @@ class AsyncSession:
     @property
     def files(self) -> AsyncFiles:
         """The session's files, for use without a cell; ``InvalidConfig`` is raised if a context path no longer exists."""
+        from kernelexec.session.features.session_files import AsyncFiles  # noqa: PLC0415 - few sessions use it
+
         with _files_lock:  # callers may be in any thread
             if self._files is None:
                 self._files = AsyncFiles(self._context)
@@ -296,6 +321,10 @@ class AsyncSession:
     def mask(self, text: str) -> str:
         """Return a text in which the names of secrets replace their values, as in the outputs of this session's kernels."""
         return self._context.masking.mask_text(text)
+
+    def mask_value(self, value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
+        """Return a JSON value in whose texts and keys the names of secrets replace their values."""
+        return self._context.masking.mask_value(value)
 
     def mask_history(self, history: History) -> History:
         """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
@@ -327,12 +356,11 @@ class AsyncSession:
 
     async def write_handover(self) -> None:
         """Write everything that the next owner of the session's kernel needs, before this process ends without ending it."""
+        from kernelexec.session.cells.takeover import write_results  # noqa: PLC0415 - at the end of a server only
+
         await self.save_notebook()
         results = [run.result for run in self._queue.history.runs.values() if run.result is not None]
-        try:
-            await run_in_thread(write_results, self._runtime, results)
-        except OSError:
-            logger.exception("kernelexec.results_not_written", extra={"session": self.name})
+        await run_in_thread(write_results, self._runtime, results)
 
     async def open(self, *, replays: str | None = None, orphan: OrphanedSession | None = None) -> None:
         """Start the first kernel: a new one, or that of an ``orphan``, a dead owner's session, with its running cell.
@@ -371,7 +399,10 @@ class AsyncSession:
                 self._queue.add(run)
                 self._requests.adopt(run)
             return
-        self._dispatch(SessionOpened(self.name, self.workspace, replays))
+        self._dispatch(SessionOpened(self.name, self.workspace, replays, self._branches.point))
+        if (start := self._branches.start_point) is not None:
+            await self._supervisor.start_branch(start)
+            return
         if replays is not None:
             self._supervisor.former = None  # its state comes back
         await self._supervisor.start_first(
@@ -496,34 +527,32 @@ class AsyncSession:
             submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver, streams=streams)
         return await submitted.get_result()
 
-    async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
-        """Replace all kernels, or the kernel of one language; their state and a running cell are lost.
+    @overload
+    async def branch(self, name: str | None = ..., *, n: None = ..., **options: Unpack[BranchKeywords]) -> AsyncSession: ...
 
-        Waiting cells run in the new kernels. ``fresh_venv`` also removes the packages of the session's virtual environment.
+    @overload
+    async def branch(
+        self, name: str | None = ..., *, n: int, **options: Unpack[BranchKeywords]
+    ) -> tuple[AsyncSession, ...]: ...
+
+    async def branch(
+        self, name: str | None = None, *, n: int | None = None, **options: Unpack[BranchKeywords]
+    ) -> AsyncSession | tuple[AsyncSession, ...]:
+        """Return a branch: a new session of the same executor whose kernel is a copy of this one; both go their own ways.
+
+        A branch has all variables and imports, its own queue, notebook and journal, and begins with a checkpoint ``start``.
+        Paths that its variables hold lead where they led. A copy in a container shares the limits of this session's container.
+
+        Args:
+            name: the new session's name; by default this one's with a number.
+            n: return a tuple of so many branches instead of one; each has the name with a number.
+            options: see ``BranchKeywords``.
 
         Raises:
-            InvalidRequest: the session has no kernel of that language.
-            KernelStartFailed: a kernel did not start.
+            CheckpointRefused, KernelStartFailed: the kernel cannot be copied now, or the copy did not start.
+            InvalidRequest, InvalidTimeout, CapacityReached, QueueFull, Closed: there is no branch.
         """
-        self.scope.check_open()
-        supervisors = self._kernels.select_supervisors(language)
-        if fresh_venv:
-            await self._packages.replace_venv()
-        first_run = self._queue.first
-        first_supervisor = self._kernels.get_supervisor(first_run.cell) if first_run is not None else None
-        is_sent = first_run is not None and (first_run.execution is not None or first_run.in_flight)
-        for supervisor in supervisors:
-            if is_sent and supervisor is first_supervisor:
-                await supervisor.kill("request")
-            else:
-                supervisor.is_restart_pending = True
-        if first_run is not None and first_supervisor in supervisors and first_run.collector is not None:
-            await first_run.done.wait()
-        if not self.busy:
-            async with self.scope.hold_open(), self._queue.run_lock:
-                for supervisor in supervisors:
-                    if supervisor.epoch:
-                        await supervisor.acquire()
+        return await self._branches.open(name, n, **options)  # type: ignore[no-any-return]  # sessions are a layer above it
 
     async def __aenter__(self) -> Self:
         return self
@@ -545,6 +574,8 @@ class AsyncSession:
         self._dispatch(SessionClosing(self.name, tuple(names)))
         self._notebook_writer.stop()
         self._culling.stop()
+        if self._files is not None:
+            self._files.stop_transfers()
         self._queue.abort_waiting()
         self._queue.report_late_outputs()
         await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.stop)
@@ -565,4 +596,4 @@ class AsyncSession:
     def _remove_files(self) -> None:
         self._changes.close()
         self._queue.history.clear()
-        remove_session_directories(self._runtime)
+        self._branches.remove_directories()

@@ -8,8 +8,9 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
@@ -173,3 +174,9 @@ def _existing(path: Path, text: str) -> Path:
     if not resolved.is_dir():
         raise InvalidWorkDir(f"work_dir {text!r} is not a directory.")
     return resolved
+
+
+def numbered_paths(path: Path) -> Iterator[Path]:
+    """Yield a path, then that path with the numbers from 2 at the end of its name, without end."""
+    yield path
+    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))

@@ -85,18 +85,20 @@ class FileWatcher:
             self._loop.remove_reader(self.inotify.fd)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Take over the events so far, for at most so many seconds; return whether that was all."""
+        """Take over the events so far, for at most so many seconds; return whether that was all.
+
+        Events that come meanwhile are for the next call: a program may write faster than they are read.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._is_closed:
-            with self.lock:
-                is_empty = True
-                for event in self.inotify.read():
-                    is_empty = False
-                    self._dispatch(event)
-                if is_empty:
-                    return True
+        queued = 0 if self._is_closed else self.inotify.queued_bytes()
+        while queued > 0 and not self._is_closed:
             if deadline is not None and time.monotonic() > deadline:
                 return False
+            with self.lock:
+                content = self.inotify.read()
+                for event in self.inotify.parse(content):
+                    self._dispatch(event)
+            queued = queued - len(content) if content else 0  # another thread may have read them
         return True
 
     def add(self, directory: WatchedDirectory, fd: int) -> None:

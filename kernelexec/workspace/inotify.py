@@ -15,6 +15,8 @@ _ASKED = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE
 _ONLY_DIRECTORIES, _ONLY_LINKED = 0x1000000, 0x4000000
 _HEAD = struct.Struct("iIII")
 _BUFFER_BYTES = 64 * 1024
+#: The request of ``ioctl`` for the bytes that can be read (``inotify(7)``).
+_FIONREAD = 0x541B
 
 
 class FileEvent(NamedTuple):
@@ -54,12 +56,22 @@ class Inotify:
         """End a watch; one that has ended by itself is ignored."""
         self._libc.inotify_rm_watch(self.fd, watch)
 
-    def read(self) -> Iterator[FileEvent]:
-        """Yield the next events; none if there are none."""
+    def queued_bytes(self) -> int:
+        """Return the size of the events that wait to be read."""
+        size = ctypes.c_int()
+        self._checked(self._libc.ioctl(self.fd, ctypes.c_ulong(_FIONREAD), ctypes.byref(size)))
+        return size.value
+
+    def read(self) -> bytes:
+        """Return the next events as the system writes them; nothing if there are none."""
         try:
-            content = os.read(self.fd, _BUFFER_BYTES)
+            return os.read(self.fd, _BUFFER_BYTES)
         except BlockingIOError:
-            return
+            return b""
+
+    @staticmethod
+    def parse(content: bytes) -> Iterator[FileEvent]:
+        """Yield the events of a read."""
         position, end = 0, len(content)
         while position < end:
             watch, mask, cookie, size = _HEAD.unpack_from(content, position)

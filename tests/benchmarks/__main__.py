@@ -3,8 +3,9 @@
 Every round measures every peer, in an order that rotates, so that other work on the machine falls on all of them. Read the
 ratios; absolute figures are those of the machine. All parts run, or those that are named: ``--peers``, ``--sessions`` (how
 soon they give results, what many cost), ``--programs`` (whole processes: imports, helps, a cell, a notebook), ``--mcp`` (how
-soon a server answers, what a call costs), ``--containers`` (where the time of a start goes) and ``--timeouts`` (how fast
-cells over their timeout are ended). What was found is shown as tables, written as JSON and drawn. ``--notebooks DIRECTORY``
+soon a server answers, what a call costs), ``--containers`` (where the time of a start goes), ``--checkpoints`` (what going
+back costs, by the size of the state) and ``--timeouts`` (how fast cells over their timeout are ended).
+What was found is shown as tables, written as JSON and drawn. ``--notebooks DIRECTORY``
 instead runs each notebook of a directory through nbclient and through kernelexec, and fails if outputs differ.
 """
 
@@ -25,6 +26,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.checkpoints import SIZES, show_checkpoints
 from tests.benchmarks.cold_start import BARE, measure_memory, measure_starts
 from tests.benchmarks.containers import show_containers
 from tests.benchmarks.mcp import calls, throughput
@@ -189,12 +191,18 @@ def containers(chosen: argparse.Namespace) -> Any:
     return show_containers(*((1, 20) if chosen.smoke else (max(10, chosen.rounds),)))
 
 
+def checkpoints(chosen: argparse.Namespace) -> Any:
+    if chosen.smoke:
+        return show_checkpoints(1, 3, {name: SIZES[name] for name in ("no state", "100 MiB")})
+    return show_checkpoints(max(10, chosen.rounds), 200, SIZES)
+
+
 def timeouts(chosen: argparse.Namespace) -> Any:
     return show_timeouts(rounds=1 if chosen.smoke else chosen.rounds)
 
 
 def programs(chosen: argparse.Namespace) -> Any:
-    actual = measure_programs(1 if chosen.smoke else max(10, chosen.rounds))
+    actual = measure_programs(1, warm_up=False) if chosen.smoke else measure_programs(max(10, chosen.rounds))
     for title, times in actual.items():
         show_times(f"whole processes: {title}", times, next(iter(times)))
     return actual
@@ -203,6 +211,7 @@ def programs(chosen: argparse.Namespace) -> Any:
 PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "programs": programs,
     "containers": containers,
+    "checkpoints": checkpoints,
     "timeouts": timeouts,
     "sessions": sessions,
     "mcp": mcp,

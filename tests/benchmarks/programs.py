@@ -63,8 +63,11 @@ PROGRAMS: dict[str, dict[str, list[str]]] = {
 _OPTIONAL = {"from e2b_code_interpreter import Sandbox": "e2b_code_interpreter"}
 
 
-def measure_programs(rounds: int) -> dict[str, Found]:
-    """Run all programs in rounds, in an order that rotates; return the milliseconds of each."""
+def measure_programs(rounds: int, *, warm_up: bool = True) -> dict[str, Found]:
+    """Run all programs in rounds, in an order that rotates; return the milliseconds of each.
+
+    ``warm_up`` adds a round that fills the caches of the system first.
+    """
     missing = {name for name, module in _OPTIONAL.items() if find_spec(module) is None}
     jobs = [(title, name) for title, programs in PROGRAMS.items() for name in programs if name not in missing]
     actual: dict[str, Found] = {title: {} for title in PROGRAMS}
@@ -73,10 +76,10 @@ def measure_programs(rounds: int) -> dict[str, Found]:
         kernelspec = {"name": "python3", "language": "python", "display_name": "Python 3"}
         notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernelspec})
         Path(directory, "n.ipynb").write_text(nbformat.writes(notebook))
-        for number in range(rounds + 1):
+        for number in range(0 if warm_up else 1, rounds + 1):
             for title, name in jobs[number % len(jobs) :] + jobs[: number % len(jobs)]:
                 taken = _run(PROGRAMS[title][name], directory)
-                if number:  # the first round fills the caches of the system
+                if number:
                     actual[title].setdefault(name, []).append(taken)
     for name in missing:
         print(f"not measured, since it is not installed: {name}")

@@ -6,9 +6,11 @@ import json
 import subprocess
 from pathlib import Path
 
+from kernelexec.mcp.server_options import ALL_TOOLS
+
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 ERAS = ("legacy", "modern")
-TOOLS = 21
+TOOLS = len(ALL_TOOLS.tools)
 _ASKING = 120.0
 
 

@@ -75,15 +75,15 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
             assert executor.sessions() == ("a", "b")
             a, b = await executor.session("a"), await executor.session("b")
-            assert (await b.execute("answer()")).text == "42\n"
+            assert (await b.execute("answer()")).text == "42"
             (running,) = a.executions()
             result = (await a.wait_for(running)).result
             assert result is not None
             assert (result.status, result.state, result.isolation) == ("ok", "kept", "container")
-            assert result.text == "".join(f"{n}\n" for n in range(40)) + "42\n"
+            assert result.text == "".join(f"{n}\n" for n in range(40)) + "42"
             again = await a.execute("1", request_id="twice")
-            assert (again.text, again.kernel_epoch) == ("1\n", 1)
-            assert (await a.execute("x")).text == "42\n"
+            assert (again.text, again.kernel_epoch) == ("1", 1)
+            assert (await a.execute("x")).text == "42"
             assert {actual.id for actual in labelled(tmp_path)} == before
 
     asyncio.run(run())
@@ -118,7 +118,7 @@ def test_a_retry_of_the_killed_servers_request_joins_the_running_cell(tmp_path: 
             cell = "import time, pathlib\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\nx += 1\nx"
             results = await asyncio.gather(*(a.execute(cell, request_id="once") for _ in range(5)))
             assert {result.execution_id for result in results} == {running}
-            assert (await a.execute("x")).text == "42\n"
+            assert (await a.execute("x")).text == "42"
 
     asyncio.run(run())
 
@@ -130,7 +130,7 @@ def test_without_adoption_nothing_labelled_is_left(tmp_path: Path) -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
             assert executor.sessions() == ()
             assert await asyncio.to_thread(swept, tmp_path)
-            assert (await (await executor.session("a")).execute("'x' in globals()")).text == "False\n"
+            assert (await (await executor.session("a")).execute("'x' in globals()")).text == "False"
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
@@ -232,7 +232,7 @@ def test_a_kernel_of_another_language_that_ended_with_its_owner_is_called_lost(t
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": image}}) as executor:
             session = await executor.session("a")
-            assert (await session.execute("x")).text == "41\n"
+            assert (await session.execute("x")).text == "41"
             reported = await session.execute("echo [$y]", language="bash")
             assert (reported.text, reported.state, reported.cause, reported.kernel_epoch) == ("[]\n", "lost", "killed", 2)
             assert reported.notes[0] == "Ran in a new kernel (epoch 2): the one before ended (killed)."

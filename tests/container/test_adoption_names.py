@@ -97,7 +97,7 @@ def test_the_session_that_kept_the_journal_of_the_name_goes_on_and_nothing_is_le
             session = await executor.session("a")
             assert session.journal == journal_path(tmp_path, "a")
             await session.execute("counted = globals().get('counted', 0) + 1", request_id="once")
-            assert (await session.execute("server, counted")).text == "(1, 1)\n"
+            assert (await session.execute("server, counted")).text == "(1, 1)"
 
     with caplog.at_level(logging.ERROR, "kernelexec"):
         asyncio.run(run())

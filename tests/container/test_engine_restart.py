@@ -60,7 +60,7 @@ def test_the_engine_goes_away_and_comes_back(chosen: OwnEngine, tmp_path: Path, 
                     await session.execute("1")
                 await asyncio.to_thread(chosen.start)
             following: ExecutionResult = await session.execute("'x' in globals()")
-            assert following.text == "False\n"
+            assert following.text == "False"
             assert "x" in following.notes[0]
 
     asyncio.run(run())

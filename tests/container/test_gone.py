@@ -37,7 +37,7 @@ async def kill(executor: AsyncExecutor) -> None:
 
 async def goes_on(session: AsyncSession, *, reported: bool) -> None:
     following = await session.execute("'x' in globals()")
-    assert (following.text, following.state) == ("False\n", "kept" if reported else "lost")
+    assert (following.text, following.state) == ("False", "kept" if reported else "lost")
     assert "x" in following.notes[0]
 
 

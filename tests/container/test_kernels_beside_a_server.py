@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import site
 import sys
 import threading
@@ -49,7 +50,7 @@ def test_a_server_in_a_container_has_kernels_beside_it_and_spares_those_of_other
         session = other.session("a")
         assert session.execute("x = 1").ok
         run_in_container(short_path)
-        assert session.execute("x").text == "1\n"
+        assert session.execute("x").text == "1"
 
 
 def run_in_container(short_path: Path) -> None:
@@ -92,18 +93,24 @@ DEAD = replace(OwnerRecord.of_this_process(locked=True), pid=2**22 + os.getpid()
 UNSEEN = [replace(DEAD, pid_namespace="pid:[1]"), replace(DEAD, boot="another", machine="another"), replace(DEAD, started=0)]
 
 
+#: The label by which the containers are found. The sweeps of other tests' executors do not know it.
+LEFT = "kernelexec-test.left"
+
+
 class Left:
-    """Containers of one owner, some running and some not: those of other tests are no concern of these."""
+    """Containers of one owner, some running and some not, which only these tests see as such."""
 
     def __init__(self, engine: Engine, owner: OwnerRecord, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
         answer = json.dumps(asdict(owner))
-        self._engine, self._mark = engine, f"{OWNER}={answer}"
-        self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {OWNER: answer, also: answer}}
-        own = {OWNER: self._mark, CLIENT: f"{CLIENT}={answer}"}
-        real = Engine.list_containers
+        self._engine, self._mark = engine, f"{LEFT}={secrets.token_hex(8)}"
+        name, _, value = self._mark.partition("=")
+        self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {name: value}}
+        labels = {OWNER: answer, also: answer}
+        self._list = real = Engine.list_containers
 
         def list_own(engine: Engine, label: str) -> list[ListedContainer]:
-            return real(engine, own.get(label, label))
+            listed = real(engine, self._mark) if label in labels else []
+            return [replace(container, labels=labels) for container in listed]
 
         monkeypatch.setattr(Engine, "list_containers", list_own)
 
@@ -115,7 +122,7 @@ class Left:
 
     @property
     def there(self) -> set[str]:
-        return {actual.id for actual in self._engine.list_containers(self._mark)}
+        return {actual.id for actual in self._list(self._engine, self._mark)}
 
     def __enter__(self) -> Self:
         return self

@@ -30,7 +30,7 @@ def test_the_state_is_kept_and_the_timeout_is_in_force(session: Session) -> None
     session.execute("x = 1")
     actual = session.set_limits(memory_bytes=512 * MIB, cpus=0.5, timeout=0.5)
     assert actual.timeout == 0.5
-    assert session.execute("x").text == "1\n"
+    assert session.execute("x").text == "1"
     result = session.execute("import time\ntime.sleep(60)")
     assert (result.interrupted, result.state) == ("timeout", "kept")
 
@@ -73,7 +73,7 @@ def test_a_living_container_and_its_successors_get_the_limits(contained: Session
     assert contained.execute("print(open('/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes').read())").stdout.split() == [
         str(512 * MIB)
     ]
-    assert contained.execute("x").text == "1\n"
+    assert contained.execute("x").text == "1"
     contained.restart()
     actual = contained.stats()
     assert (actual.memory_limit_bytes, actual.cpus, actual.kernel_epoch) == (512 * MIB, 1.0, 2)
@@ -99,7 +99,7 @@ def test_a_limit_below_what_is_used_is_refused_with_the_figures_and_nothing_chan
         contained.set_limits(memory_bytes=128 * MIB, cpus=3.0, timeout=1)
     after = contained.stats()
     assert (after.memory_limit_bytes, after.cpus) == (before.memory_limit_bytes, before.cpus)
-    assert contained.execute("len(x)").text == "200000000\n"
+    assert contained.execute("len(x)").text == "200000000"
 
 
 def test_what_the_engine_refuses_is_refused_and_nothing_changes(contained: Session) -> None:
@@ -109,7 +109,7 @@ def test_what_the_engine_refuses_is_refused_and_nothing_changes(contained: Sessi
         contained.set_limits(memory_bytes=512 * MIB, cpus=1000.0)
     after = contained.stats()
     assert (after.memory_limit_bytes, after.cpus) == (before.memory_limit_bytes, before.cpus)
-    assert contained.execute("x").text == "1\n"
+    assert contained.execute("x").text == "1"
 
 
 def test_a_running_cell_gets_more_memory(contained: Session) -> None:
@@ -120,7 +120,7 @@ def test_a_running_cell_gets_more_memory(contained: Session) -> None:
     contained.set_limits(memory_bytes=1024 * MIB)
     result = contained.wait_for(running.execution_id).result
     assert result is not None
-    assert result.text == "500000000\n"
+    assert result.text == "500000000"
 
 
 def test_a_profile_is_applied_and_the_state_is_kept(contained: Session) -> None:
@@ -130,7 +130,7 @@ def test_a_profile_is_applied_and_the_state_is_kept(contained: Session) -> None:
     assert (actual.memory_bytes, actual.cpus, actual.timeout) == (1024 * MIB, 1.5, 600.0)
     now = contained.stats()
     assert (now.memory_limit_bytes, now.cpus, now.kernel_epoch) == (1024 * MIB, 1.5, 1)
-    assert contained.execute("x").text == "1\n"
+    assert contained.execute("x").text == "1"
 
 
 def test_the_patience_of_a_profile_is_in_force_everywhere(session: Session) -> None:

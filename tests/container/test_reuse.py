@@ -40,7 +40,7 @@ def test_a_restart_keeps_the_container_and_nothing_that_was_in_memory(executor: 
         session.restart()
         assert looked(session) == CLEAN
         result = session.execute("open('file').read(), 'orphan' in globals()")
-        assert (result.text, result.kernel_epoch) == ("('kept', False)\n", epoch)
+        assert (result.text, result.kernel_epoch) == ("('kept', False)", epoch)
     assert ids(executor) == before
     assert Path(session.workspace, "file").read_text() == "kept"
 
@@ -85,7 +85,7 @@ def test_the_mounts_in_what_is_cleared_are_left_alone(tmp_path: Path) -> None:
         before = ids(executor)
         session.restart()
         assert looked(session)["tmp"] == []
-        assert session.execute(f"sorted(os.listdir('{inside}'))").text == "['file', 'new']\n"
+        assert session.execute(f"sorted(os.listdir('{inside}'))").text == "['file', 'new']"
         assert ids(executor) == before
     assert {path.name: path.read_text() for path in shared.iterdir()} == {"file": "ours", "new": "theirs"}
 
@@ -166,7 +166,7 @@ def test_a_container_that_is_asked_to_stop_does_and_another_one_follows(executor
         while engine.inspect_container(before).running and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not engine.inspect_container(before).running
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"
     assert ids(executor) != {before}
 
 

@@ -74,10 +74,10 @@ def test_a_kernel_without_rights_to_the_directories_in_memory_keeps_its_containe
     with opened(tmp_path, user="1000:1000") as executor:
         session = executor.session("a")
         owner = session.execute("import os; open('/tmp/file', 'w').write('left'); os.stat('/tmp').st_uid, os.getuid()")
-        assert owner.text == "(0, 1000)\n"
+        assert owner.text == "(0, 1000)"
         before = ids(executor)
         session.restart()
-        assert session.execute("import os; os.path.exists('/tmp/file')").text == "False\n"
+        assert session.execute("import os; os.path.exists('/tmp/file')").text == "False"
         assert ids(executor) == before
 
 
@@ -88,7 +88,7 @@ def test_directories_in_memory_are_cleared_whatever_leads_there(tmp_path: Path) 
         assert session.execute(f"import os\nfor path in {places}: open(f'{{path}}/file', 'w').write('left')").ok
         before = ids(executor)
         session.restart()
-        assert session.execute(f"import os; [os.listdir(path) for path in {places}]").text == "[[], []]\n"
+        assert session.execute(f"import os; [os.listdir(path) for path in {places}]").text == "[[], []]"
         assert ids(executor) == before
 
 
@@ -194,4 +194,4 @@ def test_a_private_directory_that_cannot_be_made_costs_no_container(
         with pytest.raises(KernelStartFailed, match="No space left on device"):
             session.execute("1")
     assert ids(executor) == set()
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"

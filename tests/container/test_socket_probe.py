@@ -220,7 +220,7 @@ def test_a_session_is_reached_in_the_way_that_was_found(
     signs(monkeypatch, actual)
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
         session = executor.session("a")
-        assert session.execute("6 * 7").text == "42\n"
+        assert session.execute("6 * 7").text == "42"
         assert session.connection_file is not None
         assert f'"transport": "{transport}"' in Path(session.connection_file).read_text(encoding="utf-8")
 
@@ -241,7 +241,7 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_tcp_next_time(
     with Executor("container", workspace=tmp_path / "w", config=options) as executor:
         with pytest.raises(KernelReadyTimeout, match=r"did not serve within 8.0 s"):
             executor.session("a")
-        assert executor.session("a").execute("6 * 7").text == "42\n"
+        assert executor.session("a").execute("6 * 7").text == "42"
 
 
 def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.
     monkeypatch.setattr(mounted_python, "_chosen", {})
     options = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL}}
     with Executor("container", workspace=tmp_path, config=options) as executor:
-        assert executor.session("a").execute("6 * 7").text == "42\n"
+        assert executor.session("a").execute("6 * 7").text == "42"
     assert list(socket_probe._reachable.values()) == [True]
 
 

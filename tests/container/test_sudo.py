@@ -141,7 +141,7 @@ def test_an_image_without_accounts_runs_kernels_all_the_same(tmp_path: Path) -> 
             engine.remove(created)
         try:
             with Executor(workspace=tmp_path, config=config_of(image, user=USER, sudo=True)) as executor:
-                assert executor.session("a").execute("1 + 1").text == "2\n"
+                assert executor.session("a").execute("1 + 1").text == "2"
         finally:
             engine.api.remove_image(image)
 

@@ -91,7 +91,7 @@ def address_of(session: Session) -> str:
 
 
 def reached(session: Session, directory: str, port: int) -> bool:
-    return session.execute(f"{TRY}\ntried({directory!r}, {port})").text == "True\n"
+    return session.execute(f"{TRY}\ntried({directory!r}, {port})").text == "True"
 
 
 def test_its_ports_are_open_at_one_address_of_this_machine(session: Session) -> None:
@@ -118,7 +118,7 @@ def test_a_client_without_the_keys_is_refused(session: Session, hello: bytes) ->
             except ConnectionResetError:
                 pass
             assert len(heard) <= len(GREETING)
-    assert session.execute("x").text == "1\n"
+    assert session.execute("x").text == "1"
 
 
 def test_the_result_says_once_that_there_is_a_network(executor: Executor) -> None:
@@ -150,7 +150,7 @@ def test_a_kernel_that_is_not_ours_is_refused_with_the_ways_out(session: Session
     session.execute("x = 1")
     with pytest.raises(KernelStartFailed, match=r"'python3' cannot be reached: .* by tcp.*Run python3 by execute_command, or"):
         session.execute("1", language="python3")
-    assert session.execute("x").text == "1\n"
+    assert session.execute("x").text == "1"
 
 
 def test_a_kernel_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_an_image_without_python_gets_one_mounted(tmp_path: Path) -> None:
     config = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL, "transport": "tcp"}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
         actual = executor.session("a").execute("6 * 7")
-    assert (actual.text, actual.kernel_epoch) == ("42\n", 1)
+    assert (actual.text, actual.kernel_epoch) == ("42", 1)
     python, network = actual.notes
     assert "has no Python: the kernel runs on a Python that is mounted there" in python
     assert network.startswith("The network is not 'none'")
@@ -334,4 +334,4 @@ def test_the_private_directory_is_not_in_it(session: Session) -> None:
     session.execute("1")
     assert session.connection_file is not None
     there = str(Path(session.connection_file).parent)
-    assert session.execute(f"import os; os.path.exists({there!r})").text == "False\n"
+    assert session.execute(f"import os; os.path.exists({there!r})").text == "False"

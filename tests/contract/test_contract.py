@@ -60,7 +60,7 @@ def test_what_is_no_text_for_stdin_is_refused(session: Session, stdin: Any) -> N
 def test_state_lasts_from_cell_to_cell(session: Session) -> None:
     session.execute("x = 40")
     result = session.execute("x + 2")
-    assert result.text == "42\n"
+    assert result.text == "42"
     assert result.status == "ok"
     assert result.exit_code == 0
     assert result.state == "kept"
@@ -113,7 +113,7 @@ def test_bad_input_is_refused_before_anything_runs(session: Session) -> None:
 def test_two_kernels_do_not_see_each_other(executor: Executor, session: Session) -> None:
     other = executor.session("other")
     session.execute("x = 1")
-    assert other.execute("'x' in globals()").text == "False\n"
+    assert other.execute("'x' in globals()").text == "False"
     other.close()
 
 

@@ -21,8 +21,10 @@ import pytest
 import kernelexec
 from kernelexec import Executor, Session
 from kernelexec.control.attached_session import AsyncAttachedSession
+from kernelexec.control.connections import KEYLESS_MAX
 from kernelexec.control.selection import find_session
-from kernelexec.errors import Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
+from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
+from kernelexec.provisioning.runtime.discovery import LiveSession
 from kernelexec.results import ExecutionResult, Stream
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.command_line import kernelexec as command_line
@@ -37,30 +39,62 @@ with kernelexec.attach(sys.argv[1]) as session:
         result = session.execute(json.loads(line))
         print(json.dumps([result.text, list(result.notes), result.execution_count]), flush=True)
 """
+#: Holds as many connections as it can without the key, and replaces those that are closed, without end.
+HOSTILE = """
+import select, socket, sys
+
+held, poll = {}, select.poll()
+print("begun", flush=True)
+while True:
+    try:
+        for _ in range(50):
+            client = socket.socket(socket.AF_UNIX)
+            client.setblocking(False)
+            client.connect(sys.argv[1])
+            if len(held) % 3:
+                client.send(b"0" * (len(held) % 300))
+            held[client.fileno()] = client
+            poll.register(client, select.POLLHUP)
+    except OSError:
+        pass
+    for number, _ in poll.poll(10):
+        poll.unregister(number)
+        held.pop(number).close()
+"""
 BOUND = 60
 
 
 @pytest.fixture(params=EVERY_KIND)
 def owner(request: pytest.FixtureRequest, tmp_path: Path, own_runtime: Path) -> Iterator[Executor]:
     del own_runtime
-    with Executor(request.param, workspace=tmp_path / "spaces", config=KINDS[request.param]) as executor:
+    with Executor(
+        request.param, workspace=tmp_path / "spaces", config={**KINDS[request.param], "checkpoints": "named"}
+    ) as executor:
         yield executor
 
 
 @pytest.fixture
 def session(tmp_path: Path, own_runtime: Path) -> Iterator[Session]:
     del own_runtime
-    with Executor("local", workspace=tmp_path / "spaces") as executor:
+    with Executor("local", workspace=tmp_path / "spaces", config={"checkpoints": "named"}) as executor:
         yield executor.session("a")
 
 
 @pytest.fixture
 def own_runtime(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Path:
-    """A directory for private directories of its own, so that no other session is open there."""
+    """A directory for private directories of its own, and the only one that this process searches for sessions.
+
+    Others search ``/tmp`` too, where any program may have sessions: there a session is named with its process.
+    """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
+    monkeypatch.setattr("kernelexec.control.selection.runtime_bases", lambda: iter([short_path]))
     return short_path
+
+
+#: A session ``a`` of this process, as other programs name it.
+OWN = f"a@{os.getpid()}"
 
 
 class OtherProgram:
@@ -96,11 +130,67 @@ def other_program(name: str, expected: int = 0) -> Iterator[OtherProgram]:
             process.kill()
 
 
+def test_another_program_makes_checkpoints_and_goes_back_and_the_owner_learns_of_it(owner: Executor) -> None:
+    session = owner.session("a")
+    session.execute("x = 1")
+    with kernelexec.attach("a") as attached:
+        checkpoint = attached.checkpoint("first")
+        session.execute("x = 2; y = 3")
+        assert [each.name for each in attached.checkpoints()] == ["first"]
+        restored = attached.restore(checkpoint)
+        assert (restored.names, restored.gone) == (("x",), ("y",))
+        result = session.execute("x")
+        assert result.value == 1
+        assert any("has gone back to an earlier state of this session" in note for note in result.notes)
+        assert attached.undo().cells == 1
+        assert attached.restore(str(checkpoint.number)).names == ("x",)
+        with pytest.raises(InvalidRequest, match="no checkpoint 'nope'"):
+            attached.restore("nope")
+        checkpoint.drop()
+        assert session.checkpoints() == ()
+        with pytest.raises(InvalidRequest, match=r"checkpoint\(\) makes one"):
+            attached.undo()
+
+
+def test_files_go_back_for_another_program_and_for_the_command_line(owner: Executor, tmp_path: Path) -> None:
+    session = owner.session("a")
+    session.execute("open('data', 'w').write('1')")
+    with kernelexec.attach("a") as attached:
+        checkpoint = attached.checkpoint("raw", files=True)
+        session.execute("open('data', 'w').write('22')")
+        assert attached.restore(checkpoint, files=True).files == ("data",)
+        session.execute("open('data', 'w').write('333')")
+        assert attached.undo(files=True).files == ("data",)
+    (session.workspace / "new").touch()
+    undone = command_line(tmp_path, "undo", "a", "--to", "raw", "--files")
+    assert "1 file was removed: new." in undone.stderr
+    assert not (session.workspace / "new").exists()
+    assert session.execute("open('data').read()").value == "1"
+
+
+def test_the_command_line_lists_checkpoints_and_goes_back(session: Session, tmp_path: Path) -> None:
+    session.execute("x = 1")
+    session.checkpoint("first")
+    session.execute("x = 2")
+    listed = command_line(tmp_path, "checkpoints", "a", "--json")
+    assert [(row["name"], row["cell"]) for row in json.loads(listed.stdout)] == [("first", 2)]
+    assert "first" in command_line(tmp_path, "checkpoints").stdout
+    undone = command_line(tmp_path, "undo", "a")
+    assert "1 cell undone · 1 variable: x" in undone.stderr
+    assert session["x"] == 1
+    session.execute("x = 3")
+    assert "1 variable: x" in command_line(tmp_path, "undo", "a", "--to", "first").stderr
+    assert session["x"] == 1
+    refused = command_line(tmp_path, "undo", "a", "--cells", "5")
+    assert "no checkpoint of the state before the last 5 cells" in refused.stderr
+    assert refused.returncode == 125
+
+
 def test_two_programs_share_the_state_in_turns_and_each_knows_of_the_other(owner: Executor) -> None:
     session = owner.session("a")
     session.execute("log = ['owner']")
-    with other_program("a") as other:
-        assert other.run("log.append('other')\nlen(log)") == ["2\n", [], 2]
+    with other_program(OWN) as other:
+        assert other.run("log.append('other')\nlen(log)") == ["2", [], 2]
         result = session.execute("log")
         assert result.value == ["owner", "other"]
         client = f"process {other.process.pid} (-c)"
@@ -167,7 +257,7 @@ def test_a_running_cell_is_interrupted_by_each_side(session: Session) -> None:
 
 
 def test_a_program_that_goes_away_leaves_no_cell_running(session: Session) -> None:
-    with other_program("a", -signal.SIGKILL) as other:
+    with other_program(OWN, -signal.SIGKILL) as other:
         other.send("import time; time.sleep(600)")
         wait_until(lambda: session.busy)
         (execution_id,) = session.executions()
@@ -214,6 +304,23 @@ def test_a_client_can_end_the_session_for_both(session: Session) -> None:
         session.execute("1")
 
 
+def test_a_session_whose_owner_ends_with_it_is_stopped_all_the_same(tmp_path: Path, own_runtime: Path) -> None:
+    del own_runtime
+    code = (
+        "import sys, time\nfrom kernelexec import Closed, Executor\nwith Executor('local', workspace=sys.argv[1]) as e:\n"
+        "    s = e.session('a')\n    print('ready', flush=True)\n    try:\n        while True:\n            s.execute('1')\n"
+        "    except Closed:\n        pass\n"
+    )
+    for number in range(3):
+        words = [sys.executable, "-c", code, str(tmp_path / str(number))]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            done = command_line(tmp_path, "stop", f"a@{process.pid}")
+            assert (done.returncode, done.stderr) == (0, "kernelexec: session a: it has ended\n")
+            assert process.wait(BOUND) == 0
+
+
 def test_a_session_is_chosen_by_its_name_and_process(session: Session) -> None:
     for name in (None, "a", f"a@{os.getpid()}"):
         with kernelexec.attach(name) as attached:
@@ -250,10 +357,11 @@ def test_a_second_program_gets_a_note_about_the_session_that_lives_elsewhere(ses
 
 def test_the_command_line_sees_and_stops_sessions_of_programs(session: Session, tmp_path: Path) -> None:
     session.execute("1")
-    assert json.loads(command_line(tmp_path, "ps", "--json").stdout)[0]["state"] == "idle"
+    rows = json.loads(command_line(tmp_path, "ps", "--json").stdout)
+    assert [(row["name"], row["state"]) for row in rows if row["pid"] == os.getpid()] == [("a", "idle")]
     done = command_line(tmp_path, "stop", "--process", str(os.getpid()))
     assert (done.returncode, "is no server of kernelexec" in done.stderr) == (125, True)
-    assert command_line(tmp_path, "stop", "a").returncode == 0
+    assert command_line(tmp_path, "stop", OWN).returncode == 0
     with pytest.raises(Closed):
         session.execute("1")
 
@@ -278,7 +386,7 @@ def test_a_client_that_leaves_at_any_moment_ends_nothing_else(session: Session, 
     key = (live.root / "control.key").read_text(encoding="ascii")
     code = "while True: print('z' * 100_000, flush=True)"
     arguments = {"session": "a", "code": code} if do == "execute" else {"session": "a"} if do == "attach" else {}
-    line = json.dumps({"key": key, "do": do, **arguments}).encode() + b"\n"
+    line = f"{key}\n{json.dumps({'do': do, **arguments})}\n".encode()
     for number in range(12):
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(live.root / "control"))
@@ -289,9 +397,64 @@ def test_a_client_that_leaves_at_any_moment_ends_nothing_else(session: Session, 
     assert session.execute("'still here'").value == "still here"
 
 
+@contextmanager
+def hostile_program(live: LiveSession) -> Iterator[None]:
+    words = [sys.executable, "-c", HOSTILE, str(live.root / "control")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            yield
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+def test_clients_get_through_while_another_process_takes_all_connections(session: Session) -> None:
+    def count_descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - of this process, the owner
+
+    session.execute("x = 0")
+    counts, before = [], count_descriptors()
+    with hostile_program(find_session("a")), hostile_program(find_session("a")), other_program(OWN) as other:
+        for number in range(1, 31):
+            assert other.run("x += 1; x")[0] == str(number)
+            counts.append(count_descriptors())
+    assert max(counts) - before < KEYLESS_MAX + 30
+    assert session.execute("x").value == 30
+
+
+def test_a_client_beyond_the_limit_is_refused_by_its_number(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.control.connections.CLIENTS_MAX", 1)
+    with kernelexec.attach("a") as attached:
+        with pytest.raises(CapacityReached, match="clients use the sessions of this process"):
+            attached.execute("1")
+        assert session.execute("1").ok
+    wait_until(attaches)
+
+
+def attaches() -> bool:
+    try:
+        with kernelexec.attach("a"):
+            return True
+    except CapacityReached:  # the owner has not noticed yet that the last one is gone
+        return False
+
+
+def test_a_silent_connection_is_closed_soon(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.control.connections.KEY_SECONDS", 0.2)
+    for content in (b"", b"0" * 100):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(BOUND)
+            client.connect(str(find_session("a").root / "control"))
+            client.sendall(content)
+            assert client.recv(1) == b""
+    assert session.execute("1").ok
+
+
 def test_an_interrupted_program_ends_and_its_cell_with_it(session: Session) -> None:
     code = (
-        "import kernelexec\nwith kernelexec.attach('a') as session:\n    print('attached', flush=True)\n"
+        f"import kernelexec\nwith kernelexec.attach('{OWN}') as session:\n    print('attached', flush=True)\n"
         "    session.execute('import time; time.sleep(600)')"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -312,3 +475,22 @@ def test_what_cannot_be_sent_is_refused(session: Session, arguments: Any) -> Non
     with pytest.raises(InvalidRequest, match="5 is no name of a session"):
         kernelexec.attach(5)  # type: ignore[arg-type]  # a wrong one
     assert not session.busy
+
+
+def test_another_program_branches_a_session_and_has_the_branch_take_its_place(owner: Executor, tmp_path: Path) -> None:
+    session = owner.session("a")
+    session.execute("x = [1]")
+    with kernelexec.attach("a") as attached:
+        assert attached.branch("b") == "b"
+    with kernelexec.attach("b") as branch:
+        branch.execute("x.append(2)")
+        assert session.execute("x").value == [1]
+        assert branch.promote().names == ("x",)
+    assert session.execute("x").value == [1, 2]
+    opened = command_line(tmp_path, "branch", "a", "--shared")
+    assert opened.stdout == "a-1\n"
+    assert f"it works in {session.workspace}" in opened.stderr
+    owner.session("a-1").execute("x.append(3)")
+    assert "1 variable: x" in command_line(tmp_path, "promote", "a-1").stderr
+    assert session.execute("x").value == [1, 2, 3]
+    assert "no branch of another session" in command_line(tmp_path, "promote", "a").stderr

@@ -20,7 +20,8 @@ SHOWN: dict[str, tuple[str, ...]] = {
         "status ok",
         "state kept",
         "interrupted timeout - by interrupt - state kept",
-        "lost: average, prices",
+        "state restored",
+        "lost: nothing",
         "count is 1",
     ),
     "data_analysis": (
@@ -44,6 +45,13 @@ SHOWN: dict[str, tuple[str, ...]] = {
         "ok (700, [1, 2, 3]) - kernel 2",
         "state kept",
         "total.txt: 60.00 EUR",
+    ),
+    "three_cleanings": (
+        "240 rows again",
+        "error, state restored",
+        "sensors drop mean interpolate",
+        "interpolate stays: sensors",
+        "undone  import ctypes",
     ),
     "ag2_agents": ("exitcode: 1 (execution failed)", "exitcode: 0 (execution succeeded)", "timeout kept", "Code output: 7"),
 }

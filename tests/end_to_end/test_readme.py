@@ -167,7 +167,7 @@ def test_every_tool_of_the_server_is_shown() -> None:
 def test_the_command_exec_prints_a_result_as_json(tmp_path: Path) -> None:
     words = next(words for words in OURS if words[0] == "exec" and "local" in words)
     done = run(tmp_path, COMMAND, *words)
-    assert kernelexec.ExecutionResult.from_json(done.stdout).text == "2\n"
+    assert kernelexec.ExecutionResult.from_json(done.stdout).text == "2"
 
 
 def test_every_extra_that_is_installed_exists() -> None:

@@ -21,7 +21,7 @@ def test_the_eight_arguments_are_what_the_engine_describes(tmp_path: Path) -> No
     value = {"work_dir": str(tmp_path / "work"), "use_docker": IMAGE, "timeout": 60, "docker_run_args": ARGUMENTS}
     with Executor("container", workspace=tmp_path, code_execution_config=value) as executor:
         session = executor.session("coder")
-        assert session.execute("import pandas as pd; pd.Series([20, 22]).sum().item()").text == "42\n"
+        assert session.execute("import pandas as pd; pd.Series([20, 22]).sum().item()").text == "42"
         assert session.workspace == tmp_path / "work"
         with Engine() as engine:
             (labelled,) = engine.list_containers(f"{WORKSPACE}={tmp_path}")

@@ -76,7 +76,7 @@ def test_a_service_runs_cells_at_once_and_ends_with_all_kernels(service: Service
     assert max(first, second) < min(first_end, second_end)
     late = service.execute("a", "time.sleep(60)", timeout=0.5)
     assert (late["exit_code"], late["state"]) == (124, "kept")
-    assert service.execute("a", "x")["text"] == "41\n"
+    assert service.execute("a", "x")["text"] == "41"
     assert service.execute("a", "") == HTTPStatus.UNPROCESSABLE_ENTITY
     service.process.send_signal(signal.SIGTERM)
     service.process.wait(BOUND)

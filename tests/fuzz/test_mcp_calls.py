@@ -29,6 +29,8 @@ TOOLS = {
     "list_sessions": [],
     "close_session": ["session"],
     "list_variables": ["session"],
+    "set_variables": ["variables", "session"],
+    "get_variable": ["name", "session"],
     "start_background": ["command", "work_dir", "session"],
     "background_output": ["command_id", "lines", "session"],
     "kill_background": ["command_id", "session"],
@@ -40,8 +42,13 @@ TOOLS = {
     "write_file": ["path", "content", "append", "session"],
     "edit_file": ["path", "old_text", "new_text", "replace_all", "session"],
     "delete_files": ["path", "recursive", "include", "exclude", "session"],
+    "checkpoint": ["name", "session"],
+    "restore": ["checkpoint", "session"],
+    "undo": ["cells", "session"],
+    "branch": ["name", "session"],
+    "promote": ["session"],
 }
-COUNTS = ["timeout", "wait", "cursor", "offset", "limit"]
+COUNTS = ["timeout", "wait", "cursor", "offset", "limit", "cells"]
 PATTERNS = ["1", "(", "(?i)x|y", "(a+)+$", "\\p{L}", "[", ""]
 NUMBERS: list[Any] = [0, 1, -1, 0.001, 1e-9, 1e308, -1e308, 2**31, 2**63, -(2**63), 2**64, 10**400, float("nan"), float("inf")]
 WORDS = [

@@ -78,7 +78,12 @@ CALLS = {
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     options = {**IMAGE, "memory_bytes": 512 * MIB, "pids": 64}
-    config = {"container": options, "budgets": {"grace": 1.0}, "rules": {"dangers": False}}  # the wall is what is tried
+    config = {
+        "container": options,
+        "budgets": {"grace": 1.0},
+        "rules": {"dangers": False},  # the wall is what is tried
+        "checkpoints": "named",
+    }
     with Executor(isolation="container", workspace=tmp_path_factory.mktemp("w"), config=config) as opened:
         yield opened
 
@@ -105,7 +110,7 @@ def session(attacker: Session, bystander: Session) -> Iterator[Session]:
     before = forget_peak()
     yield attacker
     assert peak_bytes() - before < 50 * MIB
-    assert attacker.execute("1 + 1", timeout=30).text == "2\n"
+    assert attacker.execute("1 + 1", timeout=30).text == "2"
     seen = bystander.execute("count += 1; count")
     assert (seen.status, seen.state, seen.kernel_epoch) == ("ok", "kept", 1)
 
@@ -223,7 +228,7 @@ def test_sockets_that_became_links_to_others_are_not_spoken_to(session: Session,
         assert session.execute(code).ok
         with pytest.raises(KernelNotAnswering, match="cannot be reached"):
             asyncio.run(request_once(runtime, "kernelexec_variables_request", {}, patience=5))
-        assert session.execute("1 + 1").text == "2\n"  # the connection that there is goes on
+        assert session.execute("1 + 1").text == "2"  # the connection that there is goes on
         with pytest.raises(TimeoutError):
             victim.accept()
     session.restart()
@@ -298,8 +303,8 @@ def test_an_allocation_over_the_limit_costs_its_kernel_only(tmp_path: Path, byst
         result = session.execute("x = bytearray(500 << 20)\nx[::4096] = b'x' * len(x[::4096])", timeout=60)
         assert (result.status, result.state, result.exit_code) == ("error", "lost", 137)
         assert peak_bytes() - before < 50 * MIB
-        assert session.execute("1 + 1").text == "2\n"
-    assert bystander.execute("1 + 1").text == "2\n"
+        assert session.execute("1 + 1").text == "2"
+    assert bystander.execute("1 + 1").text == "2"
 
 
 @pytest.fixture
@@ -328,13 +333,13 @@ def test_a_full_disk_costs_what_is_written_and_nothing_else(
         full = session.execute(code)
         assert full.stdout == "28\n28\n"
         after = session.execute("keepsake")
-        assert (after.text, after.state) == ("1\n", "kept")
+        assert (after.text, after.state) == ("1", "kept")
         assert session.execute(
             f"import glob, os\nfor path in glob.glob('full-*') + glob.glob('{runtime}/full-*'):\n    os.remove(path)"
         ).ok
-        assert session.execute("keepsake").text == "1\n"
+        assert session.execute("keepsake").text == "1"
         assert session.notebook is not None
         session.save_notebook()
         assert "full-" in session.notebook.read_text()
     assert peak_bytes() - before < 50 * MIB
-    assert bystander.execute("1 + 1").text == "2\n"
+    assert bystander.execute("1 + 1").text == "2"

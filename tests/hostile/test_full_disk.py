@@ -60,7 +60,7 @@ def test_no_kernel_dies_of_a_full_disk_and_the_record_goes_on(isolation: str, di
                 session.save_notebook()
             assert f"Not recorded in the notebook yet: {FULL}." in session.execute("1").notes
         (disk / "w" / "filler" / "big").unlink()
-        assert other.execute("x").text == "1\n"
+        assert other.execute("x").text == "1"
         other.save_notebook()
         assert other.notebook is not None
         assert len(cells_of(other.notebook)) == len(SIZES) + 4

@@ -33,7 +33,9 @@ def forget_peak() -> int:
 @pytest.fixture(scope="module")
 def own_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     workspace = tmp_path_factory.mktemp("hostile")
-    with Executor(isolation="local", workspace=workspace, config={"budgets": {"grace": GRACE}}) as opened:
+    with Executor(
+        isolation="local", workspace=workspace, config={"budgets": {"grace": GRACE}, "checkpoints": "named"}
+    ) as opened:
         yield opened
 
 

@@ -52,7 +52,7 @@ class Agent:
         self._url, self._counts = url, counts
         self._random = random.Random(number)  # noqa: S311 - a test's numbers are no secrets
         self._number = 0
-        self._known: int | None = None
+        self._possible: set[int | None] = {None}
         self._turns = 0
 
     def client(self) -> Client[Any]:
@@ -83,18 +83,25 @@ class Agent:
         if answer.is_error or answer.meta is None:
             raise Wrong(f"{self.name}: {code!r} was refused: {output[:300]}")
         record: dict[str, Any] = answer.meta["kernelexec/result"]
-        if record["state"] == "lost":
-            self._known = None
+        self._follow(record["state"], output)
         return output, record
 
+    def _follow(self, state: object, notes: str) -> None:
+        """Note which values its variable may have after a result."""
+        if state == "lost":
+            self._possible = {None}
+        elif state == "restored" and "have changed is undone" in notes:
+            self._possible = {None, *range(1, self._number + 1)}
+
     async def _remembers(self, client: Client[Any]) -> None:
-        """Its own variable has its own value, or the answer says that the state was lost."""
-        known, self._number = self._known, self._number + 1
+        """Its own variable has its own value, or an answer has said that the state was lost or is older."""
+        self._number += 1
         output, record = await self._ask(client, f"print('was', globals().get('x')); x = {self._number}; '{self.name}'")
-        was = f"was {known}" if self._known is not None else "was None"
-        if was not in output or f"'{self.name}'" not in output or record["status"] != "ok":
-            raise Wrong(f"{self.name}: {was!r} was expected: {output[:300]}")
-        self._known = self._number
+        value = output.partition("was ")[2].split("\n")[0]
+        possible = [str(each) for each in self._possible]
+        if value not in possible or f"'{self.name}'" not in output or record["status"] != "ok":
+            raise Wrong(f"{self.name}: one of {possible[-9:]} was expected: {output[:300]}")
+        self._possible = {self._number}
 
     async def _fails(self, client: Client[Any]) -> None:
         output, record = await self._ask(client, f"raise ValueError({self.name!r})")
@@ -110,7 +117,7 @@ class Agent:
         command = f"echo {self.name}; echo err >&2; exit 7"
         answer = await client.call_tool("execute_command", {"command": command}, raise_on_error=False)
         actual = answer.structured_content or {}
-        self._known = None if actual.get("state") == "lost" else self._known
+        self._follow(actual.get("state"), _text(answer))
         if (actual.get("exit_code"), actual.get("stdout"), actual.get("stderr")) != (7, f"{self.name}\n", "err\n"):
             raise Wrong(f"{self.name}: {actual}")
 
@@ -129,20 +136,20 @@ class Agent:
     async def _draws(self, client: Client[Any]) -> None:
         code = "import matplotlib.pyplot as plt; plt.figure(figsize=(1, 1)); plt.plot([1, 2]); plt.show()"
         answer = await client.call_tool("execute_code", {"code": code}, raise_on_error=False)
-        self._known = None if (answer.meta or {})["kernelexec/result"]["state"] == "lost" else self._known
+        self._follow((answer.meta or {})["kernelexec/result"]["state"], _text(answer))
         if [block.type for block in answer.content][:2] != ["text", "image"]:
             raise Wrong(f"{self.name}: a picture was expected: {_text(answer)[:300]}")
 
     async def _dies(self, client: Client[Any]) -> None:
         output, record = await self._ask(client, "import os; os._exit(3)")
-        if (record["status"], record["state"], record["exit_code"]) != ("error", "lost", 3):
+        if (record["status"], record["exit_code"]) != ("error", 3) or record["state"] not in ("restored", "lost"):
             raise Wrong(f"{self.name}: a death was expected: {output[:300]}")
 
     async def _is_killed(self, client: Client[Any]) -> None:
         output, _ = await self._ask(client, "import os; print('pid', os.getpid())")
         pid = int(output.partition("pid ")[2].split()[0])
         psutil.Process(pid).send_signal(signal.SIGKILL)  # a kernel of ours: it has just reported itself
-        await self._lost(client)
+        await self._is_reported(client, "restored", "lost")
 
     async def _is_removed(self, client: Client[Any]) -> None:
         """Remove the container from outside; its host name is its id."""
@@ -151,12 +158,12 @@ class Agent:
         removing = await asyncio.create_subprocess_exec("docker", "rm", "--force", container, stdout=DEVNULL)
         if await removing.wait():
             raise Wrong(f"{self.name}: its container {container} could not be removed: {output[:300]}")
-        await self._lost(client)
+        await self._is_reported(client, "lost")
 
-    async def _lost(self, client: Client[Any]) -> None:
+    async def _is_reported(self, client: Client[Any], *states: str) -> None:
         output, record = await self._ask(client, "1")  # it may have been sent to the kernel that dies: then it says so
-        if record["state"] != "lost" or (record["status"] != "ok" and record["cause"] != "killed"):
-            raise Wrong(f"{self.name}: a loss was expected: {output[:300]}")
+        if record["state"] not in states or (record["status"] != "ok" and record["cause"] != "killed"):
+            raise Wrong(f"{self.name}: {' or '.join(states)} was expected: {output[:300]}")
         await self._remembers(client)
 
     async def _leaves(self, _client: Client[Any]) -> None:
@@ -166,7 +173,7 @@ class Agent:
             await asyncio.sleep(self._random.uniform(0.0, 0.5))
             call.cancel()
             await asyncio.wait([call])
-        self._known = self._known if call.cancelled() else None
+        self._possible = self._possible if call.cancelled() else {None}
 
 
 def _text(answer: CallToolResult) -> str:

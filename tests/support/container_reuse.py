@@ -39,7 +39,8 @@ def ids(executor: Executor) -> set[str]:
 
 
 def opened(tmp_path: Path, more: dict[str, Any] | None = None, **options: Any) -> Executor:
-    return Executor("container", workspace=tmp_path, config={"container": {"image": IMAGE, **options}, **(more or {})})
+    config = {"container": {"image": IMAGE, **options}, "checkpoints": "named", **(more or {})}
+    return Executor("container", workspace=tmp_path, config=config)
 
 
 def looked(session: Session) -> dict[str, Any]:

@@ -15,8 +15,8 @@ def preloaded_session(executor: Executor, *modules: str) -> Session:
     while True:  # the server imports between requests, or after a while: kernels that are forked later have all
         session = executor.session("next")
         loaded = session.execute(f"import sys; {set(modules)} <= sys.modules.keys()").text
-        if loaded == "True\n" or time.monotonic() > end:
+        if loaded == "True" or time.monotonic() > end:
             break
         session.close()
-    assert loaded == "True\n"
+    assert loaded == "True"
     return session

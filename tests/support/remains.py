@@ -10,7 +10,8 @@ import psutil
 from kernelexec import Session
 
 #: A variable that every process of one test module inherits: modules, of one run or of several at once, do not see each other.
-RUN = "KERNELEXEC_TEST_RUN"
+#: A fork server that starts early, and so the first environment of its kernels, has only variables with names such as Python's.
+RUN = "PYTHON_KERNELEXEC_TEST_RUN"
 
 
 def processes_of(owner: int) -> list[psutil.Process]:

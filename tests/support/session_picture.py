@@ -1,7 +1,8 @@
 """The guide's picture of a session: cells typed into ``kernelexec repl``, and the terminal as an SVG.
 
 ``python -m tests.support.session_picture`` runs the cells on this machine and writes ``kernelexec/guide/session.svg``. It
-leaves out the notes about this machine at the start, and the path of the connection file.
+leaves out the notes about this machine at the start, and the path of the connection file. A checkpoint follows each cell,
+also where a fork takes long because the machine is busy.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _BACKGROUND, _BORDER, _TEXT, _GREEN, _YELLOW, _RED = "#161b22", "#444c56", "#d1d
 def record(directory: Path) -> list[str]:
     """Run the cells in a directory and return the lines of the terminal."""
     lines = [f"$ kernelexec {' '.join(_WORDS)}"]
-    with Terminal([COMMAND, *_WORDS], cwd=directory) as terminal:
+    with Terminal([COMMAND, *_WORDS], cwd=directory, KERNELEXEC_CHECKPOINTS="each") as terminal:
         prompt = _last_prompt(terminal.expect(_PROMPT))
         for number, cell in enumerate(_CELLS):
             terminal.send(f"{cell}\r")

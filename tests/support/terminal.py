@@ -30,6 +30,7 @@ class Terminal:
         self._env = environment(TERM="dumb", PROMPT_TOOLKIT_NO_CPR="1", COLUMNS="200", LINES="50") | env
         self._read = 0
         self.text = ""
+        self.raw = b""
 
     def __enter__(self) -> Self:
         self._fd, side = pty.openpty()
@@ -96,6 +97,7 @@ class Terminal:
             chunk = os.read(self._fd, 65536)
         except OSError:  # Linux's error where the other side is closed
             return False
+        self.raw += chunk
         self.text += _CONTROL.sub("", chunk.decode("utf-8", "replace")).replace("\r", "")
         return bool(chunk)
 

@@ -20,6 +20,7 @@ SEQUENCES = (
     *("\x1bc", "\x1b7", "\x1b8", "\x1bM", "\x1bD", "\x1b(0", "\x1b#8", "\x1b>", "\x1b%G", "\x0e", "\x0f", "\x85"),
     *(f"\x1bP{kind}{BODY}\x1b\\" for kind in ("$q", "+q", "1000p")),
     *(f"\x1b{kind}{BODY}\x1b\\" for kind in "_^X"),
+    *("\x1b_Ga=T,f=100,q=2,m=0;AAAA\x1b\\", "\x1bP0;1;0q#0;2;9;9;9#0~\x1b\\", "\x9fGa=T,f=100;AAAA\x9c"),
     *("\x1b[>4;2m", "\x1b[?4m", "\x1b[8m", "\x1b[0;8m", "\x1b[38;5;8;8m", "\x1b[1\nm\x1b[6n", "\x1b\x1b[6n", "\x1b[\x1b[6n"),
     *("\u202e", "\u2066", "\u200f", "\U000e0041", "\udc9b6n", "\udcc2\udc9b6n", "\x1b]0;a\n\x1b]52;c;YQ==\x07"),
 )

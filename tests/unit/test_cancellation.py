@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from kernelexec.cancellation import await_to_end
+from kernelexec.cancellation import await_to_end, wait_interruptibly
 
 
 @pytest.mark.parametrize("cancellations", [0, 1, 2, 5])
@@ -57,3 +57,14 @@ def test_the_exception_of_a_call_is_raised() -> None:
 
     with pytest.raises(ValueError, match="wrong"):
         asyncio.run(await_to_end(call()))
+
+
+def test_a_wait_wakes_up_by_itself_since_a_signal_may_come_just_before_the_thread_sleeps() -> None:
+    answers, waits = [False, False, False, True], list[float]()
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return answers.pop(0)
+
+    wait_interruptibly(wait)
+    assert (answers, waits[0] <= 0.1, max(waits) <= 1.0) == ([], True, True)

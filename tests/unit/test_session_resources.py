@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,7 +14,9 @@ from kernelexec.config import Config, load
 from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
+from kernelexec.records import journal
 from kernelexec.records.journal import journal_path
+from kernelexec.records.notebook import new_notebook
 from kernelexec.session_resources import SessionResources
 
 
@@ -57,14 +60,21 @@ def taken_over(config: Config, root: Path) -> SessionResources:
     return SessionResources.adopt(left, root, config)
 
 
-@pytest.mark.parametrize("step", ["backend_for", "_open_recorder", "journal_path"])
+@pytest.mark.parametrize(
+    ("module", "step"), [(session_resources, "backend_for"), (new_notebook, "open_recorder"), (journal, "journal_path")]
+)
 @pytest.mark.parametrize("had", [made, taken_over])
 def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_itself(
-    had: Callable[[Config, Path], SessionResources], step: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    had: Callable[[Config, Path], SessionResources],
+    module: ModuleType,
+    step: str,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    monkeypatch.setattr(session_resources, step, Refusal(getattr(session_resources, step)))
+    monkeypatch.setattr(module, step, Refusal(getattr(module, step)))
     with pytest.raises(InvalidConfig, match="cannot be had"):
         had(config, root)
     assert opened(tmp_path) == []

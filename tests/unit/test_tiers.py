@@ -22,7 +22,11 @@ def run() -> None:
     subprocess.run(["true"], check=True)
 
 
-@pytest.mark.parametrize("start", [run, os.fork, connect])
+def fork() -> None:
+    os.fork()
+
+
+@pytest.mark.parametrize("start", [run, fork, connect])
 def test_a_start_is_refused_and_a_refusal_that_is_swallowed_fails_the_test(start: Callable[[], object]) -> None:
     guard = no_processes()
     guard.__enter__()

@@ -95,10 +95,11 @@ async def run_command_async(
 
 
 def explain_end(result: ExecutionResult) -> str:
-    """Return notes on a command that its output does not have: a refusal, a timeout or a lost state; else empty."""
+    """Return notes on a command that its output does not have: a refusal, a timeout, a lost or restored state; else empty."""
     if result.status == "aborted":
         return format_note(result.diagnosis.message if result.diagnosis is not None else result.text)
-    return format_notes(model_notes(result)) if result.state == "lost" or result.interrupted is not None else ""
+    has_notes = result.state in ("restored", "lost") or result.interrupted is not None
+    return format_notes(model_notes(result)) if has_notes else ""
 
 
 def join_report(text: str, report: str) -> str:

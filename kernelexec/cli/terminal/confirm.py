@@ -6,6 +6,7 @@ import asyncio
 import os
 from contextlib import ExitStack
 
+from kernelexec.cli.terminal.typed_input import TYPED_INPUT
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.provisioning.platform import hide_input
 from kernelexec.results import InputRequest
@@ -43,7 +44,11 @@ async def _read_line(question: str, *, echo: bool = True) -> str:
         closing.callback(os.close, fd)
         if not echo:
             closing.enter_context(hide_input(fd))
-        _write(fd, question)
+        closing.enter_context(TYPED_INPUT.await_line())
+        kept = TYPED_INPUT.take_line()
+        _write(fd, question + (kept if echo else ""))
+        if kept.endswith("\n"):
+            return kept
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
 
@@ -59,7 +64,7 @@ async def _read_line(question: str, *, echo: bool = True) -> str:
 
         loop.add_reader(fd, read)
         closing.callback(loop.remove_reader, fd)
-        return (await answered).decode("utf-8", "replace")
+        return kept + (await answered).decode("utf-8", "replace")
 
 
 def _question(request: ApprovalRequest) -> str:

@@ -1,20 +1,15 @@
 """The sockets of a kernel's channels, opened once it is certain that the kernel's own processes serve them.
 
-The kernel's side is untrusted. A unix socket is opened by a pinned descriptor: it must be no link, must belong to the expected
-user and must be served by the expected process before a single byte is written to it. So a kernel gains nothing if it replaces
-the socket by a link to another daemon's. The proof of an encrypted kernel is its key instead: its port may be served by a
-relay to the place where it runs.
+The kernel's side is untrusted: see ``pinned_socket`` for unix sockets. The proof of an encrypted kernel is its key: its port
+may be served by a relay to the place where it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import stat
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -22,56 +17,12 @@ import anyio.to_thread
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire.channels import Channel
 from kernelexec.provisioning import Connection
+from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 from kernelexec.provisioning.runtime.ports import has_foreign_listener
-from kernelexec.provisioning.runtime.processes import read_peer
-from kernelexec.workspace.safe_files import NAMED
 
 _SOONEST, _LATEST = 0.005, 0.1
 #: How long a relay may hold a connection to a kernel that does not serve yet, before another one is tried.
 _HANDSHAKE_SECONDS = 5.0
-
-
-def open_pinned(path: Path, *, uid: int, belongs: Callable[[int], bool] = lambda _: True) -> socket.socket:
-    """Return a connected, non-blocking unix stream socket to the file that ``path`` names now.
-
-    Only Linux can connect to the checked file itself; elsewhere the path is checked and then connected to by name.
-
-    Raises:
-        KernelConnectionFailed: the path is a link or no socket, has another owner, or its server is one that ``belongs``
-            rejects by process id.
-    """
-    try:
-        pin = os.open(path, NAMED | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as exc:
-        raise KernelConnectionFailed(f"{path.name}: {exc.strerror}") from exc
-    with ExitStack() as closing:
-        try:
-            _check_file(pin, path, uid)
-            sock = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
-            sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
-            _check_peer(sock, path, uid, belongs)
-        except OSError as exc:
-            raise KernelConnectionFailed(f"{path.name}: {exc.strerror or exc}") from exc
-        finally:
-            os.close(pin)
-        closing.pop_all()
-    return sock
-
-
-def _check_file(pin: int, path: Path, uid: int) -> None:
-    status = os.fstat(pin)
-    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
-        raise KernelConnectionFailed(f"{path.name} is not a socket of uid {uid}: the kernel may have replaced it.")
-
-
-def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[int], bool]) -> None:
-    peer = read_peer(sock)
-    if peer is None:
-        return
-    peer_pid, peer_uid = peer
-    if peer_uid != uid or not belongs(peer_pid):
-        raise KernelConnectionFailed(f"{path.name} is served by process {peer_pid} of uid {peer_uid}, not by the kernel.")
 
 
 class Connector:

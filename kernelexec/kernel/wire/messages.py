@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from json.scanner import make_scanner
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol
-from kernelexec.secrets import SecretStore
 from kernelexec.text import make_json_encoder
+
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
 
 _VERSION = "5.4"
 _SIGNED_FRAMES = 4

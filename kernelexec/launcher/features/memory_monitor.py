@@ -89,11 +89,15 @@ class MemoryMonitor:
         self._biggest_variables: list[tuple[str, int]] = []
         self._was_high = False
         self._kills = self._kills_before = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread, also in a copy of the process that had it."""
         self._is_running = False
         self._is_sleeping = True
         self._wake = threading.Semaphore(0)
-        if group is not None:
-            self._kills_before = group.read_kills()
+        if self._group is not None:
+            self._kills_before = self._group.read_kills()
             threading.Thread(target=self._watch, name="memory", daemon=True).start()
 
     def begin_cell(self) -> None:

@@ -42,7 +42,7 @@ class AsyncCellTask:
         return True
 
 
-@dataclass(frozen=True)
+@dataclass
 class KernelContext:
     """Parts of a kernel that requests need; ``session``, ``shell`` and ``get_parent`` are ipykernel's."""
 
@@ -88,6 +88,14 @@ class ControlRequests:
             protocol.VARIABLES_REQUEST: self._list_variables,
         }
         self.handlers |= {request: partial(self._reply, request, answer) for request, answer in answers.items()}
+
+    def resume(self) -> None:
+        """Serve anew in a copy of the process: questions, and background commands, are the other one's."""
+        self._jobs = Jobs()
+        self.audit.questions.forget()
+        self.input_questions.forget()
+        self.command_questions.forget()
+        self._context.cell.task = None
 
     def _reply(
         self,
@@ -158,6 +166,7 @@ class ControlRequests:
         if msg_id is None:
             names = self._context.names.report()
             entry |= {"names_added": sorted(names)[:_RESUMED_NAMES_MAX], "names_count": len(names)}
+            entry["next_cell"] = self._context.shell.execution_count
         content = {"status": "ok", "known": published is not None, protocol.METADATA_KEY: entry}
         self._context.session.send(stream, protocol.reply_type(protocol.RESUME_REQUEST), content, parent, ident)
         if published is not None:

@@ -12,12 +12,14 @@ from ipykernel.ipkernel import IPythonKernel
 from traitlets import Instance, Type
 
 from .. import owner, platform
+from ..checkpoints.moved_directories import MovedDirectories
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
 from ..features.other_pythons import find_python_with
 from ..features.spawned_main import SpawnedMain
 from ..features.user_namespace import NameChanges
 from ..identity import named_as_base
+from ..output.captured_output import CapturedFd
 from ..output.iopub import Publisher
 from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
@@ -27,9 +29,12 @@ from ..processes.working_directory import WorkingDirectory
 from ..protocol import (
     MEMORY,
     METADATA_KEY,
+    OBSTACLES,
     OWNER_USERNAME,
+    CopyTarget,
     LaunchOptions,
     MemoryReport,
+    Obstacle,
     ReplyMetadata,
     is_shell_call,
     is_users_cell,
@@ -60,6 +65,8 @@ class LauncherKernel(IPythonKernel):
     lease: OwnerLease | None = None
     confinement: dict[str, list[str]] = {}  # noqa: RUF012 - of the process
     """See ``confinement.confine``."""
+    checkpoints: Any = None
+    """The ``Checkpoints`` of this kernel."""
     _execute_sleep = 0
     _supports_kernel_subshells = False
 
@@ -84,9 +91,10 @@ class LauncherKernel(IPythonKernel):
         find_class_sources(self.shell.compile)
         self._spawned_main = SpawnedMain(self.shell.user_module, self._list_sources)
         self.control_handlers |= self._control.handlers
+        self.shell.take_checkpoint = self._take_checkpoint
         self.shell.ask_for_command = self._control.ask_for_command
         self._own_streams: tuple[Any, Any, Any] = (sys.stdout, sys.stderr, sys.displayhook)
-        give_own_pipes([stream.captured_fd for stream in self._own_streams[:2] if stream.captured_fd], self._publisher.pipes)
+        give_own_pipes(self._list_captured, lambda: self._publisher.pipes)
         self._cpu_before = 0.0
         self._new_venv: dict[str, Any] | None = None
         self._directory_note: str | None = None
@@ -103,6 +111,45 @@ class LauncherKernel(IPythonKernel):
         if self.options.audits_programs:
             self._control.audit.install()
         self.io_loop.add_callback(notify_ready, self.options, self.confinement)
+
+    def move(self, moves: MovedDirectories) -> None:
+        """Go on in other directories."""
+        moves.follow(self._context.working_directory, self.shell.command_session)
+
+    def resume(self, options: LaunchOptions, shell_socket: Any) -> None:
+        """Go on in a copy of this process: the application has made new sockets and threads, and given them to this kernel."""
+        LauncherKernel.options = self._context.options = options
+        self._control_lock = asyncio.Lock()
+        self.control_stream.on_recv(self.dispatch_control, copy=False)
+        self._publisher.crash_buffer = CrashBuffer(options.crash_buffer)
+        for stream in self._own_streams[:2]:
+            stream.resume()
+        self._control.resume()
+        self._memory_monitor.start()
+        self._restore_streams()
+        self.shell_stream.resume(shell_socket)
+        notify_ready(options, self.confinement)
+
+    @property
+    def own_streams(self) -> tuple[Any, Any]:
+        """The streams of this kernel, whatever user code has put in their places."""
+        return self._own_streams[:2]
+
+    def _list_captured(self) -> list[CapturedFd]:
+        """Return the captured descriptors."""
+        return [captured for stream in self._own_streams[:2] if (captured := stream.captured_fd) is not None]
+
+    def _take_checkpoint(self, name: str | None = None, target: CopyTarget | None = None, *, is_automatic: bool = False) -> Any:
+        """Make a checkpoint. A kernel that goes on from it comes back from here too, with a reply that no client awaits."""
+        own_tasks = getattr(self.shell_stream, "running", ())
+        return self.checkpoints.take(name, self.shell.execution_count, own_tasks, target, is_automatic=is_automatic)
+
+    def _report_obstacles(self, obstacles: list[Obstacle]) -> None:
+        self._context.send_to_owner(OBSTACLES, {"obstacles": obstacles})
+
+    def _process_children(self) -> list[Any]:
+        """Return the children for the shutdown; without any the list of all processes is not read, which takes 10 ms."""
+        return super()._process_children() if tree.has_descendants() else []
 
     def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
         """Note the request that output belongs to; output of threads and programs belongs to the newest cell of code.
@@ -153,6 +200,10 @@ class LauncherKernel(IPythonKernel):
         self._context.cell.task = None
         self._figures.end_cell()
         self._publisher.between_cells = True
+        if self.checkpoints is not None and not owner.is_forked_child:
+            msg_id = str(self.get_parent("shell").get("header", {}).get("msg_id"))
+            take = partial(self._take_checkpoint, is_automatic=True)
+            self.checkpoints.after_cell(code, msg_id, take, self._report_obstacles)
         if owner.is_forked_child:  # a child of the cell came back: the kernel is its parent's
             os._exit(content.get("status") == "error")
         self._restore_streams()
@@ -215,12 +266,13 @@ class LauncherKernel(IPythonKernel):
             "names_added": added[:_CHANGED_NAMES_MAX],
             "names_removed": removed[:_CHANGED_NAMES_MAX],
             "names_count": count,
+            "next_cell": self.shell.execution_count,
             "cpu_seconds": platform.cpu_seconds() - self._cpu_before,
             "peak_memory_bytes": platform.peak_memory_bytes(),
             "exit_code": self.shell.last_exit_code,
             "work_dir": self.shell.last_work_dir,
             "answer": self.shell.last_answer,
-            "memory": self._memory_monitor.end_cell(),
+            "memory": self._measure_memory(),
         }
         if (self.shell.shown_error or {}).get("ename") == "ModuleNotFoundError":
             entry["python_with_module"] = find_python_with(str(getattr(getattr(sys, "last_value", None), "name", "")))
@@ -244,6 +296,12 @@ class LauncherKernel(IPythonKernel):
         listed = variables.describe_variables(self._context.names.current(), self.shell.user_ns, VARIABLES_MAX)["variables"]
         sized = sorted(((variable["size_bytes"] or 0, variable["name"]) for variable in listed), reverse=True)
         return [(name, size) for size, name in sized[:_BIGGEST] if size >= _BIG_BYTES]
+
+    def _measure_memory(self) -> MemoryReport | None:
+        report = self._memory_monitor.end_cell()
+        if report is not None and report["kills"] and self.checkpoints is not None:
+            report["checkpoints"] = self.checkpoints.count_killed()
+        return report
 
     def _report_memory(self, report: MemoryReport) -> None:
         """Report memory to the owner while its cell runs: afterwards this process may be killed."""

@@ -30,7 +30,7 @@ from ..processes import accounts, exec_audit
 from ..processes.command import RunningCommand
 from ..processes.owner_streams import AskOwner, OwnerStreams
 from ..processes.shell_session import ShellSession, kernel_directory
-from ..protocol import PAGER, CommandProcess
+from ..protocol import PAGER, CommandProcess, CopyTarget
 from . import misbehaving
 from .patches import exception_groups
 from .patches.compiler import Compiler
@@ -51,6 +51,8 @@ class LauncherShell(ZMQInteractiveShell):
     programs = VirtualEnv({})
     ask_for_command: Callable[[], AskOwner] | None = None
     """Returns the function by which a command of the running cell asks the owner."""
+    take_checkpoint: Callable[[str | None, CopyTarget | None], Any] | None = None
+    """Makes a checkpoint; returns its description, or a list of obstacles."""
     last_exit_code: int | None = None
     last_work_dir: str | None = None
     last_answer: dict[str, Any] | None = None
@@ -187,6 +189,12 @@ class LauncherShell(ZMQInteractiveShell):
         text = captured.take()
         return SList(text.splitlines()) if split else LSString(text)
 
+    @property
+    def command_session(self) -> ShellSession:
+        """What commands leave for the next one."""
+        session: ShellSession = self.__dict__.setdefault("_shell_session", ShellSession())
+        return session
+
     def run_command(
         self, command: str, work_dir: str | None = None, stdin: str | None = None, process: CommandProcess | None = None
     ) -> None:
@@ -195,7 +203,7 @@ class LauncherShell(ZMQInteractiveShell):
         ``work_dir`` and ``process`` count for this command only. The exit code is in ``_exit_code`` and in the reply's
         metadata.
         """
-        session = self.__dict__.setdefault("_shell_session", ShellSession())
+        session = self.command_session
         if process is None:
             session.run(self, command, work_dir, stdin)
             return
@@ -230,7 +238,7 @@ class LauncherShell(ZMQInteractiveShell):
 
     def command_environment(self, command: str, work_dir: str | None) -> tuple[list[str], str | None, dict[str, str]]:
         """Return program, directory and environment of a background command of the session's shell."""
-        directory, env = self.__dict__.setdefault("_shell_session", ShellSession()).next_start(self)
+        directory, env = self.command_session.next_start(self)
         return [*self.programs.prefix, *default_shell(), command], work_dir or directory or kernel_directory(), env
 
     def serve_packages(self) -> None:
@@ -256,6 +264,12 @@ class LauncherShell(ZMQInteractiveShell):
         from ..features import variable_values  # noqa: PLC0415 - as above
 
         self.last_answer = variable_values.write_variables(self.user_ns, path, names, limit_bytes)
+
+    def checkpoint(self, name: str | None, target: CopyTarget | None = None) -> None:
+        """Make a checkpoint between two cells, or one of another kernel; the answer is in the reply's metadata."""
+        assert self.take_checkpoint is not None
+        taken = self.take_checkpoint(name, target)
+        self.last_answer = {"obstacles" if isinstance(taken, list) else "checkpoint": taken}
 
     def safe_execfile(self, fname: Any, *where: Any, **options: Any) -> None:
         """Run a script for ``%run``, and remember its failure, which IPython only shows."""

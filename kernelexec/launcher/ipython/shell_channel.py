@@ -36,6 +36,13 @@ class ShellChannel:
             self._loop.add_reader(self.socket.FD, self._read)
             self._loop.call_soon(self._read)
 
+    def resume(self, socket: zmq.Socket[bytes]) -> None:
+        """Read from another socket, in a copy of this process."""
+        self.socket, self._bare = socket, super(zmq.Socket, socket)
+        self.running.clear()
+        self._loop.add_reader(socket.FD, self._read)
+        self._loop.call_soon(self._read)
+
     def send_multipart(self, frames: list[Any], copy: bool = True, **options: Any) -> None:  # noqa: FBT001, FBT002 - as above
         """Send a reply."""
         if copy and not options:

@@ -4,6 +4,9 @@
 environment at once. It reaps orphans and cannot be killed from within the container. Without an owner it ends as its kernel
 ended, so the container's status is the kernel's. Between two kernels it removes the memory that the processes of the last one
 left: files in tmpfs, and System V objects.
+
+Beside the kernel there may be branches of it, which were forked of its checkpoints and have a mark of their own each. They
+have their own ends: what ends the kernel spares them.
 """
 
 from __future__ import annotations
@@ -16,21 +19,24 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import platform
 from ..features import memory_monitor
 from ..platform import prctl
-from ..protocol import InitReport
+from ..processes import proc
+from ..protocol import KERNEL_MARK_VARIABLE, InitReport
 from . import kernel_app
 from .forkserver import ForkRequest, count_threads, detach, import_startup_modules
 from .memory_cleanup import clear_tmpfs_and_ipc
 
 _MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
 #: Seconds that all processes of the container may take to end.
-_SWEEP_SECONDS, _PAUSE_SECONDS = 2.0, 0.001
+_SWEEP_SECONDS, _PAUSE_SECONDS, _DEATH_MILLISECONDS = 2.0, 0.001, 100
 _INIT_PID, _SET_DUMPABLE, _SIGNALLED = 1, 4, 128
 #: Signals that are passed on to the kernel; after one of the first three this process ends with the kernel.
 _FORWARDED_SIGNALS = (
@@ -52,6 +58,7 @@ def main(arguments: list[str]) -> None:
         kernel_app.main(kernel)
         return
     import_startup_modules()
+    os.environ.pop(KERNEL_MARK_VARIABLE, None)  # the first environment still has it, for the marks of branches
     _ContainerInit(_connect(path)).serve(ForkRequest(kernel, dict(os.environ), str(Path.cwd()))).run()
 
 
@@ -68,8 +75,16 @@ def _connect(path: str) -> socket.socket | None:
     return channel
 
 
+@dataclass(slots=True)
+class _Branch:
+    """A branch of a kernel; ``pid`` is 0 once it has ended, and its checkpoints and programs may live."""
+
+    pid: int
+    kills: int
+
+
 class _ContainerInit:
-    """The parent of a container's kernels: it starts one at a time and waits for its end."""
+    """The parent of a container's kernels: it starts one at a time, waits for its end, and for those of branches."""
 
     def __init__(self, channel: socket.socket | None) -> None:
         self._channel = channel
@@ -78,6 +93,8 @@ class _ContainerInit:
             self._poll.register(channel, select.POLLIN)
         self._group = memory_monitor.find_limited_cgroup()
         self._kills = self._pid = 0
+        self._branches: dict[str, _Branch] = {}
+        """The branches by their marks."""
         self._ending = False
         self._before = _read_process_settings()
         gc.freeze()
@@ -105,7 +122,7 @@ class _ContainerInit:
 
     def _fork_kernel(self, request: ForkRequest) -> bool:
         """Fork a kernel, or start it anew if this process has threads; return whether this is the forked child."""
-        self._kills = self._group.read_kills() if self._group is not None else 0
+        self._kills = self._read_kills()
         try:
             if count_threads() == 1:
                 self._pid = os.fork()
@@ -138,12 +155,25 @@ class _ContainerInit:
         match request:
             case {"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": str(cwd)}} if not self._pid:
                 return ForkRequest(arguments, environ, cwd)
+            case {"adopt": int(pid), "mark": str(mark)}:
+                self._adopt(pid, mark)
+            case {"adopt": int(pid)} if not self._pid:
+                self._adopt(pid)
+            case {"end_others": list(spared)}:
+                self._end_others({pid for pid in spared if isinstance(pid, int)})
+                self._send({"swept": True})
+            case {"end_marked": list(spared), "mark": str(mark)}:
+                self._end_branch(mark, {pid for pid in spared if isinstance(pid, int)})
+                self._send({"swept": True})
+            case {"signal": int(signum), "mark": str(mark)}:
+                self._signal(self._branches[mark].pid if mark in self._branches else 0, signum)
             case {"signal": int(signum)}:
-                self._signal_kernel(signum)
+                self._signal(self._pid, signum)
             case {"sweep": list(directories), "spared": list(spared)}:
                 self._send(
                     {
-                        "swept": self._kill_all()
+                        "swept": not self._branches
+                        and self._kill_all()
                         and clear_tmpfs_and_ipc(directories, spared)
                         and self._before == _read_process_settings()
                     }
@@ -163,16 +193,78 @@ class _ContainerInit:
     def _reap(self) -> None:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                status = os.waitstatus_to_exitcode(ended[1])
                 if ended[0] == self._pid:
-                    self._report_end(os.waitstatus_to_exitcode(ended[1]))
+                    self._report_end(status)
+                for mark, branch in self._branches.items():
+                    if ended[0] == branch.pid:
+                        branch.pid = 0
+                        self._send({"ended": status, "mark": mark, "kills": self._read_kills() - branch.kills})
 
     def _report_end(self, status: int) -> None:
         """Report the kernel's end, or end like it."""
         self._pid = 0
         if self._channel is None or self._ending:
             os._exit(status if status >= 0 else _SIGNALLED - status)
-        kills = self._group.read_kills() - self._kills if self._group is not None else 0
-        self._send({"ended": status, "kills": kills})
+        self._send({"ended": status, "kills": self._read_kills() - self._kills})
+
+    def _read_kills(self) -> int:
+        """Return how many processes were killed for want of memory."""
+        return self._group.read_kills() if self._group is not None else 0
+
+    def _adopt(self, pid: int, mark: str | None = None) -> None:
+        """Watch a kernel, or with a ``mark`` a branch, that a checkpoint has forked; this process has become its parent."""
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError as exc:
+            self._send({"failed": exc.strerror})
+            return
+        proc.give_oom_score(pid)
+        if mark is None:
+            self._kills, self._pid = self._read_kills(), pid
+        else:
+            self._branches[mark] = _Branch(pid, self._read_kills())
+        self._send({"born": pid})
+        self._reap()
+
+    def _end_others(self, spared: set[int]) -> None:
+        """Kill every process but this one, branches and the spared ones. All are stopped meanwhile, so that none forks."""
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        with suppress(OSError):
+            os.kill(-1, signal.SIGSTOP)
+        marks = [_entry(mark) for mark in self._branches]
+        branches = {pid for pid in proc.read_processes() if any(proc.has_variable(pid, mark) for mark in marks)}
+        spared = spared | branches | {_INIT_PID}
+        while (others := _list_living() - spared) and time.monotonic() < deadline:
+            for pid in others:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_PAUSE_SECONDS)  # as below
+        self._await_end(lambda: self._pid, deadline)
+        for pid in spared - {_INIT_PID}:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _end_branch(self, mark: str, spared: set[int]) -> None:
+        """Kill the processes of a branch except ``spared``, which are its checkpoints; without those it is over."""
+        branch, entry, deadline = self._branches.get(mark, _Branch(0, 0)), _entry(mark), time.monotonic() + _SWEEP_SECONDS
+        leader = branch.pid
+
+        def find(table: Mapping[int, proc.ProcessStatus]) -> set[int]:
+            family = proc.find_descendants(leader, table, session=leader) | {leader} if leader in table else set()
+            return family | {pid for pid in table if proc.has_variable(pid, entry)}
+
+        proc.kill_rounds(find, spared=spared, wait_milliseconds=_DEATH_MILLISECONDS)
+        self._await_end(lambda: branch.pid, deadline)  # before the branch is forgotten
+        if not spared:
+            self._branches.pop(mark, None)
+
+    def _await_end(self, pid: Callable[[], int], deadline: float) -> None:
+        """Report the end of a killed kernel, which is over when its last thread is: ``pid`` is 0 then."""
+        self._reap()
+        while pid() and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)  # the poll that wakes up at the end of a child is the caller's
+            self._reap()
 
     def _kill_all(self) -> bool:
         """Kill every other process; return whether none is left."""
@@ -186,21 +278,25 @@ class _ContainerInit:
             self._reap()
         return True
 
-    def _signal_kernel(self, signum: int) -> None:
-        if self._pid:
+    def _signal(self, pid: int, signum: int) -> None:
+        if pid:
             with suppress(OSError, ValueError):
-                os.kill(self._pid, signum)
+                os.kill(pid, signum)
 
     def _forward_signal(self, signum: int, _frame: object) -> None:
         self._ending |= signum in _ENDING_SIGNALS
         if self._ending and not self._pid:
             os._exit(_SIGNALLED + signum)
-        self._signal_kernel(signum)
+        self._signal(self._pid, signum)
 
     def _send(self, message: InitReport) -> None:
         if self._channel is not None:
             with suppress(OSError):  # the poll reports the end of the owner
                 self._channel.send(json.dumps(message).encode())
+
+
+def _entry(mark: str) -> bytes:
+    return f"{KERNEL_MARK_VARIABLE}={mark}".encode()
 
 
 def _read_process_settings() -> object:
@@ -218,3 +314,8 @@ def _protect(*, on: bool) -> None:
     """Keep other processes of this user from reading or changing this one (prctl(2): PR_SET_DUMPABLE)."""
     with suppress(OSError, AttributeError):
         prctl(_SET_DUMPABLE, int(not on))
+
+
+def _list_living() -> set[int]:
+    """Return all processes but those that have ended: stopped parents do not wait for these."""
+    return {pid for pid, status in proc.read_processes().items() if not status.has_ended}

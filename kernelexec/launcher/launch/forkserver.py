@@ -1,8 +1,9 @@
 """The fork server: it imports once the modules that kernels need, and forks a kernel on request.
 
-``main`` serves the owner's end of a socket and ends with it. A request is one message with two descriptors: a file with a
-``Fork``, and the kernel's stderr. The forked process itself answers with its pidfd; a later message reports its end. So the
-owner knows of every forked process once the socket has no sender left.
+``main`` serves the owner's end of a socket and ends with it. The first message brings two descriptors: a file with
+``ForkServerSettings``, and the server's stderr. A request does so too: a file with a ``Fork``, and the kernel's stderr. The
+forked process itself answers with its pidfd; a later message reports its end. So the owner knows of every forked process
+once the socket has no sender left.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from traitlets.config import Config
 
 from ..ipython.patches.debugger import leave_out_debugger
 from ..ipython.shell import LauncherShell
-from ..protocol import KERNEL_MARK_VARIABLE, ForkServerReport
+from ..processes import proc
+from ..processes.kernel_mark import replace_mark
+from ..processes.tree import adopt_orphans
+from ..protocol import KERNEL_MARK_VARIABLE, ForkServerReport, ForkServerSettings
 from . import kernel_app
 
-_MARK_CHARS = 32
 _MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
 #: Idle time before the next module is imported; after the second time modules are imported between requests too.
 _IDLE_MILLISECONDS, _IDLE_ONLY_SECONDS = 200, 3.0
@@ -59,15 +62,13 @@ _STDERR = 2
 def main(arguments: list[str]) -> None:
     """Serve until the owner has gone; a forked process runs a kernel here."""
     channel = socket.socket(fileno=int(arguments[0]))
-    mark = _find_kernel_mark()
-    for variable in (_BACKEND, _ARROW):
-        os.environ.setdefault(*variable)
     import_startup_modules()
+    adopt_orphans()
     threads = _prepare_fork()
     _send(channel, {"serves": threads == 1, "threads": threads})
     if threads != 1:
         os._exit(1)
-    _Server(channel, arguments[1:], mark).serve().run()
+    _Server(channel).serve().run()
 
 
 class _Server:
@@ -77,13 +78,17 @@ class _Server:
     that imports the module, and threads do not survive a fork.
     """
 
-    def __init__(self, channel: socket.socket, modules: Iterable[str], mark: int | None) -> None:
+    def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._mark = mark
-        self._modules = deque(modules)
+        self._modules: deque[str] = deque()
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
-        self._kernels: dict[int, tuple[int, int]] = {}
+        self._kernels: dict[int, int] = {}
+        """The number of the request, by the kernel's process id."""
+        self._wakeup_fd, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll.register(self._wakeup_fd, select.POLLIN)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up pipe reports it
 
     def serve(self) -> ForkRequest:
         """Serve requests; return in a forked child only."""
@@ -91,8 +96,10 @@ class _Server:
         while True:
             ready = self._poll.poll(_IDLE_MILLISECONDS if self._modules else None)
             for fd, _ in ready:
-                if fd != self._channel.fileno():
-                    self._report_end(fd)
+                if fd == self._wakeup_fd:
+                    with suppress(BlockingIOError):
+                        os.read(fd, _MESSAGE_BYTES)
+                    self._reap()
                 elif (request := self._handle_request()) is not None:
                     return request
             if self._modules and (not ready or time.monotonic() > idle_until):
@@ -106,7 +113,14 @@ class _Server:
             return None
         if not message:
             os._exit(0)
-        number = json.loads(message)["request"]
+        content = json.loads(message)
+        if "settings" in content:
+            self._apply_settings(*fds)
+            return None
+        number = content["request"]
+        if "adopt" in content:
+            self._adopt(number, content["adopt"])
+            return None
         file, stderr = fds
         try:
             with os.fdopen(file, "rb") as content:
@@ -117,9 +131,9 @@ class _Server:
             os.close(stderr)
             return None
         if pid == 0:
-            mark = request.environ.get(KERNEL_MARK_VARIABLE, "")
-            if self._mark is not None and len(mark) == _MARK_CHARS and mark.isascii():
-                ctypes.memmove(self._mark, mark.encode(), _MARK_CHARS)
+            replace_mark(request.environ.get(KERNEL_MARK_VARIABLE, ""))
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _send(self._channel, {"request": number, "pid": os.getpid()}, os.pidfd_open(os.getpid()))
             self._channel.detach()
             null = os.open(os.devnull, os.O_RDWR)
@@ -128,18 +142,41 @@ class _Server:
             detach()
             return request
         os.close(stderr)
-        fd = os.pidfd_open(pid)
-        self._kernels[fd] = number, pid
-        self._poll.register(fd, select.POLLIN)
+        self._kernels[pid] = number
         return None
 
-    def _report_end(self, fd: int) -> None:
-        """Report the end of a kernel."""
-        number, pid = self._kernels.pop(fd)
-        self._poll.unregister(fd)
+    def _apply_settings(self, file: int, stderr: int) -> None:
+        os.dup2(stderr, _STDERR)
+        os.close(stderr)
+        with os.fdopen(file, "rb") as content:
+            settings: ForkServerSettings = json.load(content)
+        os.environ.clear()
+        os.environ.update(settings["environ"])
+        for variable in (_BACKEND, _ARROW):
+            os.environ.setdefault(*variable)
+        self._modules.extend(settings["modules"])
+
+    def _adopt(self, number: int, pid: int) -> None:
+        """Watch a kernel that a checkpoint has forked; it is a child of this process, which adopts orphans."""
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            fd = os.pidfd_open(pid)
+        except OSError as exc:
+            _send(self._channel, {"request": number, "lost": str(exc)})
+            return
+        proc.give_oom_score(pid)
+        self._kernels[pid] = number
+        _send(self._channel, {"request": number, "pid": pid}, fd)
         os.close(fd)
-        _, status = os.waitpid(pid, 0)
-        _send(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(status)})
+        self._reap()
+
+    def _reap(self) -> None:
+        """Report the ends of kernels, and forget other children: orphans of kernels, and checkpoints."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                number = self._kernels.pop(ended[0], None)
+                if number is not None:
+                    _send(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(ended[1])})
 
     def _import(self, name: str) -> None:
         """Import a module as a cell does, and report a failure."""
@@ -180,30 +217,12 @@ def _stand_in_shell() -> Iterator[None]:
             cls._instance = None
 
 
-def _find_kernel_mark() -> int | None:
-    """Return the address of the kernel mark in this process's first environment, which other processes read.
-
-    This must be called before the environment changes. A forked child changes its copy.
-    """
-    prefix = f"{KERNEL_MARK_VARIABLE}=".encode()
-    entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
-    for index in count():
-        address: int | None = entries[index]
-        if address is None:
-            break
-        entry = ctypes.string_at(address)
-        if entry.startswith(prefix) and len(entry) == len(prefix) + _MARK_CHARS:
-            return address + len(prefix)
-    return None
-
-
 def _prepare_fork() -> int:
     """Return the number of threads before a fork. One child is forked first: that ends OpenBLAS's threads until needed."""
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # garbage is kept too: a collection takes 10 ms and finds little
     return count_threads()
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import sys
 import threading
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import ipykernel
 import zmq
 from ipykernel.kernelapp import IPKernelApp
+from tornado.ioloop import IOLoop
 from traitlets.config import Config
+from zmq.eventloop.zmqstream import ZMQStream
 
 from .. import owner
+from ..checkpoints.descriptors import OwnDescriptors
+from ..checkpoints.kernel_checkpoints import Checkpoints
+from ..checkpoints.moved_directories import MovedDirectories
+from ..event_loop import close_loop
 from ..features.virtualenv import VirtualEnv
 from ..identity import named_as_base
 from ..ipython.kernel import LauncherKernel
@@ -29,7 +36,7 @@ from ..ipython.shell import LauncherShell
 from ..output import iopub
 from ..owner import OwnerLease, apply_limits, connection_arguments, exit_with_owner, write_stacks_to
 from ..processes.tree import initialize_tree, kill_descendants
-from ..protocol import LaunchOptions
+from ..protocol import KERNEL_MARK_VARIABLE, LaunchOptions, RestoreRequest
 from ..sandbox.confinement import confine
 
 #: The filters that the modules of a fork server have added, the newest first; in a fresh kernel they precede ipykernel's.
@@ -50,9 +57,12 @@ class LauncherApp(IPKernelApp):
     """The application of one kernel process."""
 
     name = "kernelexec-kernel"
+    _counting = ExitStack()
     kernel_class = LauncherKernel
     outstream_class = f"{iopub.__name__}.OutputStream"
 
+    descriptors = OwnDescriptors()
+    """What this process has opened for itself."""
     collects_garbage = True
     """Whether garbage collection is turned on again once the kernel exists."""
 
@@ -66,10 +76,76 @@ class LauncherApp(IPKernelApp):
         """
         if not self.logging_config:
             self.log.setLevel(self.log_level)
+        self._counting.close()
         if self.collects_garbage:
             gc.freeze()
             gc.enable()
         super().init_code()
+
+    def initialize(self, argv: Any = None) -> None:
+        """Initialize the application, and count the descriptors that it opens before user code runs."""
+        with self._counting:
+            self._counting.enter_context(self.descriptors.count_opened())
+            super().initialize(argv)
+        for fd in self._list_own_outputs():  # loggers have them: they stay open
+            self.descriptors.keep(fd)
+        self.descriptors.serve_at(self.ip)
+        options, find_threads = LauncherKernel.options, self._list_threads
+        self.kernel.checkpoints = Checkpoints(options, self.descriptors, self.leave, self.resume, find_threads)
+
+    def leave(self, moves: MovedDirectories) -> None:
+        """Close what the objects of this application have open, in a copy of the kernel, and go to its own directories."""
+        self.kernel.move(moves)
+        for fd in self._list_own_outputs()[-1:]:  # messages of this process go where the kernel's own go
+            os.dup2(fd, 2)
+        self.iopub_thread.leave()
+        close_loop(self.control_thread.io_loop.asyncio_loop)
+
+    def resume(self, request: RestoreRequest) -> None:
+        """Make this process, a copy of the kernel that has waited as a checkpoint, a kernel of its own.
+
+        Objects that user code may know stay: shell, streams and loop. What they use is new: sockets, threads, locks.
+        """
+        options = LaunchOptions.of(request.get("restore", {}))
+        owner.become_kernel()
+        if mark := request.get("mark"):
+            os.environ[KERNEL_MARK_VARIABLE] = mark
+        initialize_tree()
+        write_stacks_to(options.stacks)
+        if (path := request.get("stderr")) is not None:
+            own_output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for fd in self._list_own_outputs():
+                os.dup2(own_output, fd, inheritable=False)
+            os.close(own_output)
+        with self.descriptors.count_opened():
+            if options.owner is not None:
+                exit_with_owner(options.owner, kill_descendants, grace_seconds=options.grace_seconds)
+            self.connection_file = options.connection_file or self.abs_connection_file
+            connection = json.loads(Path(self.connection_file).read_text(encoding="utf-8"))
+            self.session.key, self.ip = connection["key"].encode(), connection["ip"]
+            self.descriptors.serve_at(self.ip)
+            atexit.unregister(self.close)
+            self.context = None
+            self.init_sockets()
+            self.init_heartbeat()
+            kernel: Any = self.kernel
+            loop = self.control_thread.io_loop
+            kernel.control_stream = ZMQStream(self.control_socket, loop)
+            kernel.debugpy_stream = ZMQStream(self.debugpy_socket, loop)
+            kernel.control_thread, kernel.stdin_socket = self.control_thread, self.stdin_socket
+            kernel.debug_shell_socket = self.debug_shell_socket
+            kernel.resume(options, self.shell_socket)
+            self.control_thread.start()
+        LauncherShell.scratch = options.scratch
+
+    def _list_own_outputs(self) -> list[int]:
+        """Return the descriptors for what this process itself writes."""
+        streams = (sys.stdout, sys.stderr) if self.kernel is None else self.kernel.own_streams
+        return [fd for stream in streams if (fd := getattr(stream, "own_fd", None)) is not None]
+
+    def _list_threads(self) -> list[Any]:
+        """Return ipykernel's threads."""
+        return [self.control_thread, self.heartbeat, self.iopub_thread.thread]
 
     def init_poller(self) -> None:
         """Poll the parent's process id only if neither FIFO nor lease shows the owner's end."""
@@ -93,6 +169,10 @@ class LauncherApp(IPKernelApp):
         self.iopub_socket.setsockopt(zmq.SNDHWM, iopub.SENDING_MAX)
         self._apply_curve_server_options(self.iopub_socket)
         self.iopub_port = self._bind_socket(self.iopub_socket, self.iopub_port)
+        if self.iopub_thread is not None:
+            self.iopub_thread.resume(self.iopub_socket)
+            self.iopub_socket = self.iopub_thread.background_socket
+            return
         self.configure_tornado_logger()
         self.iopub_thread = iopub.Publisher(self.iopub_socket, session=self.session)
         self.iopub_thread.start()
@@ -143,6 +223,8 @@ def main(arguments: list[str]) -> None:
         filters: Any = warnings.filters
         filters[:] = [*imported_filters, *(entry for entry in filters if entry not in imported_filters)]
     try:
+        with LauncherApp.descriptors.count_opened():
+            IOLoop.current()
         app.start()
     finally:
         kill_descendants()

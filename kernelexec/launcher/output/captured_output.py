@@ -144,6 +144,12 @@ class PipeReader:
         self._thread = threading.Thread(target=self._run, name="pipes", daemon=True)
         self._thread.start()
 
+    def close(self) -> None:
+        """Close the descriptors in a copy of this process, where the thread is not."""
+        self._selector.close()
+        if self._epoll is not None:
+            self._epoll.close()
+
     def add(self, fd: int, take: Callable[[bytes], Any], lines: Lines | None = None) -> None:
         """Read a pipe until its last writer has closed it; at the end ``take`` gets ``b""``.
 

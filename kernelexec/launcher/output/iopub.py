@@ -9,6 +9,7 @@ bounded, in order of writing, and under the cell that wrote it.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import sys
 import threading
@@ -24,6 +25,7 @@ from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.thread import CONTROL_THREAD_NAME
 
 from .. import owner
+from ..event_loop import close_loop
 from ..identity import named_as_base
 from ..protocol import REPLAY_BEGIN, REPLAY_GAP
 from .captured_output import CapturedFd, ForkedOutput, PipeReader
@@ -83,6 +85,20 @@ class Publisher(IOPubThread):
         self._main = threading.main_thread().ident
         self._bare: Any = super(zmq.Socket, socket) if isinstance(socket, zmq.Socket) else socket
         super().__init__(socket, pipe=pipe, session=session)
+
+    def leave(self) -> None:
+        """Close what this object has open, in a copy of this process."""
+        close_loop(self._loop)
+        self.pipes.close()
+        self.crash_buffer.close()
+
+    def resume(self, socket: Any) -> None:
+        """Publish on another socket, in a copy of this process that has none of its threads."""
+        atexit.unregister(self.stop)
+        background_socket = self.background_socket
+        self.__init__(socket, session=self.session)  # type: ignore[misc]  # its locks and its loop are the other process's
+        self.background_socket = background_socket
+        self.start()
 
     @property
     def may_block(self) -> bool:
@@ -437,6 +453,21 @@ class OutputStream(OutStream):
         self._shares_fd = True
         fd: int = super().fileno() if self._captured_fd is None else self._original_stdstream_fd
         return fd
+
+    @property
+    def own_fd(self) -> int | None:
+        """The descriptor for what is not captured; None where nothing is captured."""
+        return None if self._captured_fd is None else self._original_stdstream_copy
+
+    def resume(self) -> None:
+        """Capture the descriptor anew in a copy of this process."""
+        publisher = self.pub_thread
+        if publisher is None or self._captured_fd is None:
+            return
+        self._flush_pending = self._subprocess_flush_pending = False
+        self._buffer_lock, self._io_loop = threading.RLock(), publisher.io_loop
+        publisher.streams[self.name] = self
+        self._captured_fd = CapturedFd(self._original_stdstream_fd, publisher.pipes, self.take)
 
     def reconfigure(self, **_options: Any) -> None:
         """Do nothing: text is published as text, whatever encoding a script asks for."""

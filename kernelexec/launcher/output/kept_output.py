@@ -70,6 +70,12 @@ class CrashBuffer:
             finally:
                 os.close(fd)
 
+    def close(self) -> None:
+        """Close the file in a copy of this process."""
+        if self._map is not None:
+            self._map.close()
+        self._map, self._end = None, 0
+
     @property
     def is_file_backed(self) -> bool:
         """Return whether the text outlives this process."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import codecs
 import os
 import secrets
+import selectors
 import signal
 import subprocess
 import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from .. import platform
 from ..protocol import COMMAND_MARK_VARIABLE
-from . import exec_audit, tree
+from . import exec_audit, oom_score, tree
 from .command import TERMINATE_SECONDS
 
 _READ_BYTES = 64 * 1024
@@ -62,8 +63,9 @@ class _Job:
         self.name = name
         self._mark = secrets.token_hex(16)
         self._killed = False
+        self._exit_code: int | None = None
         self._start_time, self._end_time = time.monotonic(), 0.0
-        with tree.oom_before_us(), exec_audit.exempt():
+        with oom_score.raise_score(), exec_audit.exempt():
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,
@@ -73,20 +75,19 @@ class _Job:
                 stderr=subprocess.PIPE,
                 **platform.PLATFORM.new_group_options,
             )
-        self._streams = {"stdout": _NewestLines(), "stderr": _NewestLines()}
+        self._streams = {stream: _NewestLines(getattr(self._process, stream)) for stream in ("stdout", "stderr")}
         for stream, newest in self._streams.items():
-            pipe = getattr(self._process, stream)
-            threading.Thread(target=newest.read_all, args=(pipe,), name=f"{name} {stream}", daemon=True).start()
+            threading.Thread(target=newest.read_all, name=f"{name} {stream}", daemon=True).start()
         threading.Thread(target=self._wait, name=name, daemon=True).start()
 
     @property
     def is_running(self) -> bool:
-        """Return whether the command has not ended."""
-        return self._process.returncode is None
+        """Return whether the command has not ended, or its output up to its end is not read yet."""
+        return self._exit_code is None
 
     def describe(self, lines: int | None = None) -> dict[str, Any]:
         """Describe the command, with a number of its newest lines."""
-        code = self._process.returncode
+        code = self._exit_code
         status = "running" if code is None else "killed" if self._killed else "failed" if code else "stopped"
         description: dict[str, Any] = {"name": self.name, "status": status, "pid": self._process.pid}
         description |= {"exit_code": None if code is None else code if code >= 0 else 128 - code}
@@ -99,7 +100,7 @@ class _Job:
 
     def kill(self) -> None:
         """End the command's processes in a thread: by SIGTERM, then by SIGKILL."""
-        if self.is_running:
+        if self._process.returncode is None:
             self._killed = True
             threading.Thread(target=self._end, name=f"end of {self.name}", daemon=True).start()
 
@@ -112,29 +113,54 @@ class _Job:
         tree.kill_marked(COMMAND_MARK_VARIABLE, self._mark)
 
     def _wait(self) -> None:
-        self._process.wait()
+        code = self._process.wait()
         self._end_time = time.monotonic()
+        for newest in self._streams.values():
+            newest.read_what_is_there()
+        self._exit_code = code
 
 
 class _NewestLines:
     """The newest lines of one stream, within bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipe: IO[bytes]) -> None:
+        os.set_blocking(pipe.fileno(), False)
+        self._pipe = pipe
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.total = 0
         self._lines: deque[str] = deque()
         self._open = ""
         self._chars = 0
         self._lock = threading.Lock()
 
-    def read_all(self, pipe: Any) -> None:
+    def read_all(self) -> None:
         """Read until no process has the pipe open for writing."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        with suppress(OSError, ValueError):
-            while content := os.read(pipe.fileno(), _READ_BYTES):
-                self._take(decoder.decode(content))
-        self._take(decoder.decode(b"", final=True))
-        with suppress(OSError):
-            pipe.close()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._pipe, selectors.EVENT_READ)
+            while selector.select():
+                with self._lock:
+                    if self._read() == 0:
+                        self._take(self._decoder.decode(b"", final=True))
+                        self._pipe.close()
+                        return
+
+    def read_what_is_there(self) -> None:
+        """Read what has been written so far: a child of the command may write forever."""
+        with self._lock:
+            left = -1 if self._pipe.closed else platform.unread_bytes(self._pipe.fileno())
+            while left > 0 and (count := self._read()):
+                left -= count
+
+    def _read(self) -> int | None:
+        """Take what the pipe has, and return its size in bytes: 0 at its end, None if there is nothing yet."""
+        try:
+            content = os.read(self._pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return 0
+        self._take(self._decoder.decode(content))
+        return len(content)
 
     def tail(self, count: int) -> tuple[str, int]:
         """Return the newest ``count`` lines, an unfinished one included, and the number of lines before them."""
@@ -145,17 +171,16 @@ class _NewestLines:
         return "".join(shown), total - len(shown)
 
     def _take(self, text: str) -> None:
-        with self._lock:
-            *ended, self._open = (self._open + text).split("\n")
-            self._open = _shorten(self._open)
-            if len(self._open) > _LINE_CHARS:
-                ended, self._open = [*ended, self._open], ""
-            for line in ended:
-                self._lines.append(f"{_shorten(line)[:_LINE_CHARS]}\n")
-                self._chars += len(self._lines[-1])
-                self.total += 1
-            while self._lines and (len(self._lines) > _LINES or self._chars > _CHARS):
-                self._chars -= len(self._lines.popleft())
+        *ended, self._open = (self._open + text).split("\n")
+        self._open = _shorten(self._open)
+        if len(self._open) > _LINE_CHARS:
+            ended, self._open = [*ended, self._open], ""
+        for line in ended:
+            self._lines.append(f"{_shorten(line)[:_LINE_CHARS]}\n")
+            self._chars += len(self._lines[-1])
+            self.total += 1
+        while self._lines and (len(self._lines) > _LINES or self._chars > _CHARS):
+            self._chars -= len(self._lines.popleft())
 
 
 def _shorten(line: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import platform
 from ..protocol import COMMAND_MARK_VARIABLE
-from . import exec_audit, tree
+from . import exec_audit, oom_score, tree
 from .accounts import Account
 
 #: Seconds for a command to obey SIGINT, and then SIGTERM, before the next signal.
@@ -80,7 +80,7 @@ class RunningCommand:
             return self._run()
 
     def _run(self) -> int:
-        with tree.oom_before_us(), exec_audit.exempt():
+        with oom_score.raise_score(), exec_audit.exempt():
             process = subprocess.Popen(
                 self._argv,
                 executable=shutil.which(self._argv[0]),

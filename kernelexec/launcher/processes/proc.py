@@ -10,10 +10,13 @@ import os
 import select
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+#: The file of a process with its score when memory is short.
+OOM_SCORE = "oom_score_adj"
 #: Rounds of signals: some programs fork faster than they die.
 _ROUNDS = 5
 
@@ -63,6 +66,13 @@ def find_descendants(pid: int, table: Mapping[int, ProcessStatus], *, session: i
         more = {child for child, status in table.items() if status.parent in more} - family
         family = family | more
     return {member for member in family - {pid} if member in table and not table[member].has_ended}
+
+
+def give_oom_score(pid: int) -> None:
+    """Give a process, which may be the fork of a checkpoint, the score of this one: see ``oom_score``."""
+    with suppress(OSError):
+        score = (PROC / "self" / OOM_SCORE).read_text(encoding="ascii")
+        (PROC / str(pid) / OOM_SCORE).write_text(score, encoding="ascii")
 
 
 def has_variable(pid: int, entry: bytes) -> bool:

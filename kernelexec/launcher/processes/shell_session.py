@@ -93,6 +93,10 @@ class ShellSession:
         """Return the next command's directory, None without a ``cd``, and environment."""
         return self._directory, shell.programs.environment(self._changes, self._since)
 
+    def move(self, translate: Callable[[str], str]) -> None:
+        """Take the directory in another place."""
+        self._directory = None if self._directory is None else translate(self._directory)
+
     def _find_directory(self) -> str | None:
         if self._directory is not None and not Path(self._directory).is_dir():
             sys.stderr.write(f"{self._directory} is gone: the command starts in {kernel_directory()}\n")

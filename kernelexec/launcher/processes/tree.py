@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from .. import platform
 from ..platform import prctl
 from ..protocol import KERNEL_MARK_VARIABLE, SUDO_VARIABLE
-from . import proc
+from . import oom_score, proc
 from .exec_audit import exempt
 
 #: The mark of the kernel's first environment; cells may change the present one.
@@ -20,21 +20,24 @@ MARK_ENVIRONMENT: dict[str, str] = {}
 #: Whether the kernel may use sudo to kill processes of its commands that run as root.
 _by_sudo = False
 
+#: Whether orphans become children of this process, so that it has children as long as any descendant lives.
+_adopts = False
+
+#: Children that are not the user's: checkpoints. They outlive this process: what waits for children or ends them spares them.
+own_children: set[int] = set()
+
 #: Process groups of the commands that run now.
 running_groups: set[int] = set()
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _SUDO_SECONDS = 5.0
-_SCORE, _HIGHEST_SCORE, _SCORE_BYTES = proc.PROC / "self/oom_score_adj", 1000, 16
-#: Opened at the start, while the process may still write it.
-_score_file: int | None = None
+_NUMBER_BYTES = 32
 
 
 def initialize_tree() -> None:
     """Note this process's mark, and adopt orphans."""
-    global _by_sudo, _score_file  # noqa: PLW0603 - one tree a process
-    with suppress(OSError):
-        _score_file = os.open(_SCORE, os.O_RDWR | os.O_CLOEXEC)
+    global _by_sudo  # noqa: PLW0603 - one tree a process
+    oom_score.open_own()
     MARK_ENVIRONMENT.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK_VARIABLE})
     _by_sudo = os.environ.get(SUDO_VARIABLE) == "1"
     adopt_orphans()
@@ -42,13 +45,62 @@ def initialize_tree() -> None:
 
 def adopt_orphans() -> None:
     """Become the parent of all descendants whose own parents end (Linux)."""
+    global _adopts  # noqa: PLW0603 - one tree a process
     if platform.PLATFORM.adopts_orphans:
         with suppress(OSError, AttributeError):
             prctl(_ADOPT, 1)
+            _adopts = True
+
+
+@contextmanager
+def leave_orphans() -> Iterator[None]:
+    """Let orphans go to the process above this one that adopts them, within the block; forks of this process adopt none."""
+    own_pid = os.getpid()
+    if _adopts:
+        prctl(_ADOPT, 0)
+    try:
+        yield
+    finally:
+        if _adopts and os.getpid() == own_pid:
+            prctl(_ADOPT, 1)
+
+
+def fork_orphan() -> int:
+    """Fork a process that is no child of this one, but an orphan at once; return its id, and 0 in it.
+
+    Raises:
+        OSError: it cannot be forked.
+    """
+    own_pid = os.getpid()
+    out, into = os.pipe()
+    try:
+        if (middle := platform.fork()) == 0:
+            if pid := platform.fork():
+                os.write(into, str(pid).encode())
+                os._exit(0)
+            return 0
+        with suppress(ChildProcessError):  # user code may have the system forget its children
+            os.waitpid(middle, 0)
+        os.set_blocking(out, False)
+        return int(os.read(out, _NUMBER_BYTES))
+    except OSError:  # also where nothing can be read, since the second fork failed
+        if os.getpid() != own_pid:
+            os._exit(1)
+        raise
+    finally:
+        os.close(out)
+        os.close(into)
+
+
+def has_descendants() -> bool:
+    """Return whether a process lives that this one started; True where the system cannot say it quickly."""
+    return not _adopts or has_children()
 
 
 def has_children() -> bool:
-    """Return whether there is any child, zombies included, by one system call."""
+    """Return whether there is any child of the user's code, zombies included; by one system call unless there are our own."""
+    if own_children:
+        return any(child not in own_children for child in list_children())
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -66,54 +118,20 @@ def reap_adopted() -> None:
     if not platform.PLATFORM.adopts_orphans:
         return
     with suppress(OSError, AttributeError):  # another thread may wait for it at the same moment
-        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if not own_children and os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
     own_session = os.getsid(0)
-    for pid in _children():
+    for pid in list_children():
         status = proc.read_status(pid)
         if status is not None and status.has_ended and status.session not in (0, own_session, pid):
             with suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
 
 
-@contextmanager
-def oom_before_us() -> Iterator[None]:
-    """Mark processes that are started within the block to be killed before this one when memory is short.
-
-    The score is inherited, since a shell may start others before it could be marked. It stays as it is on systems where a
-    process that raised its own score cannot lower it again.
-    """
-    before = _read_score()
-    if before is None or before >= _HIGHEST_SCORE or not (_set_score(before + 1) and _set_score(before)):
-        yield
-        return
-    _set_score(_HIGHEST_SCORE)
-    try:
-        yield
-    finally:
-        _set_score(before)
-
-
-def _read_score() -> int | None:
-    if _score_file is None:
-        return None
-    try:
-        return int(os.pread(_score_file, _SCORE_BYTES, 0))
-    except (OSError, ValueError):
-        return None
-
-
-def _set_score(score: int) -> bool:
-    try:
-        return _score_file is not None and os.pwrite(_score_file, str(score).encode(), 0) > 0
-    except OSError:
-        return False
-
-
 def kill_marked(name: str, mark: str) -> None:
-    """Kill every process but this one that carries a mark in its environment."""
+    """Kill every process but this one, and ``own_children``, that carries a mark in its environment."""
     entry = f"{name}={mark}".encode()
-    proc.kill_rounds(lambda table: [pid for pid in table if proc.has_variable(pid, entry)])
+    proc.kill_rounds(lambda table: [pid for pid in table if proc.has_variable(pid, entry)], spared=own_children)
 
 
 def kill_group(group: int) -> None:
@@ -138,10 +156,12 @@ def _is_another_users(pid: int) -> bool:
 
 def kill_descendants() -> None:
     """Kill all processes that this kernel started: by process group, descent and mark."""
+    if not has_descendants():
+        return
     for group in tuple(running_groups):
         with suppress(OSError):
             platform.signal_group(group, platform.ENDING_SIGNALS[-1])
-    proc.kill_rounds(lambda table: proc.find_descendants(os.getpid(), table))
+    proc.kill_rounds(lambda table: proc.find_descendants(os.getpid(), table), spared=own_children)
     for name, mark in MARK_ENVIRONMENT.items():
         kill_marked(name, mark)
 
@@ -158,7 +178,7 @@ def kill_tree(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _children() -> list[int]:
+def list_children() -> list[int]:
     """Return the children of all threads; nothing where the system does not list them."""
     pids: list[int] = []
     for listing in proc.PROC.glob("self/task/*/children"):

@@ -38,6 +38,9 @@ ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
 #: What else helps a cell over its timeout here.
 TIMEOUT_ADVICE = ", and a small wait to continue meanwhile"
+_UNDO_NOTE = "undo takes back what this cell has changed, except for files"
+#: Newlines around a display's text.
+_SEPARATORS = 2
 _NOT_READABLE = "it ran before, and its output is no longer available"
 _MARGIN_BYTES = 2000
 _LINKS_MAX = 10
@@ -58,6 +61,8 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     files = [name for name in result.files if options.pictures != "inline" or not _SAVED.fullmatch(name)]
     links = _make_links(result.session, files) if options.has_links else []
     notes = list(_list_notes(partial_result, files[len(links) :], has_output=bool(texts or images)))
+    if options.has_undo and _can_be_undone(result):
+        notes.append(_UNDO_NOTE)
     blocks = [json.dumps(link.model_dump(mode="json")) for link in links]
     room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([texts, late, notes, *blocks])) - len(json.dumps(record))
     pictures = await select_pictures(shown, room)
@@ -66,6 +71,11 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     notes += _describe_hidden_pictures(pictures, len(shown), partial_result)
     content = [*_text_blocks(texts), *pictures.shown, *sounds, *links, *_text_blocks([*late, format_notes(notes)])]
     return ToolResult(content=content, meta={RECORD: record}, is_error=result.status == "aborted")
+
+
+def _can_be_undone(result: ExecutionResult) -> bool:
+    """Return whether a failed cell of Python may have a checkpoint before it: not a session's first one."""
+    return (result.status, result.state, result.language) == ("error", "kept", "python") and result.execution_count != 1
 
 
 def _make_links(session: str, files: Sequence[str]) -> list[ResourceLink]:
@@ -114,7 +124,8 @@ def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_
 
 def _render_output(partial_result: PartialResult) -> list[str]:
     """Return the text of the output; none if it is blank."""
-    output = quote_output(apply_returns(output_text(partial_result.outputs)))
+    text = output_text(partial_result.outputs, is_part=True)  # notes follow, and clients join blocks
+    output = quote_output(apply_returns(text))
     if not output.strip():
         return []
     more = f"read_output(execution_id='{partial_result.result.execution_id}'{_render_offset(partial_result)}) continues"
@@ -123,7 +134,7 @@ def _render_output(partial_result: PartialResult) -> list[str]:
 
 def _render_late(result: ExecutionResult) -> list[str]:
     """Return the text of output that came after the end of its cell, below a note."""
-    text = quote_output(output_text(result.late)[:_LATE_CHARS]) if result.late else ""
+    text = quote_output(output_text(result.late, is_part=True)[:_LATE_CHARS]) if result.late else ""
     return [f"{format_note('output after the end of the cell')}\n{text}"] if text else []
 
 
@@ -171,8 +182,9 @@ def _render_offset(partial_result: PartialResult) -> str:
         if left <= 0:
             break
         text = output_text([output])
-        size += utf8_size(text[:left]) if isinstance(output, Stream) else 0
-        left -= len(text)
+        is_stream = isinstance(output, Stream)
+        size += utf8_size(text[:left]) if is_stream else 0
+        left -= len(text) + (0 if is_stream else _SEPARATORS)
     return f", offset={size}" if size else ""
 
 

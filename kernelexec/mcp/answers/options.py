@@ -17,20 +17,22 @@ _SOUNDS_VERSION, _LINKS_VERSION = "2025-03-26", "2025-06-18"
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """Options of one answer: where its pictures are, whether it may have links and sounds, and whether its record is whole."""
+    """Options of one answer: where its pictures are, what else it may have, and whether the client has a tool for undo."""
 
     pictures: PicturePlace = "both"
     has_links: bool = False
     has_sounds: bool = False
     has_whole_record: bool = False
+    has_undo: bool = False
 
     @classmethod
-    def of(cls, context: Context, options: ServerOptions) -> Self:
-        """Return the options of a call's answer."""
+    def of(cls, context: Context, options: ServerOptions, *, has_checkpoints: bool = False) -> Self:
+        """Return the options of a call's answer; ``has_checkpoints`` where they follow the cells."""
         version = context.session.protocol_version
         has_sounds = options.pictures != "files" and version >= _SOUNDS_VERSION
         has_links = "files" in options.groups and version >= _LINKS_VERSION
-        return cls(options.pictures, has_links, has_sounds, wants_whole_record(context))
+        has_undo = has_checkpoints and "checkpoints" in options.groups
+        return cls(options.pictures, has_links, has_sounds, wants_whole_record(context), has_undo)
 
 
 def wants_whole_record(context: Context) -> bool:

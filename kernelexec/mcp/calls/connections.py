@@ -7,8 +7,9 @@ They end when the client ends the connection, or when it has had no open request
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 
@@ -40,7 +41,7 @@ class Connections:
 
     def __init__(
         self,
-        close_session: Callable[[str], Awaitable[None]],
+        close_session: Callable[[str], Coroutine[Any, Any, None]],
         is_busy: Callable[[str], bool],
         *,
         silent_seconds: float | None,
@@ -82,11 +83,9 @@ class Connections:
         """Close the sessions of ended and of silent connections, until cancelled."""
         while True:
             self._changed = anyio.Event()
-            now = time.monotonic()
             async with anyio.create_task_group() as tasks:
-                for name, connection in self._connections.items():
-                    if self._find_deadline(connection) <= now:
-                        tasks.start_soon(self._end_sessions, name)
+                for session in self._remove_ended():
+                    tasks.start_soon(self._close_session, session)
             wait = min((self._find_deadline(connection) for connection in self._connections.values()), default=None)
             with anyio.move_on_after(None if wait is None else max(wait - time.monotonic(), 0.0)):
                 await self._changed.wait()
@@ -100,8 +99,22 @@ class Connections:
         ]
         if not silent:
             return False
-        await self._end_sessions(min(silent)[2], at_once=True)
+        for session in self._connections.pop(min(silent)[2]).sessions:
+            await self._close_session(session)
         return True
+
+    def _remove_ended(self) -> list[str]:
+        """Forget ended and silent connections, and return their sessions; a silent one with a running cell is kept."""
+        now, sessions = time.monotonic(), list[str]()
+        for name, connection in list(self._connections.items()):
+            if self._find_deadline(connection) > now:
+                continue
+            if not connection.is_over and self._is_any_busy(connection):
+                connection.last_use += _BUSY_SECONDS
+            else:
+                del self._connections[name]
+                sessions += connection.sessions
+        return sessions
 
     def _find_deadline(self, connection: _Connection) -> float:
         """Return the time from which on the sessions of a connection are closed."""
@@ -114,13 +127,3 @@ class Connections:
 
     def _is_any_busy(self, connection: _Connection) -> bool:
         return any(map(self._is_busy, connection.sessions))
-
-    async def _end_sessions(self, name: str, *, at_once: bool = False) -> None:
-        """Close the sessions of a connection; those of a silent one only when no cell runs, unless it must be ``at_once``."""
-        connection = self._connections[name]
-        if not (at_once or connection.is_over) and self._is_any_busy(connection):
-            connection.last_use += _BUSY_SECONDS
-            return
-        del self._connections[name]
-        for session in connection.sessions:
-            await self._close_session(session)

@@ -14,7 +14,7 @@ import anyio
 from fastmcp import Context
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
-from kernelexec.errors import CapacityReached, UnknownExecution, UnknownSession, did_you_mean
+from kernelexec.errors import CapacityReached, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, PROGRAM, Caller
 from kernelexec.mcp.calls.connections import Connections
@@ -103,6 +103,12 @@ class SessionService:
         for scope in self._waits:
             scope.cancel()
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether checkpoints follow the cells of Python sessions."""
+        config = self._executor.config
+        return config.keeps_checkpoints and config.checkpoints.mode in ("auto", "each")
+
     def mask(self, text: str) -> str:
         """Return a text with masked secrets."""
         return self._executor.mask(text)
@@ -156,6 +162,25 @@ class SessionService:
                             raise
             finally:
                 self._note_connection(session_name)  # again, since the connection may have ended meanwhile
+
+    async def branch_session(self, session: AsyncSession, name: str) -> AsyncSession:
+        """Open a branch of a session under a name of the caller's.
+
+        Raises:
+            CapacityReached: the caller has reached its limit of sessions.
+            KernelexecError: see ``AsyncSession.branch``.
+        """
+        session_name, executor = CALLER.get().resolve_session(name), self._executor
+        if executor.open_session(session_name) is not None:
+            raise InvalidRequest(f"Session {name!r} is open already: close it first, or take another name.")
+        with self.quotas.reserve_session(
+            CALLER.get().client, session_name, lambda name: executor.open_session(name) is not None
+        ):
+            self._note_client(session_name)
+            try:
+                return await session.branch(session_name)
+            finally:
+                self._note_connection(session_name)
 
     def _note_client(self, session_name: str) -> None:
         """Note the client of a session, for the operator's list."""

@@ -192,7 +192,7 @@ class TasksExtension(ServerExtension):
             try:
                 return task, await self._sessions.find_session_of(task_id, task.session)
             except (UnknownSession, UnknownExecution):
-                del self._tasks[key]
+                self._tasks.pop(key, None)  # another request may have noticed it first
         shown = self._sessions.mask(task_id)
         message = (
             f"You have no task {shown!r:.100}. Use the taskId of an answer with resultType task. The server keeps only the "

@@ -26,7 +26,6 @@ from kernelexec.untrusted_text import format_note, quote_output
 
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
-_VARIABLES_MAX = 200
 
 SessionName = Annotated[
     str, "A session name of letters, digits, dots, dashes, underscores, created on first use; or a handle of create_session."
@@ -77,25 +76,6 @@ class NewSession:
     workspace: str
 
 
-@dataclass(frozen=True, slots=True)
-class VariableRow:
-    """A variable of a kernel; unknown values are null."""
-
-    name: str
-    type: str
-    shape: list[int] | None
-    size_bytes: int | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class VariableList:
-    """Variables of a session's kernel by name; ``total`` includes those not shown."""
-
-    variables: list[VariableRow]
-    total: int
-
-
 @contextmanager
 def report_errors(kind: type[FastMCPError] = ToolError) -> Iterator[None]:
     """Report our errors to the model or client with their exact text."""
@@ -112,6 +92,9 @@ class CodeTools:
         self._sessions = sessions
         self._options = options
 
+    def _choose_form(self, context: Context) -> AnswerOptions:
+        return AnswerOptions.of(context, self._options, has_checkpoints=self._sessions.has_checkpoints)
+
     async def execute_code(
         self,
         context: Context,
@@ -124,7 +107,7 @@ class CodeTools:
     ) -> ToolResult:
         """Run a cell."""
         elicitation = self._sessions.make_elicitation(context)
-        render = partial(render_answer, options=AnswerOptions.of(context, self._options))
+        render = partial(render_answer, options=self._choose_form(context))
         options = CallOptions(wait, elicitation, render)
         with report_errors():
             partial_result = await self._sessions.resume(session, options, cursor=0, sends=True)
@@ -157,7 +140,7 @@ class CodeTools:
             if partial_result is None:
                 opened = await self._sessions.find_session_of(execution_id, session)
                 partial_result = await self._sessions.follow(opened, execution_id, options, cursor=cursor)
-        render = partial(render_answer, options=AnswerOptions.of(context, self._options))
+        render = partial(render_answer, options=self._choose_form(context))
         return await _make_cell_answer(partial_result, elicitation, render)
 
     async def read_output(
@@ -185,7 +168,7 @@ class CodeTools:
         if result is None:
             return make_text_answer(f"Nothing runs in session {session}, so nothing was interrupted.")
         partial_result = PartialResult(self._sessions.rename_session(result), result.outputs)
-        return await render_answer(partial_result, AnswerOptions.of(context, self._options))
+        return await render_answer(partial_result, self._choose_form(context))
 
     async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
         """Replace the kernel."""
@@ -218,12 +201,6 @@ class CodeTools:
         with report_errors():
             await self._sessions.close_session(session)
         return make_text_answer(f"Session {session} is closed. Its variables are lost, its files are kept.")
-
-    async def list_variables(self, session: SessionName = "default") -> VariableList:
-        """List a session's variables."""
-        with report_errors():
-            listing = await (await self._sessions.find_session(session)).variables(limit=_VARIABLES_MAX)
-        return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.variables], listing.total)
 
 
 async def _make_cell_answer(partial_result: PartialResult, elicitation: Elicitation, render: Renderer) -> ToolResult:

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from kernelexec.policy.magics import SHELL_CELLS, split_cell
-from kernelexec.policy.shell.reader import UNKNOWN, UnparsableScript
+from kernelexec.policy.shell.reader import UnparsableScript
+from kernelexec.policy.shell.unknown_text import UNKNOWN
 
 _BY_TEXT = frozenset({"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"})
 _BY_WORDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "spawn", "create_subprocess_exec"})

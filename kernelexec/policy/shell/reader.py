@@ -18,8 +18,8 @@ from functools import cache
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-#: Stands for text that only the running shell knows. No command can hold this character.
-UNKNOWN = "\x00"
+from kernelexec.policy.shell.unknown_text import UNKNOWN
+
 #: Characters of patterns that a shell replaces by names of files.
 GLOB = frozenset("*?[")
 #: A variable whose value is not yet filled in, with the end of an unquoted or a quoted one; and the border of two fields.

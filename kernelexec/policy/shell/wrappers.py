@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from kernelexec.policy.shell.python_commands import commands_started_by
-from kernelexec.policy.shell.reader import UNKNOWN, Command, Script, UnparsableScript, read
+from kernelexec.policy.shell.reader import Command, Script, UnparsableScript, read
+from kernelexec.policy.shell.unknown_text import UNKNOWN
 
 _DEPTH_MAX = 12
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh")

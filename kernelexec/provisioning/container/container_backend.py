@@ -23,12 +23,12 @@ from kernelexec.provisioning.host.interpreters import BootstrapEnvironment
 from kernelexec.provisioning.launch.environment import container_environment
 from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
-    GUARD,
     KernelReadyTimeout,
     create_guarded_spec,
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
+from kernelexec.provisioning.launch.program import GUARD
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
@@ -61,10 +61,16 @@ class ContainerBackend:
     root: Path
     secrets: SecretStore | None = None
     isolation: str = "container"
+    directory: Path | None = None
+    """The directory in the workspace in which a branch works; its containers see the whole workspace."""
 
     @property
     def cwd(self) -> str:
-        """The path of the workspace in containers."""
+        """The path of the workspace in containers, or of the directory in it."""
+        return self._workspace_inside if self.directory is None else self.to_kernel_path(str(self.directory))
+
+    @property
+    def _workspace_inside(self) -> str:
         return str(self.workspace) if self.config.container.layout == "host" else WORKSPACE_INSIDE
 
     @property
@@ -88,7 +94,7 @@ class ContainerBackend:
     @property
     def _path_pairs(self) -> list[tuple[Path, Path]]:
         """The workspace and the context paths on this machine and in containers, the deeper paths first."""
-        pairs = [(self.workspace, Path(self.cwd))]
+        pairs = [(self.workspace, Path(self._workspace_inside))]
         if self.config.container.layout == "classic":
             pairs += [(context.path, Path(CONTEXT_INSIDE, context.name)) for context in contexts(self.config)]
         return sorted(pairs, key=lambda pair: len(pair[0].parts), reverse=True)
@@ -245,9 +251,17 @@ class ContainerBackend:
         """Return the environment and the directory of the first process: it loads nothing of this machine."""
         return BootstrapEnvironment(self.environment(), self.cwd)
 
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether a stopped copy of a kernel outlives it, so that it can become a kernel again."""
+        return self.config.keeps_checkpoints
+
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - as in the other backend
         """Return None: the container confines its kernel."""
         return None
+
+    def add_temporary_directory(self, parent: RuntimeDirectory, branch: RuntimeDirectory) -> None:
+        """Return None: all kernels of a container have its temporary directory."""
 
     @property
     def network(self) -> Network:

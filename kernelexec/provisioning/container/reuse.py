@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import anyio
 
 from kernelexec.config import Container
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.container_state import ContainerState
+from kernelexec.provisioning.container.container_state import KILLED, ContainerState
 from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.processes import read_peer
@@ -47,11 +47,18 @@ class ContainerReuse:
         self._channel: socket.socket | None = None
         self._answer: asyncio.Future[dict[str, Any]] | None = None
         self._request_lock = asyncio.Lock()
+        self.branches: dict[str, tuple[ContainerState, OomDetector]] = {}
+        """The branches of the kernel in this container, by their marks."""
 
     @property
     def is_possible(self) -> bool:
         """Whether the next kernel can be forked in this container."""
-        return self._is_clean and self._channel is not None
+        return self._is_clean and self._channel is not None and not self.branches
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the init can be reached."""
+        return self._channel is not None
 
     def reset_container(self) -> None:
         """Forget the previous container."""
@@ -88,27 +95,49 @@ class ContainerReuse:
 
     async def fork(self, arguments: Sequence[str], kwargs: Mapping[str, Any]) -> bool:
         """Fork the next kernel; return whether there is one."""
+        if not self.is_possible or not self.expect_kernel():
+            return False
+        return "born" in await self._request({"birth": protocol.fork_content(arguments, kwargs["env"], kwargs["cwd"])}, None)
+
+    def signal(self, signum: int, mark: str | None = None) -> bool:
+        """Signal the kernel, or the branch with a mark, without the engine; return whether that was possible."""
+        return self._send({"signal": signum, **_marked(mark)})
+
+    async def adopt(self, pid: int, mark: str | None = None) -> bool:
+        """Have the init watch a kernel, or a branch with a mark, that a checkpoint has forked; return whether it is there."""
+        return "born" in await self._request({"adopt": pid, **_marked(mark)}, _SWEEP_SECONDS)
+
+    async def end_branch(self, mark: str, spared: Collection[int] = ()) -> bool:
+        """End all processes of a branch except ``spared``, which are its checkpoints; return whether that is certain."""
+        return "swept" in await self._request({"end_marked": sorted(spared), "mark": mark}, _SWEEP_SECONDS)
+
+    def expect_kernel(self) -> bool:
+        """Prepare for another kernel in this container; return whether there is a connection to its init."""
         state = self._state
-        if not self.is_possible or state.events is None:
+        if self._channel is None or state.events is None:
             return False
         self._oom.continue_container(state.events.memory_kills(state.id))
         state.reset_kernel()
         self._is_clean = False
         state.changed.clear()
-        return "born" in await self._request({"birth": protocol.fork_content(arguments, kwargs["env"], kwargs["cwd"])}, None)
+        return True
 
-    def signal(self, signum: int) -> bool:
-        """Signal the kernel without the engine; return whether that was possible."""
-        return self._send({"signal": signum})
-
-    async def sweep(self) -> bool:
+    async def sweep(self, spared: Collection[int] = ()) -> bool:
         """End all processes in the container but its init, and clear its files in memory; return whether it can be reused.
+
+        With ``spared`` processes, which are checkpoints, only their copies can use it, and with branches only these: its files
+        stay as they are.
 
         Files on the devices of mounts belong to this machine and stay, wherever in the container they are.
         """
         if self._channel is not None and not self._is_clean:
             self._state.is_kill_requested |= self._state.status is None
             devices = [device for device, _ in self._sources.values()]
+            if spared or self.branches:
+                is_swept = "swept" in await self._request({"end_others": sorted(spared)}, _SWEEP_SECONDS)
+                if is_swept and self._state.status is None:  # a copy that the init has not taken over has no end to report
+                    self._state.end(KILLED)
+                return is_swept and bool(spared)
             reply = await self._request({"sweep": self._in_memory, "spared": devices}, _SWEEP_SECONDS)
             self._is_clean = reply.get("swept") is True
         return self.is_possible
@@ -175,6 +204,10 @@ class ContainerReuse:
         except (OSError, ValueError, RecursionError):
             message = None
         match message:
+            case {"ended": int(status), "mark": str(mark), "kills": int(kills)}:
+                if (branch := self.branches.get(mark)) is not None and branch[0].status is None:
+                    branch[1].on_exit(status, kills)
+                    branch[0].end(status)
             case {"ended": int(status), "kills": int(kills)}:
                 if self._state.status is None:
                     self._oom.on_exit(status, kills)
@@ -188,7 +221,13 @@ class ContainerReuse:
     def _disconnect(self) -> None:
         self.close()
         with suppress(RuntimeError):
-            self._state.changed.set()
+            for state in (self._state, *(state for state, _ in self.branches.values())):
+                state.changed.set()
+
+
+def _marked(mark: str | None) -> dict[str, str]:
+    """Return the part of a request that names a branch."""
+    return {} if mark is None else {"mark": mark}
 
 
 def _identities(mounts: Mounts) -> dict[str, tuple[int, int]]:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from kernelexec.config import in_container
-from kernelexec.provisioning.launch.kernelspec import LAUNCHER
+from kernelexec.provisioning.launch.program import LAUNCHER
 
 _MOUNTS = Path("/proc/self/mountinfo")
 #: The column of mountinfo that has the path of a mount.

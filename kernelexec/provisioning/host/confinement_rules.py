@@ -15,6 +15,7 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.interpreters import (
+    OWN_CODE,
     choose_interpreter,
     find_own_import,
     import_path,
@@ -25,7 +26,7 @@ from kernelexec.provisioning.host.interpreters import (
     writable_directories,
 )
 from kernelexec.provisioning.launch.environment import kernel_environment
-from kernelexec.provisioning.launch.kernelspec import LAUNCHER
+from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import create_temp_directory, runtime_bases
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
@@ -55,10 +56,7 @@ MACHINE_STORES = (
     *("/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/spool/cron"),
     *("/run/secrets", "/var/run/secrets", "/run/credentials"),
 )
-_UNCONFINED_CODE = (
-    "kernelexec itself is loaded from {}, which cells can write: files that they leave there run without confinement at"
-    " the next start"
-)
+_OWN_CODE_LACK = OWN_CODE + " {}, which cells can write: files that they leave there run without confinement at the next start"
 
 
 def confinement_rules(config: Config, cwd: str, runtime: RuntimeDirectory, root: Path | None) -> dict[str, Any] | None:
@@ -73,9 +71,7 @@ def confinement_rules(config: Config, cwd: str, runtime: RuntimeDirectory, root:
     if not config.confines_kernels:
         return None
     try:
-        # Some kernels of a session have their directories deeper in its own.
-        session = next((path for path in runtime.path.parents if path.parent == root), runtime.session)
-        temporary = config.environment.set.get("TMPDIR") or create_temp_directory(session)
+        temporary = config.environment.set.get("TMPDIR") or create_temp_directory(private_session(runtime, root))
         context = contexts(config)
     except OSError as exc:
         raise KernelStartFailed(f"The kernel's temporary directory cannot be created: {exc}.") from exc
@@ -109,8 +105,13 @@ def confinement_rules(config: Config, cwd: str, runtime: RuntimeDirectory, root:
         ],
         "network": config.has_local_network,
         "required": chosen.level == "required",
-        "lacks": [_UNCONFINED_CODE.format(own_import)] if own_import is not None else [],
+        "lacks": [_OWN_CODE_LACK.format(own_import)] if own_import is not None else [],
     }
+
+
+def private_session(runtime: RuntimeDirectory, root: Path | None) -> Path:
+    """Return the private directory of the session whose directory contains that of a kernel, at any depth."""
+    return next((path for path in runtime.path.parents if path.parent == root), runtime.session)
 
 
 def _check_no_link(path: str) -> str:

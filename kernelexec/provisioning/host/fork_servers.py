@@ -7,10 +7,9 @@ import json
 import logging
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +18,7 @@ import anyio
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.launcher import protocol
-from kernelexec.provisioning import platform
+from kernelexec.provisioning.host.fork_server_process import ForkServerProcess, take_early
 from kernelexec.provisioning.host.interpreters import (
     choose_interpreter,
     find_import,
@@ -28,14 +27,13 @@ from kernelexec.provisioning.host.interpreters import (
     writable_directories,
 )
 from kernelexec.provisioning.launch.environment import kernel_environment
-from kernelexec.provisioning.launch.kernelspec import LAUNCHER
 from kernelexec.provisioning.runtime.adopted import AdoptedProcess
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.provisioning.runtime.processes import ProcessMarker
 
 _MESSAGE_BYTES = 64 * 1024
-#: How long the server's report of an exit status may follow the end of a kernel, in seconds.
-_REPORT_SECONDS = 1.0
+#: How long the server's report of an exit status may follow the end of a kernel, in seconds, since it may be importing a
+#: library; and that of a kernel that this side has killed.
+_REPORT_SECONDS, _KILL_REPORT_SECONDS = 10.0, 1.0
 #: How long the last reports may follow the end of a server, in seconds.
 _LATE_SECONDS = 5.0
 _SERVERS_MAX = 2
@@ -61,7 +59,7 @@ class ForkedProcess(AdoptedProcess):
 
     async def wait_report(self) -> None:
         """Wait for a bounded time for the server's report of its exit status."""
-        with anyio.move_on_after(_REPORT_SECONDS):
+        with anyio.move_on_after(_KILL_REPORT_SECONDS if self._killed else _REPORT_SECONDS):
             await asyncio.wait([self._status])
 
 
@@ -69,6 +67,11 @@ class ForkServer:
     """One server process. Requests before it serves wait; all waiting requests fail when it ends."""
 
     def __init__(self, python: str, environ: Mapping[str, str], modules: Sequence[str], stderr: Path) -> None:
+        """Start the server, or take the one that was started early.
+
+        Raises:
+            OSError: the interpreter cannot be started.
+        """
         self.environ = dict(environ)
         self.imported: dict[str, str | None] = {}
         """The modules that it has tried to import, each with the error, or None."""
@@ -76,26 +79,15 @@ class ForkServer:
         """The module that started threads, or showed text, while it was imported, after which the server ended."""
         self._failure: ForkServerUnavailable | None = None
         """Why it gets no more requests; reports of kernels that it has forked may still come."""
-        self._mark = ProcessMarker()
         self._exit_statuses: dict[int, asyncio.Future[int]] = {}
         self._pending: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._number = 0
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, stderr.open("ab") as complaints:
-            try:
-                self._process = subprocess.Popen(
-                    [python, str(LAUNCHER), protocol.FORKSERVER_FLAG, str(theirs.fileno()), *modules],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=complaints,
-                    cwd="/",
-                    env={**environ, **self._mark.environ},
-                    pass_fds=[theirs.fileno()],
-                    **platform.PLATFORM.process_group_options,
-                )
-            except BaseException:
-                ours.close()
-                raise
+        with stderr.open("ab") as complaints:
+            started = take_early(python, environ) or ForkServerProcess.start(python, environ, complaints)
+            ours, self._process = started.channel, started.process
+            settings: protocol.ForkServerSettings = {"environ": self.environ, "modules": list(modules)}
+            with _write_to_memory(settings) as file, suppress(OSError):  # it may have ended already, which is read later
+                socket.send_fds(ours, [json.dumps({"settings": True}).encode()], [file.fileno(), complaints.fileno()])
         ours.setblocking(False)  # noqa: FBT003 - the library's own signature
         track_fd(ours.fileno())
         self._channel: socket.socket | None = ours
@@ -120,17 +112,28 @@ class ForkServer:
         Raises:
             ForkServerUnavailable: it has ended or cannot fork; there is no new process.
         """
-        if self._channel is None or self._failure is not None:
+        if self._failure is not None:
+            raise self._failure
+        with _write_to_memory(protocol.fork_content(arguments, environ, cwd)) as request:
+            return await self._request({}, request.fileno(), stderr.fileno())
+
+    async def adopt(self, pid: int) -> ForkedProcess:
+        """Watch a kernel that a checkpoint has forked, and whose parent this server has become.
+
+        Raises:
+            ForkServerUnavailable: it has ended, or there is no such child of this server.
+        """
+        return await self._request({"adopt": pid})
+
+    async def _request(self, content: Mapping[str, int], *fds: int) -> ForkedProcess:
+        """Send a request, and return the process of the answer."""
+        if self._channel is None:
             raise self._failure or ForkServerUnavailable("it has ended")
         self._number += 1
         number, pending = self._number, self._loop.create_future()
         self._pending[number] = pending
-        request = os.memfd_create("kernelexec", os.MFD_CLOEXEC)
         try:
-            with os.fdopen(os.dup(request), "wb") as file:
-                file.write(json.dumps(protocol.fork_content(arguments, environ, cwd)).encode())
-            os.lseek(request, 0, os.SEEK_SET)
-            socket.send_fds(self._channel, [json.dumps({"request": number}).encode()], [request, stderr.fileno()])
+            socket.send_fds(self._channel, [json.dumps({"request": number, **content}).encode()], fds)
             return await asyncio.shield(pending)
         except OSError as exc:
             raise ForkServerUnavailable(str(exc)) from exc
@@ -138,7 +141,6 @@ class ForkServer:
             pending.add_done_callback(_discard_fork)
             raise
         finally:
-            os.close(request)
             if pending.done():
                 self._pending.pop(number, None)
 
@@ -182,8 +184,8 @@ class ForkServer:
             elif (unborn := self._pending.pop(message["request"], None)) is not None:
                 unborn.set_exception(ForkServerUnavailable("the forked process ended before it reported its start"))
         elif (pending := self._pending.pop(message["request"], None)) is not None:
-            if "failed" in message:
-                pending.set_exception(ForkServerUnavailable(message["failed"]))
+            if "failed" in message or "lost" in message:
+                pending.set_exception(ForkServerUnavailable(message.get("failed", message.get("lost"))))
                 return
             status = self._exit_statuses[message["request"]] = self._loop.create_future()
             pending.set_result(ForkedProcess(message["pid"], fds[0], status))
@@ -216,10 +218,22 @@ class ForkServer:
         self._exit_statuses.clear()
 
 
+@contextmanager
+def _write_to_memory(content: Mapping[str, object]) -> Iterator[IO[bytes]]:
+    """Yield a file without a name that holds the content as JSON."""
+    with os.fdopen(os.memfd_create("kernelexec", os.MFD_CLOEXEC), "w+b") as file:
+        file.write(json.dumps(content).encode())
+        file.seek(0)
+        yield file
+
+
 def _discard_fork(pending: asyncio.Future[ForkedProcess]) -> None:
     if not pending.cancelled() and pending.exception() is None:
-        pending.result().kill()
-        pending.result().close()
+        process = pending.result()
+        try:
+            process.kill()
+        finally:
+            process.close()
 
 
 class ForkServers:
@@ -228,6 +242,8 @@ class ForkServers:
     def __init__(self, config: Config) -> None:
         self.failure: str | None = None
         """Why kernels are started as new processes, in a sentence; None if they are forked."""
+        self.note: str | None = None
+        """The reason for a session's first result; None if there is none, or the confinement of its kernel reports it."""
         self.python = choose_interpreter(config)
         self._config = config
         self._modules = config.preload
@@ -241,6 +257,7 @@ class ForkServers:
         path = find_import(self.python, self._environment(), writable_directories(self._config, workspace))
         if path is not None and self.failure is None:
             self.failure = f"Kernels are started one by one: cells can write {path}, which a fork server would import from."
+            self.note = None if self.python == sys.executable else self.failure
 
     def find_serving(self) -> ForkServer | None:
         """Return the living server whose environment is that of new kernels; None without one."""
@@ -295,7 +312,8 @@ class ForkServers:
             async with asyncio.timeout(self._config.budgets.start):
                 await asyncio.shield(server.ready)
         except (ForkServerUnavailable, OSError, TimeoutError) as exc:
-            self.failure = f"Kernels are started one by one, since none can be forked: {exc or 'the fork server is too slow'}."
+            reason = f"Kernels are started one by one, since none can be forked: {exc or 'the fork server is too slow'}."
+            self.failure = self.note = reason
             logger.info("kernelexec.fork_server_failed", extra={"reason": self.failure})
             await self.stop()
 

@@ -22,15 +22,12 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.launch.kernelspec import GUARD, LAUNCHER
+from kernelexec.provisioning.launch.program import GUARD, LAUNCHER, LOADER_VARIABLES
 
-#: Variables of the system's loader, Python and OpenSSL with search paths, separated as in PATH.
-_LOADER_VARIABLES = (
-    *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GCONV_PATH", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES"),
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE"),
-)
 _PARTED, _PRELOADED = re.compile(f"[{os.pathsep};]"), re.compile(r"[:\s]")
 _PACKAGES = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages")
+#: The beginning of the sentence about an environment in a directory of cells, which is so at every start.
+OWN_CODE = "kernelexec itself is loaded from"
 #: The directory of this package.
 _PACKAGE = Path(__file__).resolve().parents[2]
 _LINKS_MAX = 40
@@ -62,7 +59,7 @@ def bootstrap(environ: dict[str, str], cwd: str, directories: Iterable[str]) -> 
 def without_untrusted(environ: Mapping[str, str], directories: Iterable[str] = ()) -> dict[str, str]:
     """Return an environment whose search paths exclude those directories and the working directory."""
     chosen, untrusted = dict(environ), list(directories)
-    for name in _LOADER_VARIABLES:
+    for name in LOADER_VARIABLES:
         paths = _split_variable(name, environ)
         trusted = [path for path in _keep_absolute(paths) if not is_beneath(path, untrusted)]
         if trusted != paths:
@@ -134,7 +131,7 @@ def import_path(environ: Mapping[str, str]) -> list[str]:
 
 def search_paths(environ: Mapping[str, str]) -> list[str]:
     """Return the absolute library and module search paths that an environment names."""
-    return [path for name in _LOADER_VARIABLES for path in _keep_absolute(_split_variable(name, environ))]
+    return [path for name in LOADER_VARIABLES for path in _keep_absolute(_split_variable(name, environ))]
 
 
 def interpreter_paths(python: str) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jupyter_client.kernelspec import KernelSpec
 
@@ -14,7 +14,7 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest, KernelStartFailed
 from kernelexec.launcher.protocol import GUARD_FLAG, ONE_SHOT_FLAG
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.host.confinement_rules import confinement_rules
+from kernelexec.provisioning.host.confinement_rules import confinement_rules, private_session
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import (
     BootstrapEnvironment,
@@ -25,16 +25,18 @@ from kernelexec.provisioning.host.interpreters import (
 from kernelexec.provisioning.launch.environment import kernel_environment
 from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
-    GUARD,
-    LAUNCHER,
     check_directory,
     check_program,
     create_guarded_spec,
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult, run_process
+from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
-from kernelexec.secrets import SecretStore
+from kernelexec.provisioning.runtime.locations import create_temp_directory
+
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,8 @@ class LocalBackend:
     def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
         """Return notes on a loopback port, which other users can reach, and on a kernel that could not be forked."""
         if installed is None or transport != "tcp":
-            failure = self.fork_servers.failure if self.fork_servers is not None and installed is None else None
-            return () if failure is None else (failure,)
+            note = self.fork_servers.note if self.fork_servers is not None and installed is None else None
+            return () if note is None else (note,)
         return (f"The kernel {installed.name!r} cannot use unix sockets: it listens on a loopback port.",)
 
     def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - as in the other backend
@@ -171,9 +173,27 @@ class LocalBackend:
     def _writable_directories(self) -> list[str]:
         return all_writable_directories(self.config, self.cwd)
 
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether a stopped copy of a kernel outlives it, so that it can become a kernel again."""
+        return platform.PLATFORM.has_pidfd and self.config.keeps_checkpoints
+
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
         """Return the rules that confine a kernel to its workspace, as configured."""
         return confinement_rules(self.config, self.cwd, runtime, self.root)
+
+    def add_temporary_directory(self, parent: RuntimeDirectory, branch: RuntimeDirectory) -> tuple[Path, Path] | None:
+        """Create the temporary directory of a branch of a kernel; return the kernel's own and it, None if they use one.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        if not self.config.confines_kernels or "TMPDIR" in self.config.environment.set:
+            return None
+        shared = create_temp_directory(private_session(parent, self.root))
+        added = shared / branch.path.name
+        added.mkdir(mode=0o700)
+        return shared / parent.path.name if parent.is_of_branch else shared, added
 
     @property
     def network(self) -> Network:
@@ -188,7 +208,7 @@ class LocalBackend:
             own_rules = {"temporary": str(task.directory / "tmp"), "writable": [directory], "private": None}
             rules |= {**own_rules, "network": bool(task.network), "hidden": [*rules["hidden"], self.cwd]}
             rules["readable"] = [*rules["readable"], *self._extra_readable(task)]
-        limits, bootstrap = self.config.limits.model_dump(exclude_none=True), self.bootstrap()
+        limits, bootstrap = self.config.limits.list_set(), self.bootstrap()
         launch_options = {"python": self._interpreter, "environment": bootstrap.deferred.get("environment", {})}
         task.write_order(workspace=self.cwd, confinement=rules, wheels=str(task.wheels or ""), limits=limits, **launch_options)
         argv = [sys.executable, *GUARD, str(LAUNCHER), ONE_SHOT_FLAG, str(task.directory)]

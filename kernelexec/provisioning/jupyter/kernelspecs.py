@@ -16,7 +16,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from kernelexec.config import load
 from kernelexec.docker.labels import LAUNCHER_INSIDE
 from kernelexec.errors import InvalidRequest, did_you_mean
-from kernelexec.provisioning.launch.kernelspec import LAUNCHER
+from kernelexec.provisioning.launch.program import LAUNCHER
 
 _NAME = re.compile(r"[a-z0-9._-]+")
 _PROVISIONERS = {"container": "kernelexec-container", "local": "kernelexec-local"}

@@ -72,7 +72,7 @@ class ManagedKernelDirectory:
         self._python = backend.python
         named = {name: Template(text).safe_substitute(os.environ) for name, text in spec.env.items()}
         notebook = {name: text for name, text in (kwargs.get("env") or {}).items() if name == _NOTEBOOK}
-        launch_options = runtime.launch_environment("", config.limits.model_dump(exclude_none=True))
+        launch_options = runtime.launch_environment("", config.limits.list_set())
         argv = [*spec.argv, *kwargs.get("extra_arguments", ())]
         launch = {
             "cmd": [word.replace("{connection_file}", str(runtime.connection_file)) for word in argv],

@@ -9,6 +9,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
@@ -17,10 +19,10 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.launch.installed import InstalledSpec
+from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.workspace.directory import missing_workspace_message
 
-LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 #: The length of a script's first line that the system reads.
 _LINE_BYTES = 256
 PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
@@ -28,10 +30,6 @@ PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelex
 
 class KernelReadyTimeout(KernelStartFailed):
     """A kernel did not report in time that it serves; it may serve where its report does not arrive."""
-
-
-#: Options of the Python that runs the guard, which must import the standard library only, whatever its environment says.
-GUARD = ("-I", "-S")
 
 
 def create_kernel_spec(
@@ -72,13 +70,24 @@ def create_guarded_spec(installed: InstalledSpec, connection_file: Path, *, guar
     )
 
 
+@cache
+def _read_own_provisioners() -> metadata.EntryPoints:
+    """Return our entry points; they are read once, since a process may give up the right to read its own files."""
+    return metadata.distribution("kernelexec").entry_points.select(group=KernelProvisionerFactory.GROUP_NAME)
+
+
 def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelexecProvisioner:
-    """Return a new provisioner of the class that the kernelspec names; raise ``KernelStartFailed`` without its entry point."""
+    """Return a new provisioner of the class that the kernelspec names; raise ``KernelStartFailed`` without its entry point.
+
+    jupyter_client's factory reads the entry points of all installed packages; these are our own.
+    """
+    stanza = spec.metadata["kernel_provisioner"]
     try:
-        provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(kernel_id, spec, parent=None)
-    except ModuleNotFoundError as exc:
-        message = f"{exc} Reinstall kernelexec: its entry points are missing."
+        (point,) = _read_own_provisioners().select(name=stanza["provisioner_name"])
+    except (metadata.PackageNotFoundError, ValueError) as exc:
+        message = f"The provisioner {stanza['provisioner_name']!r} is not installed: reinstall kernelexec."
         raise KernelStartFailed(message) from exc
+    provisioner = point.load()(kernel_id=kernel_id, kernel_spec=spec, parent=None, **stanza["config"])
     assert isinstance(provisioner, KernelexecProvisioner)
     return provisioner
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 import signal
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec
@@ -23,17 +22,19 @@ from kernelexec.docker.container_command import ContainerCommand
 from kernelexec.docker.create_options import LOOPBACK, Order, network_of
 from kernelexec.docker.events import EventStream
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
-from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelStartFailed
+from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelConnectionFailed, KernelStartFailed
 from kernelexec.events import KernelContainer
 from kernelexec.launcher import protocol
+from kernelexec.provisioning.container.branch import BranchReuse
 from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread
 from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
 from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
-from kernelexec.provisioning.launch.kernelspec import GUARD
+from kernelexec.provisioning.launch.program import GUARD
 from kernelexec.provisioning.provisioner import KernelexecProvisioner, RunningUserCommand, UserCommand
+from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket, list_checkpoints
 from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status
 from kernelexec.results import Stats
 
@@ -60,17 +61,24 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     )
     ports: Any = Dict(help="Names of ports, and the ports of the container that are published on 127.0.0.1.").tag(config=True)
 
-    _image = ""
-    _published: Mapping[int, int] = MappingProxyType({})
-    """Ports of the container, and the ports of this machine that lead there."""
+    _init: ContainerReuse
+    """The connection to the container's init."""
+    _reuse: ContainerReuse | BranchReuse
+    _origin: ContainerKernelProvisioner | None = None
+    """The provisioner of the container, of which this one's kernel is a branch."""
+    _checkpoints: str | None = None
+    """The directory with the sockets of checkpoints, if the kernel makes any."""
+    _is_left = False
+    """Whether only branches use the container."""
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
         self._stack = ExitStack()
         self._wait_lock = asyncio.Lock()
+        self.mark = secrets.token_hex(16)
         self._state = ContainerState()
         self._oom = OomDetector(self._state)
-        self._reuse = ContainerReuse(self._state, self._oom)
+        self._init = self._reuse = ContainerReuse(self._state, self._oom)
         self._manager_directory = None if self.parent is None else ManagedKernelDirectory(self.parent)
 
     @property
@@ -84,8 +92,8 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
         network = network_of(str(self.container.get("network", "none")), self.ports)
-        published, sudo = tuple(sorted(self._published.values())), bool(self.container.get("sudo"))
-        return KernelContainer(self.name, self._state.id[:12], self._image, network, shared, published, sudo)
+        published, sudo = tuple(sorted(self._state.published.values())), bool(self.container.get("sudo"))
+        return KernelContainer(self.name, self._state.id[:12], self._state.image, network, shared, published, sudo)
 
     @property
     def guard_pid(self) -> int | None:
@@ -130,7 +138,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         """Return whether the container is as the kernelspec asks for: same options, limits and mounted directories."""
         config = spec.metadata["kernel_provisioner"]["config"]
         is_same = all(getattr(self, name) == config.get(name) for name in ("container", "limits", "init_socket"))
-        is_unchanged = not self._state.are_limits_changed and self._reuse.has_same_mounts(self.mounts)
+        is_unchanged = not self._state.are_limits_changed and self._init.has_same_mounts(self.mounts)
         return is_same and self.is_reusable and is_unchanged
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
@@ -168,6 +176,11 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return self.connection_info
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        options = json.loads(kwargs["env"].get(protocol.LAUNCH_OPTIONS_VARIABLE, "{}"))
+        self._checkpoints = options["checkpoints"]["directory"] if options.get("checkpoints") else None
+        if self.checkpoint is not None:
+            await self._fork_checkpoint(self.checkpoint, options)
+            return self.connection_info
         if await self._reuse.fork(cmd[4:], kwargs):
             return self.connection_info
         await self._remove()
@@ -185,7 +198,17 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         if self._state.status is not None:  # an ended container has no ports
             log = (await self.read_log()).strip()
             raise KernelStartFailed(f"The kernel ended while it started (exit code {self._state.status}). {log}".rstrip())
-        return {"ip": LOOPBACK, **{name: self._published.get(port) for name, port in self.ports.items()}}
+        return {"ip": LOOPBACK, **{name: self._state.published.get(port) for name, port in self.ports.items()}}
+
+    async def _fork_checkpoint(self, checkpoint: CheckpointSocket, options: dict[str, Any]) -> None:
+        if not self._reuse.expect_kernel():
+            raise KernelStartFailed("The checkpoint cannot be restored: the container has ended.")
+        try:
+            pid = await checkpoint.fork(options, mark="", stderr=None)
+        except KernelConnectionFailed as exc:
+            raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
+        if not await self._reuse.adopt(pid):
+            raise KernelStartFailed("The checkpoint cannot be restored: its process has ended.")
 
     async def _create(self, cmd: list[str], kwargs: dict[str, Any]) -> None:
         state = self._state
@@ -196,10 +219,10 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         order = self._create_options(cmd, kwargs)
         await await_to_end(run_in_thread(self._create_stopped, order, events))  # else the container would be lost
         state.changed = self._stack.enter_context(events.of(state.id))
-        self._reuse.listen(self.init_socket, order.options, self.mounts)
+        self._init.listen(self.init_socket, order.options, self.mounts)
         await run_in_thread(networks.start, events.engine, state.id, order)
         self._apply_all(await run_in_thread(events.engine.inspect_container, state.id))
-        self._reuse.accept(lambda peer: self.accepts_peer(peer, guarded=True))
+        self._init.accept(lambda peer: self.accepts_peer(peer, guarded=True))
 
     def _create_stopped(self, order: Order, events: EventStream) -> None:
         """Create the container without starting it; if the provisioner was cleaned up meanwhile, remove it at once."""
@@ -215,7 +238,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return Order(
             image="",
             command=tuple(cmd),
-            environment=kwargs["env"],
+            environment=kwargs["env"] | ({protocol.KERNEL_MARK_VARIABLE: self.mark} if self.init_socket else {}),
             user="{}:{}".format(*options.ids),
             cwd=kwargs["cwd"],
             mounts=tuple(self.mounts),
@@ -245,7 +268,8 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
                 if state.status is None:
                     await state.changed.wait()
             await self._oom.wait_reason()
-            await self._reuse.sweep()
+            if not (self._checkpoints and list_checkpoints(self._checkpoints)):  # else cleanup sweeps: some of them may stay
+                await self._reuse.sweep()
         return state.status
 
     async def _inspect(self) -> None:
@@ -266,7 +290,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             self._state.end(_SIGNALLED.get(inspected.exit_code, inspected.exit_code))
 
     def _apply_all(self, inspected: ContainerStatus) -> None:
-        self._state.pid, self._image, self._published = inspected.pid, inspected.image, inspected.ports
+        self._state.pid, self._state.image, self._state.published = inspected.pid, inspected.image, inspected.ports
         self._apply_status(inspected)
 
     async def start_command(self, command: UserCommand) -> RunningUserCommand:
@@ -303,6 +327,10 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         state = self._state
         if signum not in (0, signal.SIGKILL) and self._reuse.signal(signum):
             return
+        if signum == signal.SIGKILL and self._init.branches:  # they outlive it, unless the init cannot end it alone
+            await self._reuse.sweep(self._spared_pids())
+            if not self.has_process:
+                return
         if signum and self.has_process and state.events is not None:
             state.is_kill_requested |= signum == signal.SIGKILL
             await run_in_thread(state.events.engine.signal, state.id, int(signum))
@@ -312,7 +340,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
         Without the engine the container is left, and removed when the engine is back.
         """
-        if restart and await self._reuse.sweep():
+        if restart and await self._reuse.sweep(self._spared_pids()):
             return
         try:
             await self.send_signal(signal.SIGKILL)
@@ -327,16 +355,27 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
         """Remove the container, unless it can be reused for a ``restart``."""
         try:
-            if not (restart and await self._reuse.sweep()):
+            if not (restart and await self._reuse.sweep(self._spared_pids())):
                 await self._remove()
         finally:
             if self._manager_directory is not None:
                 await self._manager_directory.release(restart=restart)
 
+    def _spared_pids(self) -> set[int]:
+        """Return the processes of checkpoints, as they are numbered in the container."""
+        return {checkpoint.own_pid for checkpoint in self.spared}
+
     async def _remove(self) -> None:
+        """Remove the container, or leave it to the branches, of which the last one removes it."""
         state = self._state
+        if self._init.branches and state.events is not None:
+            self._is_left = True
+            await self._reuse.sweep()
+            state.end(KILLED if state.status is None else state.status)
+            if self._init.branches:
+                return
         events, state.events = state.events, None
-        self._reuse.close()
+        self._init.close()
         if events is None:
             return
         try:
@@ -373,7 +412,61 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         except EngineFailed as exc:
             raise OSError(str(exc)) from exc
 
+    def make_branch(self, mark: str) -> ContainerBranchProvisioner:
+        """Return the provisioner of a branch with that mark, in the same container.
+
+        Raises:
+            KernelConnectionFailed: another process has started the container, whose init listens to that one only.
+        """
+        if not self._init.is_connected:
+            raise KernelConnectionFailed("its container was started by another process")
+        options = self.trait_values(config=True)
+        branch = ContainerBranchProvisioner(kernel_id=mark, kernel_spec=self.kernel_spec, parent=None, **options)
+        branch.join(self._origin or self, self._init, self._state.for_branch(), mark)
+        return branch
+
+    async def release(self) -> None:
+        """Remove the container that this one has left to branches, once the last of them has left it."""
+        if self._is_left and not self._init.branches:
+            await self._remove()
+
     async def read_log(self) -> str:
         """Return the end of the output of the container's first process."""
         state = self._state
         return await run_in_thread(state.events.engine.logs, state.id) if state.events is not None and state.id else ""
+
+
+class ContainerBranchProvisioner(ContainerKernelProvisioner):
+    """A provisioner of a kernel beside another one in its container, forked of that one's memory."""
+
+    def join(self, origin: ContainerKernelProvisioner, init: ContainerReuse, state: ContainerState, mark: str) -> None:
+        """Use the container of another provisioner, which keeps it until ``cleanup``."""
+        self.mark, self._origin = mark, origin
+        self._state, self._oom, self._init = state, OomDetector(state), init
+        self._reuse = BranchReuse(init, mark, state, self._oom)
+        assert state.events is not None
+        state.changed = self._stack.enter_context(state.events.of(state.id))
+
+    async def send_signal(self, signum: int) -> None:
+        """Signal the kernel through the container's init; SIGKILL ends everything that this branch has started.
+
+        Without a connection to the init, which code in the container has ended then, the whole container is killed.
+        """
+        if signum == signal.SIGKILL:
+            await self._reuse.sweep(self._spared_pids())
+        elif not signum or self._reuse.signal(signum):
+            return
+        if self.has_process and not self._init.is_connected:
+            await super().send_signal(signal.SIGKILL)
+
+    async def _remove(self) -> None:
+        """End everything that this branch has started, and leave the container."""
+        state, origin = self._state, self._origin
+        events, state.events = state.events, None
+        if events is None or origin is None:
+            return
+        await self._reuse.sweep()
+        self._reuse.close()
+        state.end(KILLED if state.status is None else state.status)
+        await run_in_thread(self._stack.close)
+        await origin.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -14,14 +15,17 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Instance, List, Unicode
 
 from kernelexec.cancellation import await_to_end
-from kernelexec.errors import KernelStartFailed
-from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
+from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
+from kernelexec.launcher.processes.proc import give_oom_score, has_variable
+from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE, LAUNCH_OPTIONS_VARIABLE
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.fork_servers import ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
-from kernelexec.provisioning.launch.kernelspec import LAUNCHER, explain_start_failure
+from kernelexec.provisioning.launch.kernelspec import explain_start_failure
+from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.provisioning.runtime.adopted import AdoptedProcess
+from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.provisioning.runtime.processes import (
     OomKillReader,
     ProcessMarker,
@@ -62,10 +66,26 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         self.connection_info = self._manager_directory.connection_info
         return launch
 
+    @property
+    def mark(self) -> str:  # type: ignore[override]  # an attribute of the interface
+        """The marker's value."""
+        return "" if self.marker is None else self.marker.value
+
+    def make_branch(self, mark: str) -> LocalKernelProvisioner:
+        """Return the provisioner of a branch with that mark."""
+        branch = type(self)(kernel_id=mark, kernel_spec=self.kernel_spec, parent=None, **self._own_options())
+        branch.marker = ProcessMarker(mark)
+        return branch
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the arguments by which a provisioner of this kind differs from others."""
+        return {}
+
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
         """Start the process, with an environment variable that marks it and that its descendants inherit."""
         env = kwargs.setdefault("env", dict(os.environ))
-        self.marker = ProcessMarker(env.setdefault(KERNEL_MARK_VARIABLE, ProcessMarker().value))
+        if self.checkpoint is None or self.marker is None:  # else one mark for the checkpoints and all kernels of them
+            self.marker = ProcessMarker(env.setdefault(KERNEL_MARK_VARIABLE, ProcessMarker().value))
         self._oom_reader = OomKillReader()
         self._exit_status = None
         if self._manager_directory is not None:
@@ -73,6 +93,8 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         return await self._launch(cmd, kwargs)
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
+        if self.checkpoint is not None:
+            return await self._fork_checkpoint(self.checkpoint, kwargs)
         try:
             await super().launch_kernel(cmd, **kwargs)
         except FileNotFoundError:
@@ -81,6 +103,27 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
             self.cwd = kwargs.get("cwd")  # jupyter_client asks for our own directory too, which may be gone
         self._leader = SessionLeader.of(self.process.pid)
         return self.connection_info
+
+    async def _fork_checkpoint(self, checkpoint: CheckpointSocket, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
+        assert self.marker is not None
+        options = json.loads(kwargs["env"][LAUNCH_OPTIONS_VARIABLE])
+        try:
+            pid = await checkpoint.fork(options, mark=self.marker.value, stderr=kwargs["stderr"].name)
+        except KernelConnectionFailed as exc:
+            raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
+        leader = SessionLeader.of(pid)
+        if not has_variable(pid, self.marker.entry):
+            raise KernelStartFailed("The checkpoint cannot be restored: its process is not the kernel's.")
+        self.process = await self._adopt(leader)
+        if self.process is None:
+            raise KernelStartFailed("The checkpoint cannot be restored: its process has ended.")
+        self._leader, self.pid, self.pgid = leader, pid, pid
+        return self.connection_info
+
+    async def _adopt(self, leader: SessionLeader) -> AdoptedProcess | None:
+        """Watch a kernel that a checkpoint has forked; None if it has ended."""
+        give_oom_score(leader.pid)
+        return AdoptedProcess.of(leader.pid, leader.born)
 
     async def _launch_managed(self, manager_directory: ManagedKernelDirectory, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         try:
@@ -165,7 +208,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
             if self.process is not None and self.marker is not None:
                 with suppress(OSError):
                     self.process.send_signal(signal.SIGSTOP)
-                await asyncio.to_thread(self.marker.sweep, self._leader, self.pid)
+                await asyncio.to_thread(self.marker.sweep, self._leader, self._spared_pids() | self._kernel_pids())
         finally:  # a stopped kernel would not notice the end of this process
             with suppress(OSError, ValueError):
                 await super().kill(restart=restart)
@@ -182,8 +225,13 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     async def signal_children(self, signum: int) -> bool:
         """Signal every descendant of the kernel, found by mark, session and parents."""
         if self.marker is not None:
-            await asyncio.to_thread(self.marker.signal, signum, leader=self._leader, spare=self._kernel_pids())
+            spare = self._spared_pids() | self._kernel_pids()
+            await asyncio.to_thread(self.marker.signal, signum, leader=self._leader, spare=spare)
         return True
+
+    def _spared_pids(self) -> set[int]:
+        """Return the processes of checkpoints."""
+        return {checkpoint.pid for checkpoint in self.spared}
 
     def _kernel_pids(self) -> set[int]:
         """Return the processes that are the kernel itself."""
@@ -192,7 +240,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     async def _sweep(self) -> None:
         """Kill the remaining processes of this kernel, in a thread: the list of processes may be long."""
         if self.marker is not None:
-            await asyncio.to_thread(self.marker.sweep, self._leader)
+            await asyncio.to_thread(self.marker.sweep, self._leader, self._spared_pids())
 
 
 class ForkedKernelProvisioner(LocalKernelProvisioner):
@@ -200,7 +248,19 @@ class ForkedKernelProvisioner(LocalKernelProvisioner):
 
     server = Instance(ForkServer)
 
+    def _own_options(self) -> dict[str, Any]:
+        return {"server": self.server}
+
+    async def _adopt(self, leader: SessionLeader) -> AdoptedProcess | None:
+        """Watch a kernel that a checkpoint has forked; None if it has ended."""
+        try:
+            return await self.server.adopt(leader.pid)
+        except ForkServerUnavailable:  # another server has followed: the end of the process can be seen, not its exit status
+            return await super()._adopt(leader)
+
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
+        if self.checkpoint is not None:
+            return await super()._launch(cmd, kwargs)
         if not os.path.isdir(kwargs["cwd"]):  # noqa: ASYNC240, PTH112 - the system itself says then what is wrong
             return await super()._launch(cmd, kwargs)
         try:

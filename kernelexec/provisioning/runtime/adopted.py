@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import suppress
 from typing import Self
 
 from kernelexec.provisioning.runtime.processes import read_live_status
@@ -64,7 +65,8 @@ class AdoptedProcess:
         """Signal the process; nothing happens if it has ended."""
         if self._fd is not None:
             self._killed |= signum == signal.SIGKILL
-            signal.pidfd_send_signal(self._fd, signum)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, signum)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

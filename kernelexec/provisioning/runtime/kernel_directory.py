@@ -11,9 +11,10 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +22,9 @@ import zmq
 from zmq.utils import z85
 
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
-from kernelexec.launcher.protocol import LaunchOptions
+from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, LaunchOptions
 from kernelexec.provisioning import platform
+from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
 from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.ports import find_free_ports
@@ -37,7 +39,11 @@ encrypted ports in another network that are published on this machine once the k
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 #: Ports of a kernel in its own network: unprivileged, and free there.
 PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
+#: Files of one kernel process.
+_FILES = ("connection.json", "stderr", "stacks", "words")
 _LINE_BYTES, _PIPE_BYTES = 4096, 1024 * 1024
+#: The beginning of the names of branches' directories in that of the first kernel; a number follows.
+_BRANCH = "b"
 #: The modes of the directory: of a kernel that runs as this user, and as another.
 _OWN, _SHARED = 0o700, 0o1770
 
@@ -78,12 +84,12 @@ class RuntimeDirectory:
 
     def __init__(self, path: Path, reused: RuntimeDirectory | None = None) -> None:
         """Take the kernel's number in its session from the name of ``path``; a ``reused`` one gets a link of that name."""
-        self._name_path, self._is_reused = path, reused is not None
+        self._name_path, self._is_reused, self._reused = path, reused is not None, reused
         self.path: Path
         if reused is not None:
             self.path = reused.path
         else:
-            self.path = path.with_name(path.readlink().name) if path.is_symlink() else path
+            self.path = path.parent / path.readlink() if path.is_symlink() else path
         self.connection_file = self.path / "connection.json"
         self.stderr_file = self.path / "stderr"
         self._bridge: dict[str, Any] | None = None
@@ -99,7 +105,41 @@ class RuntimeDirectory:
     @property
     def session(self) -> Path:
         """The session's private directory, which kernels do not see."""
-        return self.path.parent
+        return self._name_path.parent
+
+    @property
+    def is_of_branch(self) -> bool:
+        """Whether it is in that of another session's kernel, of which this one is a branch."""
+        return self.path.parent != self._name_path.parent
+
+    @property
+    def place(self) -> Path:
+        """The directory that the processes of this kernel see, and those of its branches, whose directories are in it."""
+        return self.path.parent if self.is_of_branch else self.path
+
+    def add_branch(self, user: tuple[int, int] | None = None) -> RuntimeDirectory:
+        """Create the private directory of a branch of this kernel, where this one's processes see it, with its owner's pipe.
+
+        ``user`` is the user and group of the kernel, if that may differ from the caller's.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        for number in count(1):
+            branch = RuntimeDirectory(self.place / f"{_BRANCH}{number}")
+            with suppress(FileExistsError):
+                branch.path.mkdir(mode=_OWN)
+                break
+        try:
+            owner = branch.path / "owner"
+            os.mkfifo(owner, 0o600)
+            branch._owner = track_fd(os.open(owner, os.O_RDWR | os.O_NONBLOCK))
+            if user is not None and user[0] != os.getuid():
+                _share(user[1], {owner: 0o640, branch.path: _SHARED})
+        except BaseException:
+            branch.remove()
+            raise
+        return branch
 
     def create(
         self,
@@ -129,7 +169,7 @@ class RuntimeDirectory:
             )
             raise KernelStartFailed(message)
         if self._is_reused:
-            self._name_path.symlink_to(self.path.name)
+            self._name_path.symlink_to(self.path if self.is_of_branch else self.path.name)
         else:
             self.path.mkdir(mode=_OWN, parents=True)
         key = secrets.token_hex(32) if key is None else key
@@ -145,12 +185,14 @@ class RuntimeDirectory:
             self._write_connection_file(self._encrypted_content)
             return self._create_encrypted(prefix, address, ports)
         self._write_connection_file(content)
-        for pipe in ("ready", "owner"):
+        self._owner = None if self._reused is None else self._reused.take_owner_pipe()
+        for pipe in ("ready", "owner") if self._owner is None else ("ready",):
             os.mkfifo(self.path / pipe, 0o600)
         if uid != os.getuid():
             self._share_with(uid, gid)
         self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
-        self._owner = track_fd(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
+        if self._owner is None:
+            self._owner = track_fd(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
         if transport != "bridged":
             return Connection(prefix, key.encode(), address, ports, uid=uid)
         self._bridge = {"address": address, "sockets": {f"{prefix}-{PORTS[name]}": port for name, port in ports.items()}}
@@ -159,9 +201,7 @@ class RuntimeDirectory:
     def _share_with(self, uid: int, gid: int) -> None:
         modes = {self.connection_file: 0o640, self.path / "ready": 0o620, self.path / "owner": 0o640, self.path: _SHARED}
         try:
-            for path, mode in modes.items():
-                os.chown(path, -1, gid)
-                path.chmod(mode)
+            _share(gid, modes)
         except OSError as exc:
             message = f"container.user: only root can start kernels of {uid}:{gid} ({exc.strerror}). Leave the option out."
             raise KernelStartFailed(message) from exc
@@ -303,9 +343,37 @@ class RuntimeDirectory:
             return read_regular(self.path / name, limit_bytes, tail=True)
         return b""
 
-    def clear(self) -> bool:
-        """Close the pipes and remove all content; return whether the directory is as new."""
+    def take_owner_pipe(self) -> int | None:
+        """Give away the open pipe of the owner, which checkpoints read too; None without checkpoints."""
+        owner, self._owner = self._owner, None
+        return owner
+
+    def put_owner_pipe(self, owner: int | None) -> None:
+        """Take back the open pipe of the owner from another directory, whose kernel has not started."""
+        self._owner = self._owner if owner is None else owner
+
+    def clear_for_checkpoint(self, kept: Collection[int]) -> bool:
+        """Remove what an ended kernel served with, for another kernel with the same memory; return whether that is certain.
+
+        Its ``kept`` checkpoints, their owner's pipe, and files of libraries stay.
+        """
+        owner, self._owner = self._owner, None
         self._close_pipes()
+        self._owner = owner
+        try:
+            names = ["ready", "secrets", *_FILES, *(f"s-{number}" for number in PORTS.values())]
+            names += [f"{CHECKPOINT_SOCKET}{number}" for number in list_checkpoints(self.path) if number not in kept]
+            for name in names:
+                (self.path / name).unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
+
+    def clear(self) -> bool:
+        """Close the pipes and remove all content; return whether the directory is as new, which it is not with branches."""
+        self._close_pipes()
+        if self._has_branches:
+            return False
         try:
             fd = os.open(self.path, DIRECTORY)
         except OSError:
@@ -319,9 +387,17 @@ class RuntimeDirectory:
             os.close(fd)
 
     def remove(self) -> None:
-        """Close the pipes and remove the directory with its content."""
+        """Close the pipes and remove the directory with its content, unless branches use it: then it stays for the session."""
         self._close_pipes()
-        remove_tree(self.path)
+        if not self._has_branches:
+            remove_tree(self.path)
+
+    @property
+    def _has_branches(self) -> bool:
+        """Whether there are directories of branches; a kernel that makes one itself keeps only its own for longer."""
+        with suppress(OSError):  # without descriptors nothing can be removed either
+            return any(self.path.glob(f"{_BRANCH}[0-9]*"))
+        return False
 
     def _close_pipes(self) -> None:
         for fd in (self._ready, self._owner):
@@ -330,3 +406,10 @@ class RuntimeDirectory:
         self._ready = self._owner = None
         if self._name_path.is_symlink():
             self._name_path.unlink()
+
+
+def _share(gid: int, modes: Mapping[Path, int]) -> None:
+    """Give paths to a group, with these modes."""
+    for path, mode in modes.items():
+        os.chown(path, -1, gid)
+        path.chmod(mode)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX, OwnedDirectory
@@ -77,7 +79,26 @@ def create_temp_directory(session: Path) -> Path:
     return path.resolve()
 
 
-def remove_session_directories(session: Path) -> None:
-    """Remove the private and the temporary directory of a session."""
-    remove_tree(session.parent / _TEMP_LINK / session.name)
-    remove_tree(session)
+class SessionDirectories:
+    """The private and the temporary directory of a session, in which its branches have theirs: the last one removes them."""
+
+    def __init__(self, session: Path) -> None:
+        self.path = session
+        """The private one."""
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def join(self) -> Self:
+        """Add a branch, which must call ``leave`` too."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def leave(self) -> None:
+        """Remove them, unless others use them. For any thread."""
+        with self._lock:
+            self._users -= 1
+            is_last = not self._users
+        if is_last:
+            remove_tree(self.path.parent / _TEMP_LINK / self.path.name)
+            remove_tree(self.path)

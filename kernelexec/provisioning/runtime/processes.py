@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,11 @@ class ProcessMarker:
         """The marker as an environment variable."""
         return {protocol.KERNEL_MARK_VARIABLE: self.value}
 
+    @property
+    def entry(self) -> bytes:
+        """The marker as it stands in the environment of a process."""
+        return f"{protocol.KERNEL_MARK_VARIABLE}={self.value}".encode()
+
     def marked_pids(self, leader: SessionLeader | None = None) -> list[int]:
         """Return the ids of all living processes with the marker, in the leader's session, or among its descendants."""
         return list(self._find(leader))
@@ -70,19 +75,18 @@ class ProcessMarker:
         """Signal every marked process except those in ``spare``, by pidfd so that no reused id is hit; return how many."""
         return sum(signal_process(pid, signum, status) for pid, status in self._find(leader).items() if pid not in spare)
 
-    def sweep(self, leader: SessionLeader | None = None, spare: int | None = None) -> int:
+    def sweep(self, leader: SessionLeader | None = None, spare: Collection[int] = ()) -> int:
         """Kill all except ``spare`` in bounded rounds, since processes may fork meanwhile; return how many were killed."""
         if not platform.PLATFORM.has_pidfd:
             return 0
-        spared = () if spare is None else (spare,)
-        return len(kill_rounds(lambda table: self._find(leader, table), spared=spared, wait_milliseconds=_DEATH_MILLISECONDS))
+        return len(kill_rounds(lambda table: self._find(leader, table), spared=spare, wait_milliseconds=_DEATH_MILLISECONDS))
 
     def _find(self, leader: SessionLeader | None, table: Mapping[int, ProcessStatus] | None = None) -> dict[int, ProcessStatus]:
         living = {pid: status for pid, status in (table or read_processes()).items() if not status.has_ended}
         leader_status = living.get(leader.pid) if leader else None
         leader_pid = leader.pid if leader and (leader_status is None or leader_status.born == leader.born) else None
         family = find_descendants(leader_pid, living) | {leader_pid} if leader_pid else set()
-        entry = f"{protocol.KERNEL_MARK_VARIABLE}={self.value}".encode()
+        entry = self.entry
 
         def belongs(pid: int) -> bool:
             return pid in family or living[pid].session == leader_pid or has_variable(pid, entry)

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernelexec.recorded_history import History, RecordedCell, restore_call
+from kernelexec.recorded_history import CellLineage, History, RecordedCell, restore_call
 from kernelexec.records.journal.reader import SECONDS_MAX, read, read_number
 from kernelexec.results import Snapshot
+from kernelexec.results.readable.one_line import count_things
+
+_DEPTH_MAX = 16
+_OF_CELLS = frozenset({"started", "finished", "aborted", "restored", "promoted"})
+_UNDONE = "{} had been undone before the session ended, and are left out."
+
+
+@dataclass(frozen=True, slots=True)
+class _Journals:
+    """The journals beside one that is read; those that they name are read to a bounded depth."""
+
+    directory: Path
+    depth: int = _DEPTH_MAX
+
+    def read(self, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the records of the journal that a record names; of its path only the name counts."""
+        name = Path(str(record.get("journal", ""))).name
+        if self.depth and name:
+            with suppress(OSError):
+                yield from read(self.directory / name)
+
+    def below(self) -> _Journals:
+        """Return the same journals for one that a journal names."""
+        return replace(self, depth=self.depth - 1)
 
 
 @dataclass(slots=True)
 class _SessionRun:
     """A life of a session: from its opening to its end, or to the end of its owner."""
 
+    sources: _Journals
+    """The journals of its branches, and of the session that it is a branch of."""
     whole: bool = True
     """Whether its own replay was completed."""
     cells: dict[str, RecordedCell] = field(default_factory=dict)
@@ -24,6 +51,23 @@ class _SessionRun:
     snapshot: Snapshot | None = None
     covered: int = 0
     replaced: list[int] = field(default_factory=list)
+    lineage: CellLineage = field(default_factory=CellLineage)
+    began_after: str = ""
+    """The last cell before a branch began, to which it goes back at most."""
+    goes_on: bool = False
+    """Whether the next kernel has the state of the cells so far, since it is a copy."""
+
+    @property
+    def history(self) -> History:
+        """The cells that count, without those that were undone; and a snapshot, unless it has their variables."""
+        undone = [self.lineage.is_undone(execution_id) for execution_id in self.cells]
+        cells = tuple(cell for cell, is_undone in zip(self.cells.values(), undone, strict=True) if not is_undone)
+        replaced = tuple(number - sum(undone[:number]) for number in self.replaced)
+        has_snapshot = not any(undone[: self.covered])
+        notes = (_UNDONE.format(count_things("cell", sum(undone))),) if any(undone) else ()
+        return History(
+            cells, self.snapshot if has_snapshot else None, self.covered if has_snapshot else 0, replaced, notes=notes
+        )
 
     def take(self, record: dict[str, Any]) -> None:
         """Add the next record of this life."""
@@ -31,6 +75,8 @@ class _SessionRun:
             case "started":
                 self.running, self.kernel = str(record.get("execution_id")), record.get("kernel")
                 self.cells[self.running] = _start_cell(record)
+                if self.kernel == "python":
+                    self.lineage.add(self.running)
             case "finished" if (execution_id := str(record.get("execution_id"))) in self.cells:
                 self.cells[execution_id] = _finish_cell(self.cells[execution_id], record)
                 self.running = None
@@ -39,6 +85,8 @@ class _SessionRun:
                 self.running = None
             case "kernel":
                 self._kernel_changed(record)
+            case "restored" | "promoted":
+                self._go_back(record)
             case "snapshot":
                 with suppress(ValueError, TypeError):
                     self.snapshot, self.covered = Snapshot.from_dict(record["snapshot"]), len(self.cells)
@@ -46,10 +94,24 @@ class _SessionRun:
                 self.whole = True
                 self._take_over(record)
 
+    def _go_back(self, record: dict[str, Any]) -> None:
+        """Go back to the state after a cell; a branch that takes the place of this life goes on with its own cells."""
+        self.lineage.go_back(str(record.get("after") or self.began_after))
+        if record.get("event") == "promoted":
+            for follower in self.sources.read(record):
+                if follower.get("event") == "restored" and not follower.get("after"):
+                    follower["after"] = record.get("after")
+                if follower.get("event") in _OF_CELLS:
+                    self.take(follower)
+        elif self.replaced[-1:] == [len(self.cells)]:  # the kernel that goes on from the checkpoint has lost nothing
+            self.replaced.pop()
+
     def _kernel_changed(self, record: dict[str, Any]) -> None:
         change, language = record.get("change"), record.get("language")
-        if change == "started" and language == "python" and self.cells:
+        if change == "started" and language == "python" and self.cells and not self.goes_on:
             self.replaced.append(len(self.cells))
+        elif change == "started" and language == "python":
+            self.goes_on = False
         elif change == "died" and self.running is not None and language == self.kernel:
             self.cells[self.running] = replace(self.cells[self.running], ended_kernel=True)
 
@@ -70,16 +132,34 @@ def read_history(path: Path) -> History:
 
     Cells that never ran are left out: nothing of them was lost.
     """
-    life = newest = _SessionRun()
-    for record in read(path):
+    return _read_last(_Journals(path.parent), read(path)).history
+
+
+def _read_last(sources: _Journals, records: Iterable[dict[str, Any]], *, until: str | None = None) -> _SessionRun:
+    """Return the newest life with cells; or the one with the cell ``until``, up to that."""
+    life = newest = _SessionRun(sources)
+    for record in records:
         if record.get("event") == "opened":
             if life.cells and life.whole:
                 newest = life
-            life = _SessionRun(whole="replays" not in record)
+            life = _begin(sources, record)
         else:
             life.take(record)
-    last = life if life.cells and life.whole else newest
-    return History(tuple(last.cells.values()), last.snapshot, last.covered, tuple(last.replaced))
+            if until is not None and record.get("event") == "finished" and record.get("execution_id") == until:
+                return life
+    return life if life.cells and life.whole else newest
+
+
+def _begin(sources: _Journals, opened: dict[str, Any]) -> _SessionRun:
+    """Return a life that begins: a branch begins with the cells of its parent until then, if their journal is there."""
+    point = opened.get("branch")
+    if not isinstance(point, dict):
+        return _SessionRun(sources, whole="replays" not in opened)
+    if not (after := point.get("after")):
+        return _SessionRun(sources)
+    parent = _read_last(sources.below(), sources.read(point), until=str(after))
+    parent.sources, parent.began_after, parent.goes_on = sources, str(after), True
+    return parent if str(after) in parent.cells else _SessionRun(sources)
 
 
 def _start_cell(record: dict[str, Any]) -> RecordedCell:

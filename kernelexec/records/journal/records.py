@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from kernelexec import cells, events
@@ -33,6 +34,11 @@ def record(event: events.Event) -> dict[str, Any] | None:
         case events.KernelChanged():
             fields = {"event": "kernel", "change": event.change, "kernel_epoch": event.kernel_epoch, "cause": event.cause}
             fields |= {"language": event.language}
+        case events.StateRestored():
+            fields = {"event": "restored", "checkpoint": event.checkpoint, "after": event.after}
+            fields |= {"kernel_epoch": event.kernel_epoch}
+        case events.BranchPromoted():
+            fields = {"event": "promoted", "branch": event.branch, "after": event.after, **_path("journal", event.journal)}
         case events.DisplayUpdated() | events.OutputReceived() | events.LateOutputReported():
             return None
         case events.FilesTouched():
@@ -67,7 +73,14 @@ def _of_beginning(event: events.SessionOpened | events.SessionAdopted) -> dict[s
     fields = {"owner_pid": os.getpid(), "workspace": str(event.workspace)}
     if isinstance(event, events.SessionAdopted):
         return {"event": "adopted", **fields, "kernel_epoch": event.kernel_epoch}
-    return {"event": "opened", **fields} | ({} if event.replays is None else {"replays": event.replays})
+    fields |= {} if event.replays is None else {"replays": event.replays}
+    if (point := event.branch) is not None:
+        fields["branch"] = {"session": point.session, "after": point.after, **_path("journal", point.journal)}
+    return {"event": "opened", **fields}
+
+
+def _path(name: str, path: Path | None) -> dict[str, str]:
+    return {} if path is None else {name: str(path)}
 
 
 def _of_session(event: events.SessionEvent) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from kernelexec.cells import Cell, ShellCell
 from kernelexec.launcher.protocol import PAGER
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
+#: The tag of cells that are not run, as in nbclient.
+SKIPPED = "skip-execution"
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 
 
@@ -30,6 +32,17 @@ def code_cell(cell: Cell, result: ExecutionResult, outputs: Iterable[Output]) ->
         "source": cell.source,
         "outputs": [notebook_output(output) for output in saved_outputs(outputs)],
     }
+
+
+def mark_undone(cell: dict[str, Any], *, is_undone: bool) -> None:
+    """Mark a cell of ``code_cell`` as undone, so that tools that run the notebook skip it; or remove the mark."""
+    metadata = cell["metadata"]
+    if is_undone:
+        metadata["tags"] = [SKIPPED]
+        metadata["kernelexec"]["undone"] = True
+    else:
+        metadata.pop("tags", None)
+        metadata["kernelexec"].pop("undone", None)
 
 
 def saved_outputs(outputs: Iterable[Output]) -> list[Output]:

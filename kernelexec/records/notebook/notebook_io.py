@@ -14,7 +14,7 @@ from typing import Any, Self
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported, RecordedOutputs
 from kernelexec.recorded_history import History, RecordedCell, RecordedStatus, restore_call
-from kernelexec.records.notebook.cell_format import notebook_output, saved_outputs
+from kernelexec.records.notebook.cell_format import SKIPPED, notebook_output, saved_outputs
 from kernelexec.records.notebook.notebook_repair import NotANotebook, read_notebook
 from kernelexec.records.notebook.parameters import inject_parameters
 from kernelexec.records.notebook.script_format import read_script
@@ -27,8 +27,6 @@ _LONG_TEXTS = frozenset({"source", "text", "application/javascript", "image/svg+
 #: The kernelspecs and languages whose cells run in the Python kernel, by the beginning of their names.
 _PYTHON = re.compile(r"i?python[\d.]*$", re.IGNORECASE)
 _HEADING = re.compile(r"^#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
-#: The tag of cells that nbclient does not run.
-_SKIPPED = "skip-execution"
 
 
 class CellFile:
@@ -52,7 +50,7 @@ class CellFile:
         self.is_changed = False
         """Whether something came after the last write."""
         code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
-        self._cells = [cell for cell in code_cells if _SKIPPED not in cell["metadata"].get("tags", [])]
+        self._cells = [cell for cell in code_cells if SKIPPED not in cell["metadata"].get("tags", [])]
         self._headings = _collect_headings(notebook["cells"], self._cells)
         described = ", ".join(faults)
         self.history = History(

@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelexec.cells import Cell
-from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported
-from kernelexec.records.notebook.cell_format import bundle, code_cell, notebook_output, saved_outputs
+from kernelexec.events import (
+    BranchPromoted,
+    CellExecuted,
+    CellStarted,
+    DisplayUpdated,
+    Event,
+    LateOutputReported,
+    StateRestored,
+)
+from kernelexec.recorded_history import CellLineage
+from kernelexec.records.notebook.cell_format import bundle, code_cell, mark_undone, notebook_output, saved_outputs
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.text import make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
@@ -37,6 +46,8 @@ _WEIGHT, _PIECES_MIN = 64 * 1024, 2
 _PIECE_CHARS = 128 * 1024
 #: The separators before the first of several values and before the others, and the end of a cell's outputs.
 _SEPARATORS, _END = (b"\n", b",\n"), b"]}"
+#: What stands between the other fields of a cell and its outputs.
+_OUTPUTS = b', "outputs": ['
 _encode = make_json_encoder()
 
 
@@ -63,6 +74,9 @@ class Recorder:
         self._noting = threading.Lock()
         self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated | LateOutputReported, int]] = {}
         self._noted_bytes = 0
+        self._lineage = CellLineage()
+        self._turned: set[str] = set()
+        """The executions that were undone, or count again, since the last write."""
         self._writing = threading.Lock()
         self._changed = False
         self._cells: list[_Recorded] = []
@@ -79,23 +93,22 @@ class Recorder:
 
         Displays that it contains stay unchanged.
         """
-        try:
-            content = read_regular(path, 2 * NOTEBOOK_BYTES + 1)
-            if len(content) > 2 * NOTEBOOK_BYTES:
-                return None
-            notebook = json.loads(content)
-            if notebook["metadata"] != _METADATA or not all("kernelexec" in cell["metadata"] for cell in notebook["cells"]):
-                return None
-            recorder = cls(path)
-            for cell in notebook["cells"]:
-                recorder._append(cell)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        if (cells := _read_cells(path)) is None:
             return None
+        recorder = cls(path)
+        for cell in cells:
+            recorder._append(cell)
         return recorder
 
     def __call__(self, event: Event, /) -> None:
         """Record a finished cell, or new content of an earlier display: the newest of each, within bounds."""
         match event:
+            case CellStarted(cell=cell, execution_id=execution_id) if cell.kernel == "python":
+                with self._noting:
+                    self._lineage.add(execution_id)
+            case StateRestored() | BranchPromoted():
+                with self._noting:
+                    self._turned |= self._lineage.go_back(event.after)
             case CellExecuted():
                 self._note(("cell", event.result.execution_id), event, 0)
             case DisplayUpdated():
@@ -114,15 +127,8 @@ class Recorder:
             raise TimeoutError(message)
         try:
             while self._noted:
-                match self._next_event():
-                    case CellExecuted() as event:
-                        self._add(
-                            event.cell, event.result, event.result.outputs if event.recorded is None else event.recorded.outputs
-                        )
-                    case DisplayUpdated() as event:
-                        self._update(event.display_id, event.data, event.metadata)
-                    case LateOutputReported() as event:
-                        self._add_late(event.execution_id, event.outputs)
+                self._write_event(self._next_event())
+            self._mark_undone()
             if self._changed:
                 with suppress(OSError):  # the spool's disk need not be the notebook's
                     self._spool.tidy(piece for piece in self._pieces() if isinstance(piece, SpooledBytes))
@@ -134,12 +140,44 @@ class Recorder:
         finally:
             self._writing.release()
 
+    @property
+    def cell_count(self) -> int:
+        """How many cells it has."""
+        return len(self._cells)
+
+    def extend(self, path: Path, skipped: int) -> None:
+        """Add the cells of another recorder's notebook after the first ``skipped`` ones; the next write has them. For a thread.
+
+        Nothing is added of a notebook that cannot be read. Their displays stay unchanged.
+        """
+        with self._writing:
+            while self._noted:
+                self._write_event(self._next_event())
+            for cell in (_read_cells(path) or [])[skipped:]:
+                noted = cell["metadata"]["kernelexec"]
+                execution_id = str(noted.get("execution_id"))
+                if not noted.get("undone"):
+                    with self._noting:
+                        self._lineage.add(execution_id)
+                self._numbers[execution_id] = len(self._cells)
+                self._append(cell)
+
     def finish(self) -> None:
         """Write for the last time. A notebook without any recorded cell only reserved its name, and is removed."""
         self.write()
         if not self._cells and has_content(self.path, b"".join(_file(()))):
             self.path.unlink()
         self._spool.close()
+
+    def _write_event(self, event: CellExecuted | DisplayUpdated | LateOutputReported) -> None:
+        match event:
+            case CellExecuted():
+                outputs = event.result.outputs if event.recorded is None else event.recorded.outputs
+                self._add(event.cell, event.result, outputs)
+            case DisplayUpdated():
+                self._update(event.display_id, event.data, event.metadata)
+            case LateOutputReported():
+                self._add_late(event.execution_id, event.outputs)
 
     def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated | LateOutputReported, weight: int) -> None:
         with self._noting:
@@ -155,6 +193,28 @@ class Recorder:
             event, weight = self._noted.pop(next(iter(self._noted)))
             self._noted_bytes -= weight
         return event
+
+    def _mark_undone(self) -> None:
+        """Mark the cells that were undone, and no longer those that count again."""
+        with self._noting:
+            turned, self._turned = self._turned, set()
+            undone = {execution_id: self._lineage.is_undone(execution_id) for execution_id in turned}
+        for execution_id, is_undone in undone.items():
+            if (number := self._numbers.get(execution_id)) is None:
+                with self._noting:
+                    self._turned.add(execution_id)
+                continue
+            cell, piece = self._cells[number], self._spool.read(self._cells[number].pieces[0])
+            start, end = len(_SEPARATORS[bool(number)]), len(piece) - len(_OUTPUTS)
+            content = json.loads(piece[start:end] + b"}")
+            mark_undone(content, is_undone=is_undone)
+            marked = piece[:start] + _json(content)[:-1] + _OUTPUTS
+            self._spool.drop(cell.pieces[0])
+            cell.pieces[0] = self._spool.keep(marked)
+            cell.size += len(marked) - len(piece)
+            self._bytes += len(marked) - len(piece)
+            self._changed = True
+        self._make_room()
 
     def _add(self, executed: Cell, result: ExecutionResult, outputs: tuple[Output, ...]) -> None:
         number, cell = len(self._cells), code_cell(executed, result, outputs)
@@ -186,7 +246,7 @@ class Recorder:
 
     def _append(self, cell: dict[str, Any]) -> None:
         number, outputs = len(self._cells), cell.pop("outputs")
-        head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + b', "outputs": ['
+        head = _SEPARATORS[bool(number)] + _json(cell)[:-1] + _OUTPUTS
         body = [*(_SEPARATORS[bool(index)] + _dump(output) for index, output in enumerate(outputs)), _END]
         size = len(head) + sum(map(len, body))
         kept = map(self._spool.keep, body if number in self._shown_by else [b"".join(body)])
@@ -236,6 +296,18 @@ class Recorder:
                 shown.popleft()
             if not shown:
                 self._shown.pop(display_id, None)
+
+
+def _read_cells(path: Path) -> list[dict[str, Any]] | None:
+    """Return the cells of a notebook that a recorder wrote; None if another program wrote it, or it cannot be read."""
+    try:
+        content = read_regular(path, 2 * NOTEBOOK_BYTES + 1)
+        notebook = json.loads(content) if len(content) <= 2 * NOTEBOOK_BYTES else {}
+        cells = notebook["cells"]
+        is_ours = notebook["metadata"] == _METADATA and all("kernelexec" in cell["metadata"] for cell in cells)
+        return [{**cell, "outputs": list(cell["outputs"])} for cell in cells] if is_ours else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _file(pieces: Iterable[bytes]) -> Iterator[bytes]:

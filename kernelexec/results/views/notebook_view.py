@@ -20,14 +20,20 @@ _POLICY = (
     "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline' 'unsafe-eval' blob: data:"
 )
+#: Tables look as in JupyterLab, whose style does not reach into a frame.
 _STYLE = (
     "body{margin:0;font:13px sans-serif;color-scheme:light dark}"
-    "table{border-collapse:collapse}th,td{padding:2px 8px;text-align:right}"
+    "table{border-collapse:collapse;font-size:13px}table,thead,tbody,tr,th,td{border:none}"
+    "th,td{padding:.5em;text-align:right;vertical-align:middle}thead{border-bottom:1px solid #bdbdbd}"
+    "tbody tr:nth-child(even){background:rgba(128,128,128,.08)}"
 )
 _FRAME_HEAD = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style>'
 #: The height of a frame in pixels, which no page learns from a frame of another origin: by its lines, or what a chart says.
-_LINE, _LOWEST, _HIGHEST = 24, 48, 800
-_LINE_TAGS = re.compile(r"<(?:tr|p|li|br|h[1-6]|pre|div)\b", re.IGNORECASE)
+_LINE, _ROW, _LOWEST, _HIGHEST = 24, 28, 48, 800
+_LINE_TAGS = re.compile(r"<(?:p|li|br|h[1-6]|pre|div)\b", re.IGNORECASE)
+_ROW_TAG = re.compile(r"<tr\b", re.IGNORECASE)
+#: The tags around a table of pandas, which add no line.
+_FRAME_OF_TABLE = re.compile(r"<div>\s*<style scoped>", re.IGNORECASE)
 _HEIGHT = re.compile(r"""\bheight["']?\s*[:=]\s*["']?(\d{2,4})(?:px)?\b""", re.IGNORECASE)
 _SCANNED_CHARS = 1_000_000
 _LOADS = re.compile(r"<script[^>]{0,300}\bsrc\s*=", re.IGNORECASE)
@@ -76,5 +82,7 @@ def _render_frame(markup: str) -> str:
 def _height(markup: str) -> int:
     head = markup[:_SCANNED_CHARS]
     stated = [int(pixels) for pixels in _HEIGHT.findall(head)] if "<script" in head.lower() else []
-    lines = sum(1 for _ in _LINE_TAGS.finditer(head)) + 1
-    return min(max(_LOWEST, _LINE * lines if not stated else 0, *stated), _HIGHEST)
+    rows, lines = (sum(1 for _ in tags.finditer(head)) for tags in (_ROW_TAG, _LINE_TAGS))
+    lines += (not rows) - (_FRAME_OF_TABLE.match(head) is not None)
+    room = _ROW * rows + _LINE * lines + (_ROW // 2 if rows else 0)
+    return min(max(_LOWEST, room if not stated else 0, *stated), _HIGHEST)

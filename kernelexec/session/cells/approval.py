@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -14,9 +15,11 @@ from kernelexec.errors import InvalidCode
 from kernelexec.policy import Policy, Refusal
 from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
 from kernelexec.policy.refusal import shorten_command
-from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.user_functions import CallbackError, call_user_function
+
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
 
 logger = logging.getLogger("kernelexec")
 _NOTHING_RAN = "Nothing ran; other cells are not affected."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import anyio
 
 from kernelexec.cells import Cell
 from kernelexec.events import RecordedOutputs
-from kernelexec.kernel import Execution
+from kernelexec.kernel import Execution, Kernel
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.policy import Refusal
@@ -80,6 +80,10 @@ class CellRun:
     isolation: str
     request_id: str | None = None
     internal: bool = False
+    choose_checkpoint: Callable[[], Awaitable[int]] | None = None
+    """Returns, in the session's turn, the number of the checkpoint to which the kernel goes back before the cell."""
+    prepare: Callable[[Kernel], Awaitable[str]] | None = None
+    """Returns the source of an internal cell, in the session's turn, for the kernel that is to run it."""
     on_output: OnOutput | None = None
     approver: Approver | None = None
     on_input: OnInput | None = None
@@ -94,7 +98,7 @@ class CellRun:
     caller_wakeup: asyncio.Event = field(default_factory=asyncio.Event)
     result: ExecutionResult | None = None
     failure: Exception | None = None
-    callback_error: Exception | None = None
+    callback_error: BaseException | None = None
     """The error of the output callback, raised to the caller of the callback."""
     notes: list[str] = field(default_factory=list)
     """Notes for the result about its approval."""
@@ -164,7 +168,8 @@ class CellRun:
         return True
 
     def _keep_callback_error(self, name: str, error: BaseException) -> None:
-        self.callback_error = error if isinstance(error, Exception) else RuntimeError(f"{name} raised {error!r}")
+        is_cancellation = isinstance(error, asyncio.CancelledError)  # it would cancel the caller
+        self.callback_error = RuntimeError(f"{name} raised {error!r}") if is_cancellation else error
         self.caller_wakeup.set()
 
     def get_recorded_outputs(self, result: ExecutionResult) -> RecordedOutputs | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import anyio
@@ -12,12 +13,14 @@ import anyio.to_thread
 
 from kernelexec import cells
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.records.journal import Journal
 from kernelexec.results import ExecutionResult
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.result_builder import build_unknown_result
 from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.lifecycle import run_in_thread
+
+if TYPE_CHECKING:
+    from kernelexec.records.journal import Journal
 
 ID_CHARS_MAX = 200
 #: The time limit for writing the journal to the disk.

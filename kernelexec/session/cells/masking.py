@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernelexec.cells import Cell
 from kernelexec.errors import KernelexecError
 from kernelexec.events import CellRefused
-from kernelexec.recorded_history import History, RecordedCell
 from kernelexec.results import Diagnosis, ExecutionResult
-from kernelexec.secrets import SecretStore
-from kernelexec.secrets.masker import Masker
+
+if TYPE_CHECKING:
+    from kernelexec.recorded_history import History, RecordedCell
+    from kernelexec.secrets import SecretStore
+    from kernelexec.secrets.masker import Masker
 
 
 class ResultMasking:
@@ -28,6 +30,10 @@ class ResultMasking:
     def mask_texts(self, texts: tuple[str, ...]) -> tuple[str, ...]:
         """Return texts with masked secrets."""
         return texts if self.secrets is None else self.secrets.masker.mask_texts(texts)
+
+    def mask_value(self, value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
+        """Return a JSON value with masked secrets."""
+        return value if self.secrets is None else self.secrets.masker.mask_value(value)
 
     def mask_cell(self, cell: Cell) -> Cell:
         """Return a cell with masked secrets."""

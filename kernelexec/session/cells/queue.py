@@ -6,11 +6,11 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from kernelexec.errors import QueueFull, UnknownExecution, did_you_mean
 from kernelexec.events import CellAborted, CellExecuted, Event, LateOutputReported
 from kernelexec.results import ExecutionResult, output_text
-from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.idempotency import RequestIds
@@ -21,6 +21,9 @@ from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.text import apply_returns, cut_middle
+
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
 
 #: The limits for the output of all remembered executions of a session, in bytes: in memory, and in spill files.
 MEMORY_BYTES_MAX, SPILLED_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.diagnosis import diagnose
 from kernelexec.kernel import Execution, is_unread
 from kernelexec.outputs import read_execution_count
-from kernelexec.results import Cause, Error, ExecutionResult, Output, Status, Timing
+from kernelexec.results import Cause, Diagnosis, Error, ExecutionResult, Output, Status, Timing
 from kernelexec.results.json_values import LITERAL_CHARS, read_text
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
@@ -87,17 +86,21 @@ def build_result(
     if isinstance(directory_note := report.get("directory"), str):
         verdict.notes.append(escape_line(directory_note[:_NOTE_CHARS]))
     changed = files(count or 0, collector.recorded_outputs() if collector.is_recorded_apart else outputs)
-    diagnosis = diagnose(
-        status,
-        exit_code,
-        verdict.interrupted,
-        cause,
-        (*outputs, *_read_exit(run.cell, reply)),
-        run.cell.source,
-        limit=verdict.memory_limit,
-        networked=networked,
-        other_python=str(report.get("python_with_module") or ""),
-    )
+    diagnosis: Diagnosis | None = None
+    if status == "error":
+        from kernelexec.diagnosis import diagnose  # noqa: PLC0415 - most cells do not fail
+
+        diagnosis = diagnose(
+            status,
+            exit_code,
+            verdict.interrupted,
+            cause,
+            (*outputs, *_read_exit(run.cell, reply)),
+            run.cell.source,
+            limit=verdict.memory_limit,
+            networked=networked,
+            other_python=str(report.get("python_with_module") or ""),
+        )
     return replace(
         _make_result(run, session, epoch, status),  # last, so that its timing includes the work above
         confinement=verdict.confinement,

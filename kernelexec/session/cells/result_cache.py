@@ -9,46 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
 from kernelexec.cache import PurityChecker, ResultStore
 from kernelexec.cells import CodeCell, ShellCell
-from kernelexec.config import Config
 from kernelexec.kernel import Kernel
 from kernelexec.launcher import protocol
-from kernelexec.provisioning import Backend
 from kernelexec.results import ExecuteResult, ExecutionResult, Timing
 from kernelexec.session.cells.cell_run import CellRun
 
-logger = logging.getLogger("kernelexec")
-
-FROM_CACHE_NOTE = "From the cache: the cell did not run, so `_` and `Out` do not have its value."
 #: The version of the key format; results under other versions are ignored.
 _KEY_VERSION = 5
 #: The time limit for the kernel's answer about its environment or its values.
 _ANSWER_SECONDS = 10.0
 #: Text that contains an address in memory or the id of the kernel's process.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b|\bipykernel_\d+\b")
-
-
-def open_result_cache(config: Config, backend: Backend, workspace: Path) -> CellResultCache | None:
-    """Return the result cache of a new session, or None if nothing may be cached."""
-    options = config.cache
-    if not options.enabled or backend.secrets is not None or config.container.mode == "ephemeral":
-        return None
-    if options.results_directory.resolve().is_relative_to(workspace.resolve()):  # cells could write there
-        logger.warning(
-            "kernelexec.cache_in_workspace", extra={"cache": str(options.results_directory), "workspace": str(workspace)}
-        )
-        return None
-    return CellResultCache(ResultStore(options.results_directory, options.size_bytes), _collect_settings(config, backend))
 
 
 class CellResultCache:
@@ -109,7 +89,7 @@ class CellResultCache:
         """Begin the chain of a new kernel with the description of its environment."""
         self._epoch, self._cells, self._checker = epoch, 0, PurityChecker()
         reply = await kernel.client.request("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ANSWER_SECONDS)
-        if reply is None or reply.get("status", "ok") != "ok":
+        if reply is None or reply.get("status", "ok") != "ok" or kernel.checkpoint is not None:  # a copy has earlier cells
             self._checker.is_opaque = True
         self._chain = _hash_values(_KEY_VERSION, self._settings, reply)
 
@@ -139,17 +119,6 @@ def _strip_run_fields(result: ExecutionResult) -> ExecutionResult:
     )
     result = replace(result, outputs=outputs, execution_count=None, notes=(), timing=Timing(), execution_id="", session="")
     return replace(result, state="kept", cause=None, lost_names=())
-
-
-def _collect_settings(config: Config, backend: Backend) -> Mapping[str, Any]:
-    container = config.container.model_dump(mode="json") if config.isolation == "container" else {}
-    return {
-        "isolation": backend.isolation,
-        "online": config.has_network,
-        "prefix": config.programs.prefix_words,
-        "variables": dict(config.environment.set),
-        "container": {name: container.get(name) for name in ("image", "python", "environment")},
-    }
 
 
 def _hash_values(*values: object) -> str:

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from kernelexec.cells import CodeCell
 from kernelexec.config import Config
 from kernelexec.errors import KernelNotAnswering
 from kernelexec.events import CellStarted, DisplayUpdated, Event, Hook, OutputReceived
 from kernelexec.kernel import Execution, Kernel
-from kernelexec.outputs import Collector, MaskedCollector, StreamMasking, feed_result
+from kernelexec.outputs import Collector, feed_result
 from kernelexec.results import ExecutionResult, Output
-from kernelexec.secrets import SecretStore
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
 from kernelexec.session.cells.command_streams import serve_command
@@ -23,15 +24,20 @@ from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.input_answers import answer_input_requests
 from kernelexec.session.cells.masking import mask_result
 from kernelexec.session.cells.result_builder import build_result, build_unknown_result
-from kernelexec.session.cells.result_cache import FROM_CACHE_NOTE, CellResultCache
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import FormerSession, LostState, Verdict, report_lost_state, report_new_state
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
+if TYPE_CHECKING:
+    from kernelexec.secrets import SecretStore
+    from kernelexec.session.cells.result_cache import CellResultCache
+
 logger = logging.getLogger("kernelexec")
 _RESTARTED = "The kernel was restarted before the cell was sent."
+
+_FROM_CACHE = "From the cache: the cell did not run, so `_` and `Out` do not have its value."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +74,7 @@ class CellRunner:
 
         supervisor = self.kernels.get_supervisor(run.cell)
         with run.startup_scope:
-            kernel = await supervisor.acquire()
+            kernel = await self._acquire_kernel(run, supervisor)
         if run.startup_scope.cancelled_caught:
             return "Cancelled while its kernel started."
         lost_state = None if run.internal else supervisor.take_lost_state()
@@ -97,6 +103,13 @@ class CellRunner:
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
         return mask_result(result, self.secrets)
+
+    async def _acquire_kernel(self, run: CellRun, supervisor: KernelSupervisor) -> Kernel:
+        number = None if run.choose_checkpoint is None else await run.choose_checkpoint()
+        kernel = await supervisor.acquire(number)
+        if run.prepare is not None:
+            run.cell = CodeCell(await run.prepare(kernel))
+        return kernel
 
     async def _send(self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel) -> Execution | ExecutionResult | str:
         """Send a cell, or resume the cell of a previous owner; return a result or a reason if that fails."""
@@ -165,7 +178,7 @@ class CellRunner:
         run.collector = self._make_collector(run, self._make_collector_factory())
         feed_result(run.collector, cached_result)
         result_cache.record_hit(run)
-        verdict = Verdict(state="kept", notes=[FROM_CACHE_NOTE, *run.notes])
+        verdict = Verdict(state="kept", notes=[_FROM_CACHE, *run.notes])
         report_new_state(verdict, former)
         result = replace(
             cached_result,
@@ -183,7 +196,11 @@ class CellRunner:
 
     def _make_collector_factory(self) -> Callable[..., Collector]:
         """Return the constructor of the two collectors of a cell, which share the masking of secrets."""
-        return Collector if self.secrets is None else partial(MaskedCollector, StreamMasking(self.secrets.masker))
+        if self.secrets is None:
+            return Collector
+        from kernelexec.outputs.masked_collector import MaskedCollector, StreamMasking  # noqa: PLC0415 - as secrets are rare
+
+        return partial(MaskedCollector, StreamMasking(self.secrets.masker))
 
     def _make_collector(self, run: CellRun, factory: Callable[..., Collector]) -> Collector:
         output = self.config.output
@@ -246,7 +263,7 @@ def make_dispatcher(session: str, hooks: Iterable[Hook]) -> Callable[[Event], No
         for hook in all_hooks:
             try:
                 hook(event)
-            except Exception:
+            except BaseException:  # SystemExit too, which would end the event loop with all sessions
                 logger.exception("kernelexec.hook_failed", extra={"session": session, "event": type(event).__name__})
 
     return dispatch

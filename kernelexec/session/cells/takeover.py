@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,14 +15,18 @@ from kernelexec.results import ExecutionResult
 from kernelexec.session.cells.cell_run import CellRun, Timestamps
 from kernelexec.workspace.safe_files import read_regular, replace_file
 
+logger = logging.getLogger("kernelexec")
 _RESULTS_FILE = "results.jsonl"
 _RESULTS_MAX, _RESULTS_BYTES = 20, 64 * 1024 * 1024
 
 
 def write_results(directory: Path, results: Iterable[ExecutionResult]) -> None:
-    """Write the newest results into a session's private directory, for its next owner; raise ``OSError`` on a full disk."""
+    """Write the newest results into a session's private directory, for its next owner; what prevents it is logged."""
     lines = [shorten_result(result).to_json().encode() for result in [*results][-_RESULTS_MAX:]]
-    replace_file(directory / _RESULTS_FILE, b"\n".join(lines), mode=0o600)
+    try:
+        replace_file(directory / _RESULTS_FILE, b"\n".join(lines), mode=0o600)
+    except OSError:
+        logger.exception("kernelexec.results_not_written", extra={"directory": str(directory)})
 
 
 def read_results(directory: Path) -> tuple[ExecutionResult, ...]:

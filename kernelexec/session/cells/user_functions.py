@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
+
+from kernelexec.cancellation import call_in_own_thread
 
 
 class CallbackError(Exception):
@@ -40,5 +42,5 @@ async def _call(function: Any, argument: object) -> Any:  # noqa: ANN401 - as ab
     """Call a coroutine function here, a plain function in a thread, which is abandoned if the caller is cancelled."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         return await function(argument)
-    result = await anyio.to_thread.run_sync(function, argument, abandon_on_cancel=True)
+    result = await call_in_own_thread(partial(function, argument))
     return await result if inspect.isawaitable(result) else result

@@ -20,6 +20,7 @@ class Attachments:
         self._held: dict[object, str] = {}
         self._new: dict[str, None] = {}
         self._cells: dict[str, int] = {}
+        self._returned: dict[str, None] = {}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -38,6 +39,10 @@ class Attachments:
             del self._held[hold]
             logger.info("kernelexec.client_detached", extra=extra)
 
+    def note_return(self, client: str) -> None:
+        """Note that a client has gone back to an earlier state of the session."""
+        self._returned[client] = None
+
     def take_notes(self) -> list[str]:
         """Count a cell of a client; for the owner's cell, return the notes about clients since the last one."""
         client = calling_client.get()
@@ -47,5 +52,6 @@ class Attachments:
         notes = [f"{name} has attached to this session: its cells run in turn with yours." for name in self._new]
         for name, count in self._cells.items():
             notes.append(f"{count} cell{'s' * (count > 1)} of {name} ran here since your last one.")
-        self._new, self._cells = {}, {}
+        notes += [f"{name} has gone back to an earlier state of this session." for name in self._returned]
+        self._new, self._cells, self._returned = {}, {}, {}
         return notes

@@ -14,7 +14,7 @@ from kernelexec.policy.decisions import Approver
 from kernelexec.results import Attempt, Attempts, ExecutionResult
 from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.features.arguments import check_whole_number
-from kernelexec.session.features.snapshots import VariableSnapshots
+from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
 
 #: A function that returns the code of the next try from all tries so far, or None to give up.
 Fix = Callable[[Attempts], str | Awaitable[str | None] | None]
@@ -77,7 +77,8 @@ class Retries:
         attempts: list[Attempt] = []
         while True:
             result = await run(code)
-            restarted = result.state == "lost" or bool(attempts and attempts[-1].result.kernel_epoch != result.kernel_epoch)
+            is_other_kernel = bool(attempts and attempts[-1].result.kernel_epoch != result.kernel_epoch)
+            restarted = result.state == "lost" or (is_other_kernel and result.state != "restored")
             attempts.append(Attempt(len(attempts) + 1, code, result, restarted))
             report = Attempts(tuple(attempts))
             if result.ok or len(attempts) == max_retries:

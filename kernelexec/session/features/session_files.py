@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import BinaryIO, Literal, TypeVar, cast
 
 import anyio
-import anyio.from_thread
 import anyio.to_thread
 
-from kernelexec.errors import InvalidRequest, Refused
+from kernelexec.cancellation import CallerCalls, Outcome, await_with_stop
+from kernelexec.errors import Closed, InvalidRequest, Refused
 from kernelexec.events import FilesTouched
 from kernelexec.provisioning import file_roots
 from kernelexec.results import FileBytes, FileList, FilesCopied, FilesDeleted, FileText, FileWritten
@@ -23,6 +24,11 @@ from kernelexec.workspace.agent_files.access import Access
 _T = TypeVar("_T", FileList, FileText, FileBytes, FileWritten, FilesCopied, FilesDeleted)
 _R = TypeVar("_R")
 _PATH_CHARS = 200
+logger = logging.getLogger("kernelexec")
+
+
+class _Abandoned(Exception):
+    """The caller of a copy was cancelled."""
 
 
 class AsyncFiles:
@@ -42,7 +48,8 @@ class AsyncFiles:
         self._operations = FileOperations(access, context.config.files)
         self.tracker = self._operations.tracker
         self.bounds = self._operations.bounds
-        self._transfers = FileTransfers(access, context.config.files, self.tracker, proceed=anyio.from_thread.check_cancelled)
+        self._access = access
+        self._transfers: dict[CallerCalls, str] = {}
         self._limiter, self._transfer_limiter = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
 
     async def list(
@@ -104,7 +111,7 @@ class AsyncFiles:
         Raises:
             InvalidPath, InvalidWorkDir, Closed: the path is malformed, or outside of the permitted directories.
         """
-        return await self._run(partial(self._transfers.exists, path), self._limiter)
+        return await self._run(partial(self._make_transfers(CallerCalls()).exists, path), self._limiter)
 
     async def upload(
         self, source: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str] | None = None
@@ -112,7 +119,8 @@ class AsyncFiles:
         """Copy a file or a directory of this machine into the workspace, in pieces, without a cell.
 
         Existing files are replaced, each as a whole; missing directories are created, and a directory is merged into one that
-        exists. Links in a directory are not followed: the result lists them as refused. A cancelled copy stops.
+        exists. Links in a directory are not followed: the result lists them as refused. A copy stops if its caller is
+        cancelled or the session is closed, also during a ``read`` that does not return, and removes the unfinished file.
 
         Args:
             source: the path of this machine; or a binary file that is open, of which the rest is copied.
@@ -124,12 +132,15 @@ class AsyncFiles:
             InvalidPath, InvalidWorkDir, FileRefused, Closed: as ``write``.
         """
         name = path if path is not None else source if isinstance(source, str | os.PathLike) else "upload"
-        return await self._perform("write", name, partial(self._transfers.upload, source, path), self._transfer_limiter)
+        call = partial(self._transfer, f"upload of {name}", lambda transfers: transfers.upload(source, path))
+        return await self._report("write", name, call)
 
     async def download(
         self, path: str | os.PathLike[str], target: str | os.PathLike[str] | BinaryIO | None = None
     ) -> FilesCopied:
         """Copy a file or a directory out of the workspace, in pieces, without a cell: the counterpart of ``upload``.
+
+        A copy stops as there, also during a ``write`` that does not return.
 
         Args:
             path: the path, as for ``read``. In a directory, what ``read`` would refuse is not copied; the result lists it.
@@ -140,7 +151,8 @@ class AsyncFiles:
             InvalidRequest: the target cannot be written, or the copy exceeds ``Config(files={"transfer_bytes": ...})``.
             InvalidPath, InvalidWorkDir, FileRefused, Closed: as ``read``.
         """
-        return await self._perform("read", path, partial(self._transfers.download, path, target), self._transfer_limiter)
+        call = partial(self._transfer, f"download of {path}", lambda transfers: transfers.download(path, target))
+        return await self._report("read", path, call)
 
     async def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
         """Delete a file, a link, an empty directory, or with ``recursive`` a directory with all its entries.
@@ -171,13 +183,17 @@ class AsyncFiles:
         operation: Literal["read", "write", "delete"],
         target: object,
         call: Callable[[], _T],
-        limiter: anyio.CapacityLimiter | None = None,
+    ) -> _T:
+        return await self._report(operation, target, partial(self._run, call, self._limiter))
+
+    async def _report(
+        self, operation: Literal["read", "write", "delete"], target: object, call: Callable[[], Awaitable[_T]]
     ) -> _T:
         """Perform an operation, and report paths and refusals to the hooks."""
         context = self._context
         mask = context.masking.mask_text
         try:
-            result = await self._run(call, limiter or self._limiter)
+            result = await call()
         except (InvalidRequest, Refused) as exc:
             refusal = f"{clean_text(mask(str(target))[:_PATH_CHARS])}: {exc}"
             context.dispatch(FilesTouched(context.name, operation, (), (refusal,)))
@@ -192,11 +208,39 @@ class AsyncFiles:
         context.dispatch(FilesTouched(context.name, operation, tuple(map(mask, paths)), tuple(map(mask, refused))))
         return result
 
+    def stop_transfers(self) -> None:
+        """Let the running copies end, since the session does; their callers get ``Closed``."""
+        for calls, name in self._transfers.items():
+            logger.warning("kernelexec.copy_abandoned", extra={"session": self._context.name, "copy": name})
+            calls.stop(Closed(f"Session {self._context.name!r} was closed during the {name}: nothing of that file was kept."))
+
+    async def _transfer(self, name: str, copy: Callable[[FileTransfers], FilesCopied]) -> FilesCopied:
+        """Make a copy in a thread, one at a time. It ends soon if the caller is cancelled or the session ends."""
+        context = self._context
+        context.scope.check_open()
+        async with self._transfer_limiter, context.scope.hold_open():
+            with CallerCalls() as calls:
+                self._transfers[calls] = clean_text(context.masking.mask_text(name)[:_PATH_CHARS])
+                call = partial(self._call_masked, partial(copy, self._make_transfers(calls)))
+                try:
+                    running = anyio.to_thread.run_sync(Outcome.of, call, limiter=anyio.CapacityLimiter(1))
+                    outcome = await await_with_stop(running, partial(calls.stop, _Abandoned()))
+                finally:
+                    del self._transfers[calls]
+                return outcome.get()
+
+    def _make_transfers(self, calls: CallerCalls) -> FileTransfers:
+        return FileTransfers(self._access, self._context.config.files, self.tracker, calls)
+
     async def _run(self, call: Callable[[], _R], limiter: anyio.CapacityLimiter) -> _R:
         """Return the result of a call in a thread, one call of a limiter at a time; mask the errors that it raises."""
         self._context.scope.check_open()
+        return await anyio.to_thread.run_sync(self._call_masked, call, limiter=limiter)
+
+    def _call_masked(self, call: Callable[[], _R]) -> _R:
+        """Make a call; mask the errors that it raises."""
         try:
-            return await anyio.to_thread.run_sync(call, limiter=limiter)
+            return call()
         except (InvalidRequest, Refused) as exc:
             exc.args = tuple(self._context.masking.mask_text(str(arg)) for arg in exc.args)
             raise

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from kernelexec.errors import InvalidRequest, KernelNotAnswering
-from kernelexec.model_prompts import PromptContext, write_debug_prompt, write_guidance
-from kernelexec.results import PythonEnvironment
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.inspection import Inspection
+
+if TYPE_CHECKING:
+    from kernelexec.results import PythonEnvironment
 
 
 class SessionPrompts:
@@ -27,6 +29,8 @@ class SessionPrompts:
         Raises:
             Closed: the session is closed.
         """
+        from kernelexec.model_prompts import PromptContext, write_guidance  # noqa: PLC0415 - few sessions have a prompt
+
         context = self._context
         context.scope.check_open()
         environment: PythonEnvironment | None = None
@@ -53,6 +57,8 @@ class SessionPrompts:
             UnknownExecution: no execution with that id is remembered.
             InvalidRequest: the named cell has not failed, or no cell has failed.
         """
+        from kernelexec.model_prompts import write_debug_prompt  # noqa: PLC0415 - as above
+
         self._context.scope.check_caller()
         queue = self._context.queue
         ids = reversed(queue.list_ids()) if execution_id is None else (execution_id,)

@@ -17,6 +17,7 @@ from kernelexec.launcher import protocol
 from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
 from kernelexec.results.json_values import read_list, read_text
 from kernelexec.results.readable.one_line import join_some
+from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.context import SessionContext
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.untrusted_text import escape_line
@@ -25,8 +26,6 @@ from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, ope
 
 #: The directory in a workspace in which a value lies for a moment.
 _VALUES = Path(".kernelexec", "values")
-#: The variables of one call at most.
-VARIABLES_MAX = 1000
 _REASON_CHARS, _LISTED_NAMES = 600, 5
 #: The room for the tree of a file, in addition to its buffers.
 _SLACK_BYTES = 2**26
@@ -111,10 +110,7 @@ class VariableValues:
         return partial(self.put, dict(inputs)) if inputs else None
 
     def _write(self, relative: Path, variables: dict[str, Any]) -> None:
-        try:
-            encoded = EncodedValues(variables, self._context.config.capacity.value_bytes)
-        except ValueRefused as exc:
-            raise InvalidRequest(f"{_list(variables)} cannot be sent: {exc}. {_OTHER_WAYS}.write.") from exc
+        encoded = _encode(variables, self._context.config.capacity.value_bytes)
         try:
             replace_beneath(self._context.workspace_path, relative, encoded.pieces())
         except OSError as exc:
@@ -137,6 +133,18 @@ class VariableValues:
         return ValueDecoder(view[:position]).decode()
 
 
+def check_values(variables: Mapping[str, Any], limit_bytes: int) -> None:
+    """Raise ``InvalidRequest`` for variables that ``put`` would refuse before anything is sent."""
+    _encode(_merge(variables, None, {}), limit_bytes)
+
+
+def _encode(variables: dict[str, Any], limit_bytes: int) -> EncodedValues:
+    try:
+        return EncodedValues(variables, limit_bytes)
+    except ValueRefused as exc:
+        raise InvalidRequest(f"{_list(variables)} cannot be sent: {exc}. {_OTHER_WAYS}.write.") from exc
+
+
 def _new_file() -> Path:
     """Return the path of a new file, in a directory of its own, below a workspace."""
     return _VALUES / uuid.uuid4().hex / "values"
@@ -155,7 +163,7 @@ def _merge(name: object, value: object, values: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_name(name: object) -> str:
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name == "__builtins__":
         raise InvalidRequest(f"{name!r:.100} is no name of a variable.")
     return name
 

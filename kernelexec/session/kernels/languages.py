@@ -14,7 +14,7 @@ from kernelexec import cells
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, did_you_mean
-from kernelexec.events import KernelChanged, MemoryHigh
+from kernelexec.events import KernelEvent
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import Backend, InstalledSpec
 from kernelexec.provisioning.runtime.discovery import write_language_file
@@ -37,7 +37,7 @@ class LanguageKernels:
         runtime: Path,
         backend: Backend,
         scope: TaskScope,
-        dispatch: Callable[[KernelChanged | MemoryHigh], None],
+        dispatch: Callable[[KernelEvent], None],
     ) -> None:
         self.languages_lock = anyio.Lock(fast_acquire=True)
         """The lock for new supervisors and for changes of limits, so that a new kernel gets the current limits."""

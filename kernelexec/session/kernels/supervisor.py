@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import anyio
 
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
-from kernelexec.errors import Closed, KernelStartFailed
-from kernelexec.events import KernelChanged, MemoryHigh
+from kernelexec.errors import Closed, InvalidRequest, KernelConnectionFailed, KernelStartFailed
+from kernelexec.events import KernelChanged, KernelEvent, MemoryHigh, StateRestored
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
+from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.results import Cause, MemoryUse
+from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import escalate
+from kernelexec.session.kernels.lineage import Lineage
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
     FormerSession,
     LostState,
     Verdict,
     add_memory_notes,
+    add_obstacles_note,
+    describe_return,
     memory_limit_text,
 )
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel, start_with_retry
@@ -32,6 +38,9 @@ from kernelexec.session.lifecycle import TaskScope
 
 logger = logging.getLogger("kernelexec")
 _INTERRUPT_DEATH = Death("killed", 130)
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+#: The newest checkpoints that a session tries to go on from.
+_MOST_TRIED = 3
 
 
 class KernelSupervisor:
@@ -44,7 +53,7 @@ class KernelSupervisor:
         runtime: Path,
         cwd: str,
         scope: TaskScope,
-        dispatch: Callable[[KernelChanged | MemoryHigh], None],
+        dispatch: Callable[[KernelEvent], None],
         *,
         backend: Backend,
         installed: InstalledSpec | None = None,
@@ -53,6 +62,7 @@ class KernelSupervisor:
         self.epoch = 0
         self.lost_state: LostState | None = None
         """The lost state that no result has reported."""
+        self._lineage = Lineage()
         self.former: FormerSession | None = None
         """The earlier session that the next result tells from this one."""
         self.has_run = False
@@ -72,6 +82,8 @@ class KernelSupervisor:
         self._make_kernel = partial(Kernel, config, cwd=cwd, identity=load_identity(runtime), installed=installed)
         self._installed, self._backend = installed, backend
         self._kill_cause: Cause | None = None
+        self._branched_after: str | None = None
+        """The last cell of another session before this one branched off."""
         self._warm_kernel = NO_WARM_KERNEL
         self._starting_kernel: Kernel | None = None
         self._reuse_slot = ReuseSlot()
@@ -110,17 +122,102 @@ class KernelSupervisor:
             self.lost_state = LOST_WITH_OWNER
         await self.acquire()
 
-    async def acquire(self) -> Kernel:
-        """Return the living kernel, or a new one; see ``Kernel.start`` for errors. A closed session raises ``Closed``."""
+    @property
+    def known_names(self) -> tuple[str, ...]:
+        """The names of the user's variables, as far as the kernel has reported them."""
+        return () if self.kernel is None else tuple(self.kernel.variable_names.known)
+
+    async def acquire(self, checkpoint: int | None = None) -> Kernel:
+        """Return the living kernel, or a new one; see ``Kernel.start`` for errors. A closed session raises ``Closed``.
+
+        With the number of a ``checkpoint`` a copy of that replaces the kernel, or ``InvalidRequest`` is raised.
+        """
         async with self._change_lock:
             self._check_open()
             if self.is_restart_pending:
                 self.is_restart_pending = False
                 await self._end_with_cause("request")
             if self.kernel is not None and not self.kernel.alive:
-                await self._end_kernel(self.kernel, is_reported=False)
+                await self._replace_dead(self.kernel)
             self._check_open()
+            if checkpoint is not None:
+                return await self._go_back(checkpoint)
             return self.kernel if self.kernel is not None else await self._start()
+
+    async def _go_back(self, number: int) -> Kernel:
+        """Replace the kernel by a copy of a checkpoint; its state is lost if that fails."""
+        kernel, unreported = self.kernel, self.lost_state
+        checkpoints = await kernel.keep_checkpoints() if kernel is not None else []
+        chosen = next((checkpoint for checkpoint in checkpoints if checkpoint.number == number), None)
+        try:
+            if kernel is None or chosen is None:
+                raise InvalidRequest(f"There is no checkpoint {number} of this session (any more).")
+            kernel.on_death = None
+            lost_state = await self._end_kernel(kernel, is_reported=False, cause="request")
+            others = [checkpoint for checkpoint in checkpoints if checkpoint is not chosen]
+            try:
+                restored = await self._start_copy(chosen, checkpoints, others=others)
+            except KernelStartFailed:
+                self.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
+                raise
+            self._report_return(chosen)
+            self.lost_state = unreported
+            return restored
+        finally:
+            if kernel is not None:
+                kernel.leave_checkpoints()
+
+    async def start_branch(self, branch: BranchStart) -> None:
+        """Start the first kernel as a copy of the checkpoint that another session's kernel has made for it.
+
+        Raises:
+            KernelStartFailed: the copy did not start; what was there for it is removed.
+        """
+        async with self._change_lock:
+            self._branched_after = branch.after
+            await self._reuse_slot.put(branch.host)
+            self._check_open()
+            try:
+                checkpoint = await branch.connect()
+            except KernelConnectionFailed as exc:
+                raise KernelStartFailed(f"The branch cannot start: {exc}.") from exc
+            try:
+                await self._start_copy(checkpoint, [checkpoint], branch.copy_options)
+            finally:
+                checkpoint.close()
+            self.notes += branch.notes
+
+    def _report_return(self, checkpoint: CheckpointSocket) -> None:
+        """Report a restored state; in a branch, cells of the session that it began in are no cells."""
+        after = "" if checkpoint.after == self._branched_after else checkpoint.after
+        self._dispatch(StateRestored(self._session, self.epoch, checkpoint.number, after))
+
+    async def _start_copy(
+        self,
+        checkpoint: CheckpointSocket,
+        existing: Sequence[CheckpointSocket],
+        options: Mapping[str, Any] = NO_OPTIONS,
+        *,
+        others: Sequence[CheckpointSocket] = (),
+    ) -> Kernel:
+        """Start a kernel that is a copy of a checkpoint, with further launch ``options``; ``others`` stay if it fails."""
+        self.epoch += 1
+        kernel = self._new_kernel()
+        kernel.checkpoint, kernel.copy_options, kernel.other_checkpoints = checkpoint, dict(options), others
+        kernel.requested_checkpoints = [each.number for each in existing if not each.is_automatic]
+        try:
+            await kernel.start(self._scope.tasks)
+        except BaseException as exc:
+            if isinstance(exc, KernelStartFailed):
+                self._report_change("failed", str(exc))
+            await await_to_end(self._reuse_slot.put(kernel.take_host()))
+            raise
+        finally:
+            self._starting_kernel = None
+        self._lineage.go_to(checkpoint.number, kernel.newest_before)
+        self.kernel = self._observe(kernel)
+        self._report_change("started")
+        return kernel
 
     async def _start(self) -> Kernel:
         self.epoch += 1
@@ -134,11 +231,15 @@ class KernelSupervisor:
             raise
         finally:
             self._starting_kernel = None
-        self.kernel = self._observe(kernel)
+        self.kernel, self._lineage = self._observe(kernel), Lineage()
         self._kill_cause, self.is_restart_pending = None, False  # requests during the start got a new kernel
         self._report_change("started")
         self._check_open()
         return kernel
+
+    def is_before(self, checkpoint: int) -> bool:
+        """Return whether a checkpoint is of the present state's past, and not of a state that the session has left."""
+        return self._lineage.has(checkpoint)
 
     def take_lost_state(self) -> LostState | None:
         """Return the lost state that no result has reported, for the result of the next cell."""
@@ -181,6 +282,8 @@ class KernelSupervisor:
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
             verdict.interrupted = "request" if execution.is_interrupt_requested else "timeout"
+            if self._may_restore(execution):  # the last step kills
+                await kernel.keep_checkpoints()
             verdict.step, verdict.stacks = await escalate(kernel, execution, grace=self._config.budgets.grace)
         limit = memory_limit_text(kernel.usage, self._backend.isolation)
         await self._judge_state(kernel, execution, verdict)
@@ -213,12 +316,15 @@ class KernelSupervisor:
             has_lingered = not await kernel.wait_exit(self._config.budgets.grace * 2)
         elif await self._confirm_state(kernel, execution, verdict):
             verdict.state = "kept"
+            kernel.leave_checkpoints()
             if kernel.startup_children is not None and (doubt := await kernel.startup_children.explain_unknown_state()):
                 verdict.state = "unknown"
                 verdict.notes.append(doubt)
             return
         ended_by_us = verdict.step == "kill" or (verdict.step == "signal" and kernel.death == _INTERRUPT_DEATH)
         died_by_itself = kernel.death is not None and self._kill_cause is None and not ended_by_us
+        may_restore = self._may_restore(execution)
+        checkpoints = await kernel.keep_checkpoints() if may_restore else []
         lost_state = await self._end_kernel(kernel, is_reported=True)
         verdict.state, verdict.lost_names = "lost", lost_state.names
         if lost_state.name_count > len(lost_state.names):
@@ -230,11 +336,74 @@ class KernelSupervisor:
             verdict.notes.append("The kernel was killed: its threads or exit handlers did not end in time.")
             lost_state = replace(lost_state, cause="exited", exit_code=1)
         elif not died_by_itself:
-            lost_state = replace(lost_state, cause=self._kill_cause or verdict.interrupted or "crashed")
+            lost_state = replace(lost_state, cause=self._kill_cause or verdict.interrupted or "killed")
         self.lost_state, verdict.cause = lost_state, lost_state.cause
         if verdict.interrupted is None:
             verdict.exit_code = lost_state.exit_code
         self._kill_cause = None
+        if may_restore:
+            try:
+                await self._restore(checkpoints, verdict, lost_state, kernel)
+            finally:
+                kernel.leave_checkpoints()
+
+    def _may_restore(self, execution: Execution) -> bool:
+        """Return whether the session goes on from a checkpoint if the kernel ends in this cell: no end was asked for."""
+        return not (self._is_stopped or execution.asks_exit or self._kill_cause == "request" or self._is_ephemeral)
+
+    async def _restore(
+        self, checkpoints: Sequence[CheckpointSocket], verdict: Verdict, lost_state: LostState, ended: Kernel
+    ) -> None:
+        """Go on from a checkpoint of the kernel that ended in a cell; enter into the verdict that, or why not."""
+        if not checkpoints:
+            add_obstacles_note(verdict, ended.obstacles)
+            return
+        async with self._change_lock:
+            if self._is_stopped:
+                return
+            restored = await self._go_on(checkpoints, lost_state, ended.next_cell, verdict.notes)
+        if restored is not None:
+            verdict.state, verdict.lost_names = "restored", restored.names
+            verdict.notes.append(restored.return_note)
+
+    async def _go_on(
+        self, checkpoints: Sequence[CheckpointSocket], lost_state: LostState, next_cell: int, notes: list[str]
+    ) -> LostState | None:
+        """Go on from the newest checkpoint of an ended kernel that starts; return the lost state with only what is gone.
+
+        The notes say why others did not start.
+        """
+        tried = [checkpoint for checkpoint in checkpoints if self._lineage.has(checkpoint.number)][:_MOST_TRIED]
+        left = list(checkpoints)
+        for checkpoint in tried:
+            left.remove(checkpoint)
+            try:
+                kernel = await self._start_copy(checkpoint, checkpoints, others=left if checkpoint is not tried[-1] else ())
+            except KernelStartFailed as exc:
+                notes.append(f"Checkpoint {checkpoint.number} could not be restored: {exc}")
+                if self._is_stopped:
+                    return None
+                await checkpoint.drop()
+            else:
+                break
+        else:
+            return None
+        self._report_return(checkpoint)
+        self.lost_state = None
+        gone = tuple(name for name in lost_state.names if name not in kernel.variable_names.known)
+        return replace(lost_state, names=gone, return_note=describe_return(lost_state.cause, checkpoint.cell, next_cell))
+
+    async def _replace_dead(self, kernel: Kernel) -> None:
+        """Replace a kernel that ended between two cells by a copy of its newest checkpoint, if it has one."""
+        may_restore = self._kill_cause is None and not self._is_ephemeral
+        try:
+            checkpoints = await kernel.keep_checkpoints() if may_restore else []
+            lost_state = await self._end_kernel(kernel, is_reported=False)
+            if checkpoints and not self._is_stopped:
+                restored = await self._go_on(checkpoints, lost_state, kernel.next_cell, self.notes)
+                self.lost_state = restored or self.lost_state
+        finally:
+            kernel.leave_checkpoints()
 
     async def _confirm_state(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> bool:
         """Return whether the kernel confirms its state, or at least answers."""
@@ -248,7 +417,7 @@ class KernelSupervisor:
             verdict.notes.append("The kernel no longer answered after the cell and was killed.")
         elif execution.end == "disconnected" and not await kernel.wait_exit(self._config.budgets.grace * 2):
             if kernel.is_unreachable:
-                self._kill_cause = "killed"
+                self._kill_cause = "killed"  # also if the cell was interrupted before
             subject = "The container engine does not answer, and its" if kernel.is_unreachable else "The"
             verdict.notes.append(f"{subject} kernel closed its sockets: it counts as killed.")
         return False

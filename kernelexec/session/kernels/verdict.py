@@ -33,13 +33,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class LostState:
-    """The lost state of a kernel. ``is_reported`` is true if the result of the kernel's last cell has reported it."""
+    """The lost state of a kernel. ``is_reported`` is true if the result of the kernel's last cell has reported it.
+
+    Where the session goes on from a checkpoint, ``return_note`` says from which, and ``names`` are only those that are gone.
+    """
 
     cause: Cause
     exit_code: int
     names: tuple[str, ...]
     name_count: int
     is_reported: bool
+    return_note: str = ""
 
     def __str__(self) -> str:
         """Return the first names, and the number of further names."""
@@ -82,10 +86,33 @@ def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int
     """Report the end of the previous kernel in the first result of the new one."""
     if lost_state is None:
         return
+    if lost_state.return_note:
+        verdict.notes.insert(0, lost_state.return_note)
+        if verdict.state == "kept":
+            verdict.state, verdict.cause, verdict.lost_names = "restored", lost_state.cause, lost_state.names
+        return
     names = f" Lost: {lost_state}." if lost_state.names else ""
     verdict.notes.insert(0, f"{NEW_KERNEL_NOTE} (epoch {epoch}): the one before ended ({lost_state.cause}).{names}")
     if not lost_state.is_reported and verdict.state == "kept":
         verdict.state, verdict.cause, verdict.lost_names = "lost", lost_state.cause, lost_state.names
+
+
+def describe_return(cause: Cause, cell: int, ended_cell: int) -> str:
+    """Return the note on a session that goes on from a checkpoint before ``cell``, after its kernel ended in ``ended_cell``."""
+    before = "this cell" if cell >= ended_cell else f"cell [{cell}]"
+    undone = "" if cell >= ended_cell else f" What the cells from [{cell}] on have changed is undone."
+    return (
+        f"The kernel ended ({cause}), and the session goes on from its checkpoint before {before}: variables, imports and the"
+        f" current directory are as they were then.{undone}"
+    )
+
+
+def add_obstacles_note(verdict: Verdict, reported: object) -> None:
+    """Add a note on what has prevented a checkpoint before the cell, as its kernel has reported it."""
+    from kernelexec.kernel.obstacles import explain_obstacles, read_obstacles  # noqa: PLC0415 - few kernels end
+
+    if obstacles := read_obstacles(reported):
+        verdict.notes.append(f"There was no checkpoint to go on from: {explain_obstacles(obstacles)}")
 
 
 def memory_limit_text(usage: Usage, isolation: str) -> str:
@@ -107,6 +134,9 @@ def add_memory_notes(verdict: Verdict, usage: Usage, limit: str) -> None:
     if usage.killed > 0:
         subject = "One process was" if usage.killed == 1 else f"{usage.killed} processes were"
         verdict.notes.append(f"{subject} killed for want of memory: {limit or 'a limit'} was reached.")
+    if usage.killed_checkpoints > 0:
+        dropped = "One checkpoint was" if usage.killed_checkpoints == 1 else f"{usage.killed_checkpoints} checkpoints were"
+        verdict.notes.append(f"{dropped} dropped for want of memory.")
     if usage.watermark is not None:
         over = usage.memory is not None and not usage.memory.high
         verdict.notes.append(f"While the cell ran, {usage.watermark}" if over else str(usage.watermark))

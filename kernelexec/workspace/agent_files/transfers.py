@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from kernelexec.cancellation import CallerCalls
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import FilesCopied, NotCopied
@@ -41,7 +43,8 @@ class FileTransfers:
         access: opens the files of the session.
         bounds: the bounds of one call.
         tracker: notes the files that the caller has read or created.
-        proceed: called before each piece; an exception that it raises ends the copy, and the unfinished file is removed.
+        calls: makes the calls of open files. An exception of ``calls.check``, which is called before each piece, ends the copy,
+            and the unfinished file is removed.
 
     Raises, in each operation:
         InvalidPath, InvalidWorkDir: a path is malformed, missing, or outside of all roots; or a root is missing.
@@ -49,11 +52,11 @@ class FileTransfers:
         FileRefused: the session's file must not or cannot be opened or changed.
     """
 
-    def __init__(self, access: Access, bounds: FileBounds, tracker: ReadTracker, *, proceed: Callable[[], None]) -> None:
+    def __init__(self, access: Access, bounds: FileBounds, tracker: ReadTracker, calls: CallerCalls) -> None:
         self._access = access
         self._bounds = bounds
         self._tracker = tracker
-        self._proceed = proceed
+        self._calls = calls
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
         """Return whether there is an entry of that path; a link counts as one, whatever it leads to."""
@@ -186,7 +189,7 @@ class FileTransfers:
             self._check_size(spot.shown, seen.st_size)
             for piece in self._read(fd, seen.st_size):
                 with _writable(Path(name)):
-                    _write_whole(target, piece)
+                    self._calls.call(partial(_write_whole, target, piece))
                 size += len(piece)
         self._tracker.note([spot])
         return FilesCopied(name, (), size)
@@ -217,7 +220,7 @@ class FileTransfers:
         """Yield the first ``size`` bytes of a file, which may grow or shrink meanwhile."""
         position = 0
         while position < size:
-            self._proceed()
+            self._calls.check()
             if not (piece := os.pread(fd, min(_PIECE_BYTES, size - position), position)):
                 return
             yield piece
@@ -225,8 +228,8 @@ class FileTransfers:
 
     def _read_stream(self, source: BinaryIO) -> Iterator[bytes]:
         size = 0
-        while piece := _read_piece(source):
-            self._proceed()
+        while piece := self._calls.call(partial(_read_piece, source)):
+            self._calls.check()
             if not isinstance(piece, bytes | bytearray | memoryview):
                 raise InvalidRequest("The open file must be in binary mode: open(path, 'rb').")
             size += len(piece)

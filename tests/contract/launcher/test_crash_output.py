@@ -18,6 +18,8 @@ from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
 from kernelexec.outputs import Collector, Displays
 from kernelexec.results import Stream
 
+#: The tests lose the state, so no cell has a checkpoint.
+CHECKPOINTS = "named"
 OUT, ERR = False, True
 ALPHABET = ["a", "\u00e9", "\u65e5", "\U0001f389", "\n"]
 

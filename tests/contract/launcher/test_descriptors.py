@@ -51,7 +51,7 @@ def test_exit_codes_are_true_where_children_are_ignored(session: Session) -> Non
     session.execute("import signal; before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
     assert session.execute_command("echo a; exit 7").exit_code == 7
     assert session.execute("!exit 5").exit_code == 5
-    assert session.execute("signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN").text == "True\n"
+    assert session.execute("signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN").text == "True"
 
 
 def test_a_descriptor_that_was_saved_in_an_earlier_cell_leads_to_its_own(session: Session) -> None:

@@ -115,7 +115,7 @@ def test_the_traceback_is_the_tree_that_python_prints(session: Session) -> None:
 @pytest.mark.shared_session
 def test_a_group_without_details_is_an_error_all_the_same(session: Session) -> None:
     assert session.execute(STRANGE).status == "error"
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"
 
 
 def test_a_group_of_an_earlier_cell_is_reported_by_the_cell_that_ran_it(session: Session) -> None:

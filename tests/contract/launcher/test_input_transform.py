@@ -9,7 +9,7 @@ from kernelexec import Session
 REGISTERING = "ip.register_magic_function(lambda line: print(line), magic_name='foo9')"
 COUNTING = "ip.input_transformers_post.append(lambda lines: [line.replace('NN', str(len(told))) for line in lines])"
 CODE_THAT_RUNS_CELLS = {
-    "a name that hides a magic": ("ip.run_cell('pwd'); pwd = 3; ip.run_cell('pwd')", "3\n"),
+    "a name that hides a magic": ("ip.run_cell('pwd'); pwd = 3; ip.run_cell('pwd')", "\n3"),
     "a magic that is new": (f"ip.run_cell('foo9 x'); {REGISTERING}; ip.run_cell('foo9 x')", "x\n"),
     "a transformer that counts": (
         f"told = []; {COUNTING}\nfor _ in range(3): ip.run_cell('print(NN)'); told.append(1)",

@@ -17,7 +17,7 @@ WAYS = [*EVERY_KIND, "local without fork server", *(pytest.param(kind, marks=nee
 #: The program of the parent. It prints one line of JSON: results by the names of cells.
 PARENT = """
 import json, signal, sys
-how, isolation, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+how, isolation, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]) | {"checkpoints": "named"}
 signals = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 if how == "block":
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)

@@ -76,7 +76,7 @@ def test_what_was_chosen_can_be_written_and_read(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path / "workspaces", config={"confinement": confinement}) as executor:
         session = executor.session("a")
         assert session.execute(f"open({str(tmp_path / 'shared' / 'made')!r}, 'w').write('x')").ok
-        assert session.execute(f"open({str(tmp_path / 'hidden' / 'shown' / 'file')!r}).read()").text == "'seen'\n"
+        assert session.execute(f"open({str(tmp_path / 'hidden' / 'shown' / 'file')!r}).read()").text == "'seen'"
         refused = session.execute(f"open({str(tmp_path / 'hidden' / 'secret')!r})")
         assert refused.diagnosis is not None
         assert refused.diagnosis.kind == "PermissionError"
@@ -132,7 +132,7 @@ def test_a_kernel_that_needs_ports_is_refused_without_a_network(tmp_path: Path, 
         with pytest.raises(KernelStartFailed, match=r"porty.*confinement\.network"):
             session.execute("1", language="porty")
         result = session.execute("1+1")
-        assert result.text == "2\n"
+        assert result.text == "2"
         assert set(result.confinement) == LAYERS | {"no-network"}
 
 
@@ -167,7 +167,7 @@ with Executor("local", workspace={str(tmp_path)!r}, config={{"confinement": {opt
 def test_what_the_machine_lacks_is_reported_once(tmp_path: Path) -> None:
     done = _without_landlock(tmp_path)
     first, second = map(ExecutionResult.from_json, done.stdout.splitlines())
-    assert first.text == second.text == "2\n"
+    assert first.text == second.text == "2"
     assert set(first.confinement) == LAYERS - {"landlock"}
     assert [note for note in first.notes if "not confined in every way" in note and "no Landlock" in note]
     assert second.notes == ()

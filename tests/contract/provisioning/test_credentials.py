@@ -82,7 +82,7 @@ def test_they_can_be_read_and_not_written_and_what_is_not_there_is_reported(home
         session = executor.session("a")
         code = "import os, pathlib, pwd\nhome = pathlib.Path.home()\n"
         first = session.execute(code + "str(home), pwd.getpwuid(os.getuid()).pw_dir, os.environ['GH_CONFIG_DIR']")
-        assert first.text == "('/home/kernel', '/home/kernel', '/home/kernel/.config/gh')\n"
+        assert first.text == "('/home/kernel', '/home/kernel', '/home/kernel/.config/gh')"
         assert first.notes == (
             f"The credentials npm_config are not given to the container: there is no {home / '.npmrc'} on this machine.",
         )
@@ -90,10 +90,10 @@ def test_they_can_be_read_and_not_written_and_what_is_not_there_is_reported(home
             for name, file in FILES.items():
                 if name == "npm_config":
                     continue
-                assert session.execute(f"{code}(home / {file!r}).read_text()").text == f"{name!r}\n", kernel
+                assert session.execute(f"{code}(home / {file!r}).read_text()").text == repr(name), kernel
                 assert "Read-only file system" in session.execute(f"(home / {file!r}).write_text('x')").text, kernel
-            assert session.execute("sorted(os.listdir(home / '.config'))").text == "['gh']\n"
-            assert session.execute("(home / 'kept').exists(), (home / 'kept').write_text('in memory')").text == "(False, 9)\n"
+            assert session.execute("sorted(os.listdir(home / '.config'))").text == "['gh']"
+            assert session.execute("(home / 'kept').exists(), (home / 'kept').write_text('in memory')").text == "(False, 9)"
             session.restart()
         assert [path.name for path in (tmp_path / "workspaces" / "a").iterdir()] == ["a.ipynb"]
     assert (home / ".ssh" / "id_ed25519").read_text() == "ssh_keys"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,16 +22,15 @@ def listening(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[soc
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(short_path / "s"))
         server.listen()
+        monkeypatch.setattr("kernelexec.docker.client.PROBE_SECONDS", 0.5)
         monkeypatch.setenv("DOCKER_HOST", f"unix://{short_path}/s")
         yield server
 
 
 def test_an_engine_that_never_answers_is_not_waited_for(listening: socket.socket) -> None:
-    began = time.monotonic()
     cause = probe()
     assert cause is not None
     assert "did not answer in time" in cause
-    assert time.monotonic() - began < 10
 
 
 def test_an_address_without_a_listener_is_named(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +49,7 @@ def test_what_is_no_address_of_an_engine_is_reported(monkeypatch: pytest.MonkeyP
 @needs_engine
 def test_a_failure_is_not_remembered(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe() is not None
-    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.undo()
     assert probe() is None
 
 

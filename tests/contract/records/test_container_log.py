@@ -47,7 +47,7 @@ def without_ids(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_the_log_holds_what_ran_and_what_came_out(kind: str, tmp_path: Path) -> None:
-    with Executor(isolation=kind, workspace=tmp_path / "ws", config=config(kind, tmp_path)) as executor:
+    with Executor(isolation=kind, workspace=tmp_path / "ws", config=config(kind, tmp_path, checkpoints="named")) as executor:
         session = executor.session("a")
         session.execute("print('first' + ' cell')")
         session.execute_command("echo second; exit 7")

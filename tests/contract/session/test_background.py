@@ -57,6 +57,16 @@ def test_a_command_runs_beside_a_cell(session: Session) -> None:
     assert ended.state == "kept"
 
 
+def test_what_an_ended_command_has_written_is_all_there(session: Session) -> None:
+    counts = set()
+    for _ in range(50):
+        command_id = session.start_background("seq 10000; echo err >&2").command_id
+        while (actual := session.background(command_id)).status == "running":
+            pass
+        counts.add((actual.stdout_lines, actual.stderr_lines))
+    assert counts == {(10_000, 1)}
+
+
 def test_streams_and_exit_codes_are_apart(session: Session) -> None:
     good = session.start_background("echo out; echo err >&2")
     bad = session.start_background("echo lost; exit 7")

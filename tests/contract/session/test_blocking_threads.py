@@ -48,7 +48,7 @@ def test_a_session_of_an_executor_that_is_closed_says_so(closed: Executor) -> No
     with pytest.raises(Closed, match="with Executor"):
         closed.session()
     with closed:
-        assert closed.session().execute("1 + 1").text == "2\n"
+        assert closed.session().execute("1 + 1").text == "2"
         with pytest.raises(Closed):
             session.execute("1")
 
@@ -57,7 +57,7 @@ def test_an_executor_is_entered_once_at_a_time(closed: Executor) -> None:
     with closed:
         with pytest.raises(InvalidRequest, match="already open"):
             closed.__enter__()
-        assert closed.session().execute("1 + 1").text == "2\n"
+        assert closed.session().execute("1 + 1").text == "2"
     closed.__exit__(None, None, None)
 
 
@@ -87,7 +87,7 @@ def test_an_executor_that_cannot_open_says_why_and_can_be_tried_again(
     assert descriptors() == before
     assert "kernelexec" not in [thread.name for thread in threading.enumerate()]
     with closed:
-        assert closed.session().execute("1 + 1").text == "2\n"
+        assert closed.session().execute("1 + 1").text == "2"
 
 
 def test_a_failure_while_it_closes_is_raised_unless_the_block_raises(closed: Executor, monkeypatch: pytest.MonkeyPatch) -> None:

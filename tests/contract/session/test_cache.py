@@ -52,11 +52,11 @@ def test_the_value_of_now_is_shown_whatever_was_before(tmp_path: Path, isolation
     for _ in range(2):
         with opened(tmp_path, isolation) as session:
             results = run(session, DEFINED, "x = 1", "f()", "x = 2", "f()")
-            assert [result.text for result in results] == ["", "", "10\n", "", "20\n"]
+            assert [result.text for result in results] == ["", "", "10", "", "20"]
     assert hits(results) == [False, False, True, False, True]
     with opened(tmp_path, isolation) as session:  # the same cells in another order
         results = run(session, DEFINED, "x = 2", "f()", "x = 1", "f()")
-        assert [result.text for result in results] == ["", "", "20\n", "", "10\n"]
+        assert [result.text for result in results] == ["", "", "20", "", "10"]
         assert hits(results) == [False] * 5
 
 
@@ -81,14 +81,14 @@ def test_a_hit_leaves_the_kernel_as_it_is(tmp_path: Path, isolation: str) -> Non
     for _ in range(2):
         with opened(tmp_path, isolation) as session:
             results = run(session, *cells)
-            assert [result.text for result in results] == ["", "1\n", "[1]\n"]
+            assert [result.text for result in results] == ["", "1", "[1]\n"]
     assert hits(results) == [False, True, True]
     with opened(tmp_path, isolation) as session:
         result = run(session, *cells)[-1]
         assert (result.state, result.execution_count, result.kernel_epoch) == ("kept", None, 1)
         assert "the cell did not run" in result.notes[0]
         after = session.execute("things.append(2); things")
-        assert (after.cached, after.text, after.notes) == (False, "[1, 2]\n", ())
+        assert (after.cached, after.text, after.notes) == (False, "[1, 2]", ())
 
 
 def test_a_cell_that_changes_an_object_always_runs(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_cell_that_changes_an_object_always_runs(tmp_path: Path) -> None:
     for _ in range(2):
         with opened(tmp_path) as session:
             results = run(session, *cells)
-            assert results[-1].text == "(1, ['b', 'c'])\n"
+            assert results[-1].text == "(1, ['b', 'c'])"
             assert hits(results) == [False] * 4
 
 
@@ -107,7 +107,7 @@ def test_the_values_that_a_cell_reads_are_part_of_its_key(tmp_path: Path) -> Non
         (tmp_path / "data").write_text(content)
         with opened(tmp_path) as session:
             result = run(session, *cells)[1]
-            assert (result.text, result.cached) == (f"{content.upper()!r}\n", hit)
+            assert (result.text, result.cached) == (repr(content.upper()), hit)
 
 
 NEVER = {
@@ -308,6 +308,19 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @needs_engine
+def test_nothing_is_found_in_a_copy_of_a_kernel(tmp_path: Path) -> None:
+    """Its first cell follows others: the chain of cells of a new kernel is another one."""
+    with opened(tmp_path) as session:
+        assert not session.execute("1 + 1").cached
+    with opened(tmp_path) as session:
+        assert session.execute("1 + 1").cached
+        checkpoint = session.checkpoint()
+        session.restore(checkpoint)
+        with session.branch() as branch:
+            for each in (session, branch):
+                assert hits(run(each, "1 + 1", "1 + 1")) == [False, False]
+
+
 def test_nothing_is_found_in_a_kernel_of_a_dead_owner(tmp_path: Path) -> None:
     with opened(tmp_path, "container") as session:
         run(session, "x = 6", "x * 7")
@@ -315,7 +328,7 @@ def test_nothing_is_found_in_a_kernel_of_a_dead_owner(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False, capture_output=True, text=True).stdout == "False True\n"
     with opened(tmp_path, "container") as session:
         result = session.execute("x * 7")
-        assert (result.text, result.state, result.kernel_epoch, result.cached) == ("42\n", "kept", 1, False)
+        assert (result.text, result.state, result.kernel_epoch, result.cached) == ("42", "kept", 1, False)
 
 
 def test_a_restart_begins_again(tmp_path: Path) -> None:
@@ -323,10 +336,10 @@ def test_a_restart_begins_again(tmp_path: Path) -> None:
         run(session, "x = 1", "x")
         session.restart()
         lost, again = run(session, "x = 1", "x")
-        assert (lost.state, lost.cached, again.cached, again.text) == ("lost", False, True, "1\n")
+        assert (lost.state, lost.cached, again.cached, again.text) == ("lost", False, True, "1")
         session.restart()
         assert session.execute("2").cached is False  # the first result of a kernel reports the lost state
-        assert session.execute("'x' in globals()").text == "False\n"
+        assert session.execute("'x' in globals()").text == "False"
 
 
 def test_a_follower_of_a_cached_cell_gets_its_outputs(tmp_path: Path) -> None:
@@ -362,7 +375,7 @@ def test_a_damaged_one_is_none(tmp_path: Path) -> None:
         path.write_bytes(content)
         with opened(tmp_path) as session:
             result = session.execute("1 + 1")
-            assert (result.cached, result.text) == (False, "2\n")
+            assert (result.cached, result.text) == (False, "2")
         for path in stored(tmp_path):
             path.unlink()
 

@@ -47,7 +47,7 @@ CODES = {
 def test_the_exit_code_is_the_commands_own(session: Session, command: str, code: int) -> None:
     result = session.execute_command(command)
     assert (result.exit_code, result.status, result.state) == (code, "error" if code else "ok", "kept")
-    assert session.execute("_exit_code").text == f"{code}\n"
+    assert session.execute("_exit_code").text == str(code)
 
 
 @pytest.mark.shared_session
@@ -74,7 +74,7 @@ def test_cd_and_export_last_for_the_next_command_only(session: Session) -> None:
     assert result.work_dir == f"{session.workspace}/sub"
     assert "not found" in result.stderr
     assert session.execute("!pwd; echo ${A-none}").stdout == f"{session.workspace}\nnone\n"
-    assert session.execute("import os; os.getcwd(), os.environ.get('A')").text == f"('{session.workspace}', None)\n"
+    assert session.execute("import os; os.getcwd(), os.environ.get('A')").text == f"('{session.workspace}', None)"
     session.restart()
     assert session.execute_command('pwd; echo "${A-none}"').stdout == f"{session.workspace}\nnone\n"
 
@@ -225,9 +225,9 @@ def test_shell_magics_work_as_in_jupyter(session: Session, code: str, expected: 
     stdout, stderr, exit_code = expected
     assert (result.stdout, result.stderr, result.exit_code) == (stdout, stderr, exit_code), result.text
     if "listed" in code:
-        assert result.text == "['listed']\n"
+        assert result.text == "['listed']"
     if "--out found" in code:
-        assert session.execute("found").text == "'caught\\n'\n"
+        assert session.execute("found").text == "'caught\\n'"
 
 
 @pytest.mark.shared_session

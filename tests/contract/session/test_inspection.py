@@ -96,7 +96,7 @@ def test_no_code_of_the_users_runs_for_a_look(session: Session) -> None:
     assert actual["items"] == Variable("items", "__main__.Items", None, None, "<__main__.Items object>")
     object_ = "<__main__.Trap object>"
     assert actual["within"].text == f"[{object_}, {{1: {object_}}}, ({object_}, 'text')]"
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"
 
 
 #: What a look could ask by the way: a key that lies where a name is looked up, a name and an axis of classes of the user's.
@@ -154,7 +154,7 @@ def test_a_kernel_that_holds_the_interpreters_lock_does_not_answer_and_loses_not
             reported = str(exc)
     assert "did not answer in time" in reported
     assert session.wait_for(running.execution_id).result is not None
-    assert session.execute("x").text == "40\n"
+    assert session.execute("x").text == "40"
     assert session.variables(names=["x"]).names == ("x",)
 
 
@@ -220,7 +220,7 @@ def test_a_class_that_hangs_an_inspection_costs_neither_state_nor_the_next_cell(
     actual = eval(f"session.{look[:-1]}, wait={BOUND})", {"session": session})  # noqa: S307 - ours
     assert actual in (None, Completion((), 5, 5))
     after = session.execute("x")
-    assert (after.text, after.state) == ("40\n", "kept")
+    assert (after.text, after.state) == ("40", "kept")
 
 
 def test_a_look_that_takes_too_long_is_reported_and_ends_before_the_next_cell(session: Session) -> None:
@@ -228,7 +228,7 @@ def test_a_look_that_takes_too_long_is_reported_and_ends_before_the_next_cell(se
     with pytest.raises(KernelNotAnswering, match="did not answer in time"):
         session.complete("trap.", wait=0.2)
     after = session.execute("x", timeout=BOUND)
-    assert (after.text, after.state) == ("40\n", "kept")
+    assert (after.text, after.state) == ("40", "kept")
 
 
 def test_a_session_whose_kernel_died_says_so_and_starts_none_for_a_look(session: Session) -> None:
@@ -265,7 +265,7 @@ def test_a_look_that_makes_no_sense_is_refused(session: Session) -> None:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_what_another_client_defines_is_known_to_the_owner(kind: str, tmp_path: Path) -> None:
-    with Executor(kind, workspace=tmp_path, config=KINDS[kind]) as executor:
+    with Executor(kind, workspace=tmp_path, config={**KINDS[kind], "checkpoints": "named"}) as executor:
         session = executor.session()
         session.execute("mine = 1")
         client = client_of(session)
@@ -275,7 +275,7 @@ def test_what_another_client_defines_is_known_to_the_owner(kind: str, tmp_path: 
         )
         assert "2\n" in texts
         assert set(seen(session)) == {"mine", "theirs"}
-        assert session.execute("theirs").text == "2\n"
+        assert session.execute("theirs").text == "2"
         client.stop_channels()
         lost = session.execute("import os; os._exit(1)")
         assert set(lost.lost_names) == {"mine", "theirs", "os"} - {"os"}
@@ -284,5 +284,5 @@ def test_what_another_client_defines_is_known_to_the_owner(kind: str, tmp_path: 
 def test_another_clients_failing_cell_aborts_no_cell_of_the_owners(session: Session) -> None:
     client = client_of(session)
     client.execute("import time; time.sleep(0.5); 1/0", stop_on_error=True)
-    assert session.execute("40 + 2").text == "42\n"
+    assert session.execute("40 + 2").text == "42"
     client.stop_channels()

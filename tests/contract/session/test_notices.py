@@ -13,7 +13,8 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.events import KernelChanged, KernelContainer, SessionClosing
-from kernelexec.notices import Notices, warn_about_environment, warn_about_isolation
+from kernelexec.notices import warn_about_environment, warn_about_isolation
+from kernelexec.records.container_notices import ContainerNotices
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 
@@ -32,7 +33,7 @@ def test_the_first_container_of_a_process_is_reported(
 ) -> None:
     with caplog.at_level(logging.INFO, "kernelexec"):
         for _ in range(2):
-            Notices(quiet=False)(STARTED)
+            ContainerNotices(quiet=False)(STARTED)
     assert capsys.readouterr().err == FIRST
     facts = {"session": "a", "container": "kernelexec-a-1", "image": "an/image", "network": "none"}
     for record in caplog.records:
@@ -42,28 +43,32 @@ def test_the_first_container_of_a_process_is_reported(
 
 
 def test_a_container_with_sudo_is_reported_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    Notices(quiet=False)(replace(STARTED, container=replace(WHERE, sudo=True)))
+    ContainerNotices(quiet=False)(replace(STARTED, container=replace(WHERE, sudo=True)))
     with_sudo = FIRST.replace("an/image,", "an/image, with sudo,")
     assert capsys.readouterr().err == with_sudo
 
 
-def test_a_container_that_goes_with_its_session_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    notices = Notices(quiet=False)
+def test_the_log_has_the_containers_that_go_with_their_session(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    notices = ContainerNotices(quiet=False)
     notices(STARTED)
     notices(KernelChanged("a", 1, "started", language="other", container=WHERE))
-    notices(SessionClosing("a"))
-    notices(KernelChanged("a", 1, "died", "killed"))
-    notices(KernelChanged("a", 1, "died", "killed", language="other"))
-    notices(SessionClosing("a"))
-    assert capsys.readouterr().err == (
-        f"{FIRST}kernelexec: session 'a': removing its containers kernelexec-a-1, kernelexec-a-1.\n"
-    )
+    with caplog.at_level(logging.INFO, "kernelexec"):
+        notices(SessionClosing("a"))
+        notices(KernelChanged("a", 1, "died", "killed"))
+        notices(KernelChanged("a", 1, "died", "killed", language="other"))
+        notices(SessionClosing("a"))
+    [record] = caplog.records
+    assert record.message == "kernelexec.containers_removed"
+    assert record.__dict__["containers"] == "kernelexec-a-1, kernelexec-a-1"
+    assert capsys.readouterr().err == FIRST
 
 
 def test_a_quiet_executor_reports_by_the_logger_only(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    notices = Notices(quiet=True)
+    notices = ContainerNotices(quiet=True)
     with caplog.at_level(logging.INFO, "kernelexec"):
         notices(STARTED)
         notices(SessionClosing("a"))
@@ -72,7 +77,7 @@ def test_a_quiet_executor_reports_by_the_logger_only(
 
 
 def test_a_kernel_on_this_machine_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    notices = Notices(quiet=False)
+    notices = ContainerNotices(quiet=False)
     notices(KernelChanged("a", 1, "started"))
     notices(SessionClosing("a"))
     assert capsys.readouterr().err == ""
@@ -100,19 +105,24 @@ def test_where_code_runs_is_one_short_line_once(
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
 def test_a_stderr_that_takes_nothing_is_no_reason_not_to_run(stderr: str) -> None:
     code = (
-        "from tests.contract.session.test_notices import STARTED, SessionClosing, Notices\n"
-        "notices = Notices(quiet=False)\nnotices(STARTED)\nnotices(SessionClosing('a'))\nprint('went on')"
+        "from tests.contract.session.test_notices import STARTED, SessionClosing, ContainerNotices\n"
+        "notices = ContainerNotices(quiet=False)\nnotices(STARTED)\nnotices(SessionClosing('a'))\nprint('went on')"
     )
     done = subprocess.run(["sh", "-c", f'"$@" {stderr}', "sh", sys.executable, "-c", code], capture_output=True, check=False)
     assert b"went on" in done.stdout
 
 
 @needs_engine
-def test_a_real_session_says_where_it_runs_and_what_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_session_says_in_one_line_where_it_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     config = KINDS["container"]
-    with Executor(isolation="container", workspace=tmp_path, config=config) as executor:
+    with (
+        caplog.at_level(logging.INFO, "kernelexec"),
+        Executor(isolation="container", workspace=tmp_path, config=config) as executor,
+    ):
         executor.session("a")
     image = config["container"]["image"]  # type: ignore[index]
-    first, last = capsys.readouterr().err.splitlines()
-    assert first == f"kernelexec: code runs in containers of {image}, network: none."
-    assert re.fullmatch(r"kernelexec: session 'a': removing its container kernelexec-a-[0-9a-f]{8}\.", last)
+    assert capsys.readouterr().err == f"kernelexec: code runs in containers of {image}, network: none.\n"
+    [removal] = [record for record in caplog.records if record.message == "kernelexec.containers_removed"]
+    assert re.fullmatch(r"kernelexec-a-[0-9a-f]{8}", removal.__dict__["containers"])

@@ -137,7 +137,7 @@ def test_what_is_not_there_is_a_result_and_the_state_is_kept(session: Session, w
     done = session.install("no-such-thing>=2", wheels=wheels)
     assert (done.ok, done.packages, done.lock) == (False, (), None)
     assert "No matching distribution found for no-such-thing>=2" in done.output
-    assert session.execute("x").text == "1\n"
+    assert session.execute("x").text == "1"
     assert session.install("lower", wheels=wheels).ok
 
 
@@ -183,9 +183,9 @@ def test_what_the_interpreter_has_itself_goes_first_and_that_is_reported(session
     assert done.ok, done.output
     reported = "Only commands have ipykernel 999.0: the interpreter of Python cells has 7."
     assert any(note.startswith(reported) for note in done.notes)
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"
     session.restart()
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"
 
 
 REFUSED: tuple[Any, ...] = (
@@ -312,7 +312,7 @@ def test_what_cells_put_in_the_interpreters_place_gets_nowhere(
     assert "reached" not in done.output
     if executor.config.isolation != "container":  # a container's wall is around the workspace
         assert not (session.workspace / "made").exists()
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"
 
 
 def test_an_installation_that_takes_too_long_is_ended(session: Session, wheels: Path) -> None:
@@ -324,7 +324,7 @@ def test_an_installation_that_takes_too_long_is_ended(session: Session, wheels: 
     done = session.install("lower==2.0", wheels=wheels, timeout=3)
     assert (done.exit_code, done.ok) == (124, False)
     assert done.output.endswith("The time limit was reached.\n")
-    assert session.execute("1 + 1").text == "2\n"
+    assert session.execute("1 + 1").text == "2"
 
 
 def test_an_environment_of_the_users_own_is_filled(session: Session, wheels: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_session_takes_an_idle_kernel_and_is_at_home_in_it(tmp_path: Path, iso
             assert await value(session, "Out, [name for name in globals() if name in ('x', 'os')]") == "({}, [])"
             directory = str(session.workspace) if isolation == "local" else "/workspace"
             second = await session.execute("open('made', 'w').close(); import os; os.getcwd()")
-            assert (second.execution_count, second.text, second.files) == (2, f"{directory!r}\n", ("made",))
+            assert (second.execution_count, second.text, second.files) == (2, repr(directory), ("made",))
             assert (second.notes, second.kernel_epoch) == ((), 1)
             assert (await session.execute_command("pwd")).stdout == f"{directory}\n"
             assert session.workspace == tmp_path / "w" / name
@@ -79,7 +79,7 @@ def test_a_session_takes_an_idle_kernel_and_is_at_home_in_it(tmp_path: Path, iso
             await session.execute("x = 1")
             await session.restart()
             again = await session.execute("'x' in globals()")
-            assert (again.text, again.state, again.kernel_epoch) == ("False\n", "lost", 2)
+            assert (again.text, again.state, again.kernel_epoch) == ("False", "lost", 2)
         await filled(executor, 2, without=slots)
 
     run(tmp_path, main, isolation, pool={"size": 2}, **config)
@@ -266,7 +266,7 @@ def test_after_its_owners_death_a_session_is_taken_over_and_idle_containers_are_
 
     async def main(executor: AsyncExecutor) -> None:
         result = await (await executor.session("a")).execute("x + 1")
-        assert (result.text, result.state) == ("42\n", "kept")
+        assert (result.text, result.state) == ("42", "kept")
         async with asyncio.timeout(BOUND):
             while containers_of(tmp_path) != ["a"] or (tmp_path / "w" / ".pool").exists():  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.1)

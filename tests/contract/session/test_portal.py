@@ -6,15 +6,18 @@ import asyncio
 import concurrent.futures
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kernelexec import Closed, Executor, KernelStartFailed, Session
+from kernelexec import Closed, Executor, KernelexecError, KernelStartFailed, Session
 from kernelexec.blocking import Portal
 from kernelexec.executor import AsyncExecutor
 
@@ -38,6 +41,33 @@ def portal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Portal]:
     portal.close(failed=False)
 
 
+def test_a_thread_whose_start_was_interrupted_enters_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    entered = False
+
+    @asynccontextmanager
+    async def target() -> AsyncIterator[None]:
+        nonlocal entered
+        entered = True
+        yield
+
+    portal = Portal(target())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeyboardInterrupt):
+            portal.open()
+    [thread] = started
+    thread.start()
+    thread.join(BOUND)
+    assert not thread.is_alive()
+    assert not entered
+
+
 @pytest.mark.parametrize("kind", [TimeoutError, concurrent.futures.CancelledError, asyncio.InvalidStateError, KeyError])
 def test_what_a_call_raises_is_raised_as_itself(portal: Portal, kind: type[Exception]) -> None:
     async def fails() -> None:
@@ -48,6 +78,21 @@ def test_what_a_call_raises_is_raised_as_itself(portal: Portal, kind: type[Excep
         portal.call(fails)
     assert caught.value is failure
     assert caught.traceback[-1].name == "fails"
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
+def test_what_ends_a_program_is_raised_in_the_caller_and_ends_no_loop(portal: Portal, kind: type[BaseException]) -> None:
+    async def fails() -> None:
+        raise failure
+
+    async def succeeds() -> int:
+        return 1
+
+    failure = kind("mine")
+    with pytest.raises(kind) as caught:
+        portal.call(fails)
+    assert caught.value is failure
+    assert portal.call(succeeds) == 1
 
 
 def test_a_call_that_is_cancelled_says_that_the_executor_is_closed(portal: Portal) -> None:
@@ -73,7 +118,8 @@ def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:
         await asyncio.sleep(BOUND)
 
     async def breaks() -> None:
-        raise SystemExit(3)
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.sleep(BOUND)
 
     def waits() -> None:
         try:
@@ -90,7 +136,7 @@ def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:
     waiter = threading.Thread(target=waits)
     waiter.start()
     assert begun.wait(BOUND)
-    with pytest.raises(SystemExit):
+    with pytest.raises(Closed):
         portal.call(breaks)
     waiter.join(BOUND)
     assert len(reported) == 1
@@ -98,6 +144,29 @@ def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:
         portal.call(sleeps)
     with pytest.raises(SystemExit):
         portal.close(failed=False)
+
+
+def test_a_callback_that_does_not_return_delays_the_end_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelexec.blocking.portal._STALL_SECONDS", 2.0)
+    end = threading.Event()
+    executor = Executor("local", workspace=tmp_path).open()
+    session = executor.session("a")
+
+    def block(_: object) -> None:
+        end.wait(BOUND)
+
+    running = threading.Thread(target=partial(session.execute, "print(1)", on_output=block))
+    running.start()
+    while not session.busy:
+        time.sleep(0.01)
+    time.sleep(1)
+    with pytest.raises(KernelexecError, match=r"a hook or callback has kept its thread for 2 s, in threading.py, line \d+"):
+        executor.close()
+    end.set()
+    running.join(BOUND)
+    assert not running.is_alive()
 
 
 @pytest.fixture
@@ -157,7 +226,15 @@ def test_an_interrupt_of_a_call_leaves_its_cell_and_the_executor_as_they_are(ses
     code = "import time; print(1, flush=True); time.sleep(2); x = 41"
     interrupted(1.0, lambda: session.execute(code, on_output=lambda _: begun.set()))
     assert begun.is_set()
-    assert session.execute("x + 1").text == "42\n"
+    assert session.execute("x + 1").text == "42"
+
+
+@pytest.mark.usefixtures("signals")
+def test_an_interrupt_of_a_stream_is_raised_and_leaves_its_cell(session: Session) -> None:
+    outputs = session.stream("import time; print(1, flush=True); time.sleep(3); x = 41")
+    next(outputs)
+    interrupted(0.5, lambda: next(outputs))
+    assert session.execute("x + 1").text == "42"
 
 
 class Hit(Exception):

@@ -32,7 +32,7 @@ def test_without_a_network_each_failure_is_reported_and_the_session_is_there(tmp
     options = {**KINDS["container"], **config(tmp_path, system=["jq"], python=["missing"], npm=["left-pad@1.3.0"])}
     with Executor("container", workspace=tmp_path / "work", config=options) as executor:
         result = executor.session().execute("1 + 1")
-        assert result.text == "2\n"
+        assert result.text == "2"
         reported = [note for note in result.notes if note.startswith("programs.preinstall")]
         assert reported[0] == "programs.preinstall.system (jq) was not installed: the session has no network"
         assert reported[1].startswith("programs.preinstall.python (missing) was not installed:")
@@ -53,7 +53,7 @@ def test_npm_that_fails_is_reported_with_its_last_output(tmp_path: Path) -> None
         result = executor.session().execute("1 + 1")
         [reported] = [note for note in result.notes if note.startswith("programs.preinstall.npm (left-pad) was not installed:")]
         assert len(reported) < 500
-        assert result.text == "2\n"
+        assert result.text == "2"
 
 
 @pytest.mark.parametrize("kind", ["system", "npm"])

@@ -183,6 +183,8 @@ def test_a_failure_is_to_be_fixed_in_five_steps(tmp_path: Path) -> None:
         with pytest.raises(UnknownExecution):
             session.debugging("none")
         session.execute("import os; os._exit(1)")
+        assert "went back to a checkpoint: what this cell changed is undone" in session.debugging()
+        session.execute("exit()")
         assert "The kernel was replaced" in session.debugging()
 
 

@@ -44,7 +44,7 @@ def test_a_refused_command_never_runs_in_any_way(session: Session, code: str) ->
 
 def test_nothing_of_a_cell_runs_that_holds_a_refused_command(session: Session) -> None:
     assert session.execute("before = 1\n!sudo true").status == "aborted"
-    assert session.execute("'before' in dir()").text == "False\n"
+    assert session.execute("'before' in dir()").text == "False"
 
 
 def test_a_refused_shell_command_says_what_would_be_allowed(session: Session) -> None:
@@ -64,7 +64,7 @@ def test_lists_are_of_the_executors_configuration_and_the_journal_has_the_refusa
         assert session.execute_command("echo hi").stdout == "hi\n"
         for refused in ("echo hi; ls", "echo secret"):
             assert session.execute_command(refused).status == "aborted"
-        assert session.execute("1 + 1").text == "2\n"
+        assert session.execute("1 + 1").text == "2"
     lines = (tmp_path / ".journals" / "judged.jsonl").read_text().splitlines()
     reported = [answer for answer in map(json.loads, lines) if answer["event"] == "aborted"]
     assert [(answer["decision"], answer["rule"]) for answer in reported] == [
@@ -81,7 +81,7 @@ def test_code_rules_are_of_the_executors_configuration(tmp_path: Path) -> None:
         assert (refused.status, refused.exit_code) == ("aborted", -1)
         assert refused.diagnosis is not None
         assert refused.diagnosis.cause == "rule 'forbidden-module'"
-        assert session.execute("import operator; 'x' in dir()").text == "False\n"
+        assert session.execute("import operator; 'x' in dir()").text == "False"
 
 
 def test_without_rules_all_that_a_shell_takes_runs(tmp_path: Path) -> None:

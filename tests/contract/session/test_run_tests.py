@@ -33,7 +33,7 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         assert session.execute("y = [1]; test_results = 'mine'; import os, threading, time").ok
         yield session
         result = session.execute("y, test_results, __name__")
-        assert result.text == "([1], 'mine', '__main__')\n"
+        assert result.text == "([1], 'mine', '__main__')"
 
 
 HELPERS = """
@@ -229,7 +229,7 @@ def test_what_is_printed_is_kept_apart(session: Session) -> None:
     assert report.summary == "4 PASS"
     assert (report.output, [case.output for case in report.cases[:3]]) == ("code\n", ["é\n", "b\n", "c\n"])
     assert report.cases[3].output == "x" * 16384
-    assert session.execute("1").text == "1\n"
+    assert session.execute("1").text == "1"
 
 
 def test_a_flood_ends_with_its_case(session: Session) -> None:
@@ -266,7 +266,7 @@ def test_it_can_be_interrupted(session: Session) -> None:
     with pytest.raises(ExecutionFailed):
         session.run_tests("", ["time.sleep(60)"], timeout=60)
     timer.join()
-    assert session.execute("1").text == "1\n"
+    assert session.execute("1").text == "1"
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_code_that_changes_what_the_watching_uses(session: Session, mock: str) -
 def test_the_code_and_its_cases_have_what_they_changed(session: Session) -> None:
     code = "import builtins, time\ntime.monotonic, builtins.twice = lambda: 0.0, lambda n: 2 * n"
     assert session.run_tests(code, ["time.monotonic() == 0.0", "twice(2) == 4", "del builtins.twice"]).summary == "3 PASS"
-    assert session.execute("time.monotonic() > 0, hasattr(__builtins__, 'twice')").text == "(True, False)\n"
+    assert session.execute("time.monotonic() > 0, hasattr(__builtins__, 'twice')").text == "(True, False)"
 
 
 def test_a_session_that_has_changed_what_the_watching_uses(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_session_that_has_changed_what_the_watching_uses(tmp_path: Path) -> No
         assert session.execute("\n".join(mock for name, mock in MOCKS.items() if name not in KERNELS_OWN)).ok
         report = session.run_tests("", ["1 == 1", "time.time() == 0", "while True: pass"], timeout=0.7)
         assert [case.verdict for case in report.cases] == ["PASS", "PASS", "ERROR"]
-        assert session.execute("time.time()").text == "0.0\n"
+        assert session.execute("time.time()").text == "0.0"
 
 
 def test_an_interrupt_leaves_nothing(session: Session) -> None:

@@ -226,7 +226,7 @@ def test_progress_shows_nothing_while_a_cell_runs(watched: Watched) -> None:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_dead_kernel_s_last_words_are_masked_and_the_next_one_has_the_secrets(kind: str, tmp_path: Path) -> None:
-    settings = config(kind, tmp_path, log_dir=tmp_path / "logs")
+    settings = config(kind, tmp_path, log_dir=tmp_path / "logs", checkpoints="named")
     with Executor(kind, workspace=tmp_path / "ws", config=settings) as executor:
         session = executor.session("a")
         session.execute(f"{NAMES}\nglobals()[n] = 1")

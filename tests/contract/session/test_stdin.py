@@ -64,7 +64,7 @@ def test_a_cell_is_answered_and_its_output_reads_like_the_dialogue(session: Sess
     assert {(item.execution_id, item.session, item.password) for item in answers.requests} == {
         (result.execution_id, session.name, False)
     }
-    assert session.execute("name").text == "'Ada'\n"
+    assert session.execute("name").text == "'Ada'"
 
 
 def test_without_an_answering_client_it_is_an_error_at_once(session: Session) -> None:
@@ -77,7 +77,7 @@ def test_without_an_answering_client_it_is_an_error_at_once(session: Session) ->
 def test_a_password_is_not_shown(session: Session) -> None:
     answers = Answers("geheim")
     result = session.execute("import getpass; found = getpass.getpass('Key: '); len(found)", on_input=answers)
-    assert (result.text, answers.requests[0].password) == ("Key: \n6\n", True)
+    assert (result.text, answers.requests[0].password) == ("Key: \n6", True)
 
 
 def test_an_interrupt_ends_the_waiting(session: Session) -> None:
@@ -134,7 +134,7 @@ def test_silence_has_a_bound_and_no_question_is_repeated(tmp_path: Path) -> None
         result = session.execute(stubborn, on_input=silent)
         assert (result.interrupted, result.state) == ("timeout", "kept")
         assert len(asked) == 2
-        assert session.execute("1 + 1").text == "2\n"
+        assert session.execute("1 + 1").text == "2"
 
 
 def test_threads_ask_too_and_forked_processes_do_not(local: Session, tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ for thread in threads: thread.join()
 
     assert local.execute(threads, on_input=late).status == "ok"
     assert local.execute("len(found), set(refused), all(one[0] == 'Q' for one in found)").text == (
-        "(10, {'too many input requests wait'}, True)\n"
+        "(10, {'too many input requests wait'}, True)"
     )
     forked = "import os\nif not os.fork():\n    try: input()\n    except EOFError: os._exit(7)\nos.wait()[1] >> 8"
-    assert local.execute(forked, on_input=Answers("never")).text == "7\n"
+    assert local.execute(forked, on_input=Answers("never")).text == "7"
 
 
 def test_a_question_shows_no_secret(tmp_path: Path) -> None:

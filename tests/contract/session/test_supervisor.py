@@ -46,10 +46,10 @@ def test_a_kernel_that_starts_is_new_enough_for_a_restart(tmp_path: Path) -> Non
         await session.restart()
         assert (await waiting).ok
         following = await session.execute("x + 1")
-        assert (following.text, following.state, following.kernel_epoch) == ("42\n", "kept", 2)
+        assert (following.text, following.state, following.kernel_epoch) == ("42", "kept", 2)
         await session.restart()
         following = await session.execute("'x' in globals()")
-        assert (following.text, following.state, following.cause) == ("False\n", "lost", "request")
+        assert (following.text, following.state, following.cause) == ("False", "lost", "request")
 
     in_session(tmp_path, main)
 

@@ -52,7 +52,13 @@ def test_no_notebook_and_no_file_has_them(session: Session) -> None:
     assert [path for path in (session.workspace / ".kernelexec").rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("names", [("1x",), ("a b",), ("class",), ("",), (5,), (None, 1)])
+def test_values_need_no_name_that_cells_may_replace(session: Session) -> None:
+    session.put({"get_ipython": 1, "print": 2, "type": 3})
+    assert (session.get("get_ipython"), session.get("print")) == (1, 2)
+    session.restart()
+
+
+@pytest.mark.parametrize("names", [("1x",), ("a b",), ("class",), ("",), (5,), (None, 1), ("__builtins__",)])
 def test_what_is_no_name_is_refused(session: Session, names: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidRequest):
         session.put(*names)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kernelexec import Executor
 from kernelexec.cli.application import PANELS
-from tests.support.command_line import kernelexec
+from tests.support.command_line import COMMAND, environment, kernelexec
 
 
 def complete(cwd: Path, words: str) -> list[str]:
@@ -49,6 +50,7 @@ def test_names_of_open_sessions_are_completed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_script_for_the_shell_is_printed(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "--show-completion", "bash")
-    assert done.returncode == 0
+    words = ["bash", "-c", f"{COMMAND} --show-completion; exit $?"]  # the program asks which shell has started it
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert "_KERNELEXEC_COMPLETE=complete_bash" in done.stdout

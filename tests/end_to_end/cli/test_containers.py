@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import OWNER
-from kernelexec.errors import ContainerGone
 from tests.end_to_end.cli.test_doctor import CONTAINER
 from tests.support.command_line import BOUND, COMMAND, END_STATUS, SWALLOW, appears, environment, script, started
 from tests.support.engine import needs_engine
@@ -24,25 +21,15 @@ from tests.support.terminal import Terminal
 pytestmark = needs_engine
 
 READY = f"import time\nopen('ready', 'w').close()\n{SWALLOW}"
-REMOVING = re.compile(r"kernelexec: session '(\w+)': removing its container (kernelexec-[\w.-]+)\.")
 #: How long a command may take to end after a signal, in seconds; a machine where nothing else happens needs one.
 SOON = 30.0
 
 
-def is_gone(container: str) -> bool:
+def containers_of(process: int) -> list[str]:
+    """Return the containers that a process owns."""
     with Engine.acquire() as engine:
-        for labelled in engine.list_containers(OWNER):
-            with suppress(ContainerGone):  # others' come and go
-                if engine.inspect_container(labelled.id).name == container:
-                    return False
-    return True
-
-
-def removed(stderr: str) -> str:
-    """Return the container whose removal the command reported, once."""
-    [(_, name)] = REMOVING.findall(stderr)
-    assert stderr.count("kernelexec: code runs in containers of") == 1
-    return str(name)
+        labelled = engine.list_containers(OWNER)
+    return [actual.id for actual in labelled if json.loads(actual.labels[OWNER]).get("pid") == process]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -53,6 +40,7 @@ def test_a_signal_removes_the_container_of_a_cell_that_obeys_nothing(
     code = script(tmp_path, READY) if command == "run" else READY
     with started(tmp_path, command, code, *CONTAINER) as process:
         appears(process, tmp_path / "ready")
+        assert len(containers_of(process.pid)) == 1
         process.send_signal(signum)
         if signum == signal.SIGINT:
             time.sleep(0.1)  # the first asks the cell, which obeys nothing; the second ends the command
@@ -61,7 +49,9 @@ def test_a_signal_removes_the_container_of_a_cell_that_obeys_nothing(
         _, stderr = process.communicate(timeout=BOUND)
         assert time.monotonic() - begun < SOON
         assert process.returncode == 128 + signum
-    assert is_gone(removed(stderr))
+    assert containers_of(process.pid) == []
+    assert stderr.count("kernelexec: code runs in containers of") == 1
+    assert "removing" not in stderr
 
 
 def test_a_signal_while_the_kernel_starts_leaves_nothing(tmp_path: Path) -> None:
@@ -71,9 +61,7 @@ def test_a_signal_while_the_kernel_starts_leaves_nothing(tmp_path: Path) -> None
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=BOUND)
         assert process.returncode == 128 + signal.SIGTERM
-    with Engine.acquire() as engine:
-        labelled = engine.list_containers(OWNER)
-    assert not any(json.loads(actual.labels[OWNER]).get("pid") == process.pid for actual in labelled)
+    assert containers_of(process.pid) == []
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, None])
@@ -98,13 +86,15 @@ def test_the_server_removes_its_containers_at_a_signal_and_when_its_client_leave
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
+        assert len(containers_of(process.pid)) == 1
         begun = time.monotonic()
         if end is not None:
             process.send_signal(end)
         _, stderr = process.communicate(timeout=BOUND)
         assert time.monotonic() - begun < SOON
         assert process.returncode == END_STATUS[end]
-    assert is_gone(removed(stderr.decode()))
+    assert containers_of(process.pid) == []
+    assert stderr.decode().count("kernelexec: code runs in containers of") == 1
 
 
 def test_leaving_the_prompt_removes_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +105,7 @@ def test_leaving_the_prompt_removes_its_container(tmp_path: Path, monkeypatch: p
         terminal.expect("42")
         terminal.expect(r"In \[2\]: ")
         terminal.idle()  # the prompt is drawn before it reads
+        assert len(containers_of(terminal.process.pid)) == 1
         terminal.send("\x04")
         assert terminal.end() == 0
-        name = removed(terminal.text)
-    assert is_gone(name)
+    assert containers_of(terminal.process.pid) == []

@@ -35,6 +35,20 @@ def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_an_environment_in_the_directory_of_cells_is_a_finding_and_no_warning_of_each_command(tmp_path: Path) -> None:
+    (own := tmp_path / "own").mkdir()
+    path: dict[str, Any] = {"PYTHONPATH": str(own)}
+    _, actual = findings(tmp_path, *LOCAL, **path)
+    assert actual["optional: local: kernelexec itself"]["found"] == f"cells here can write {own}"
+    assert not actual["optional: local: kernelexec itself"]["ok"]
+    done = kernelexec(tmp_path, "exec", "1", *LOCAL, "--quiet", **path)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    [note] = json.loads(kernelexec(tmp_path, "exec", "1", *LOCAL, "--json", **path).stdout)["notes"]
+    assert f"kernelexec itself is loaded from {own}" in note
+    _, elsewhere = findings(tmp_path, *LOCAL)
+    assert elsewhere["optional: local: kernelexec itself"]["ok"]
+
+
 @needs_engine
 def test_the_doctor_finds_that_containers_work(tmp_path: Path) -> None:
     status, actual = findings(tmp_path, *CONTAINER)

@@ -32,29 +32,31 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) ->
         yield server
 
 
-def shown(cwd: Path) -> list[dict[str, Any]]:
+def shown(server: Server, cwd: Path) -> list[dict[str, Any]]:
+    """Return the rows of one server; other programs of this user may have sessions too."""
     done = kernelexec(cwd, "ps", "--json")
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
+    return [row for row in rows if row["pid"] == server.process.pid]
 
 
 def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Server, tmp_path: Path) -> None:
-    assert [(row["name"], row["state"]) for row in shown(tmp_path)] == [("", "no session")]
+    assert [(row["name"], row["state"]) for row in shown(server, tmp_path)] == [("", "no session")]
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="x = 41")
         begun = agent.call("execute_code", code="import time; time.sleep(600)", wait=0)
-        (row,) = shown(tmp_path)
-        name = row["name"]
+        (row,) = shown(server, tmp_path)
+        name, own = row["name"], f"{row['name']}@{row['pid']}"
         assert row["client"].endswith(", agent name a")
         assert "mcp" in row["client"].split()[0]
         assert (row["state"], row["cells"], row["pid"]) == ("busy", [record_of(begun)["execution_id"]], server.process.pid)
-        assert kernelexec(tmp_path, "ps").stdout.splitlines()[-1].split()[:3] == [name, str(row["pid"]), "busy"]
-        assert "interrupted" in kernelexec(tmp_path, "stop", "--cell").stderr
+        lines = [line.split()[:3] for line in kernelexec(tmp_path, "ps").stdout.splitlines()]
+        assert [name, str(row["pid"]), "busy"] in lines
+        assert "interrupted" in kernelexec(tmp_path, "stop", own, "--cell").stderr
         ended = agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])
         assert (record_of(ended)["status"], record_of(ended)["state"]) == ("error", "kept")
-        assert "nothing runs" in kernelexec(tmp_path, "stop", "--cell").stderr
-        words = [COMMAND, "attach", name]
+        assert "nothing runs" in kernelexec(tmp_path, "stop", own, "--cell").stderr
+        words = [COMMAND, "attach", own]
         typed = "print(x + 1)\n1 / 0\ny = 2\n"
         done = subprocess.run(
             words, input=typed, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND, check=False
@@ -64,19 +66,19 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Serve
         assert "ZeroDivisionError" in done.stderr
         value, attached, count = agent.text("execute_code", code="y").strip().splitlines()
         assert (value, "has attached to this session" in attached, "3 cells of process" in count) == ("2", True, True)
-        output = kernelexec(tmp_path, "logs", "-n", "1").stdout
+        output = kernelexec(tmp_path, "logs", own, "-n", "1").stdout
         assert " y" in output.splitlines()[-1]
-        assert "has ended" in kernelexec(tmp_path, "stop", f"{name}@{row['pid']}").stderr
+        assert "has ended" in kernelexec(tmp_path, "stop", own).stderr
         assert agent.rows("list_sessions", "sessions") == []
     assert kernelexec(tmp_path, "stop", "--process", str(server.process.pid)).returncode == 0
     assert server.process.wait(BOUND) == 0
-    assert shown(tmp_path) == []
+    assert shown(server, tmp_path) == []
 
 
 def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: Path) -> None:
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="1")
-        words = [COMMAND, "logs", "--follow"]
+        words = [COMMAND, "logs", f"{shown(server, tmp_path)[0]['name']}@{server.process.pid}", "--follow"]
         with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as following:
             assert following.stdout is not None
             assert "seconds" in following.stdout.readline()
@@ -103,11 +105,14 @@ def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path) 
         code = f"import pathlib; pathlib.Path({str(root / CONTROL_KEY)!r}).read_text()"
         output = agent.text("execute_code", code=code)
         assert "PermissionError" in output, output
-        assert shown(tmp_path)[0]["state"] == "idle"
+        assert shown(server, tmp_path)[0]["state"] == "idle"
 
 
-def test_what_makes_no_sense_is_reported(server: Server, tmp_path: Path) -> None:
-    assert "You have no open session" in kernelexec(tmp_path, "stop").stderr
+def test_what_makes_no_sense_is_reported(
+    server: Server, tmp_path: Path, short_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelexec.control.selection.runtime_bases", lambda: iter([short_path]))
+    assert "You have no open session" in in_process(tmp_path, "stop").stderr
     assert "No server of yours is process 1:" in kernelexec(tmp_path, "stop", "--process", "1").stderr
     assert "must not be combined with a session" in kernelexec(tmp_path, "stop", "a", "--process", "1").stderr
     del server

@@ -14,7 +14,7 @@ from tests.support.command_line import kernelexec
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("place")
-    with Executor("local", workspace=path / "workspaces") as executor:
+    with Executor("local", workspace=path / "workspaces", config={"checkpoints": "named"}) as executor:
         session = executor.session("analysis")
         session.execute("x = 1\nx + 1")
         session.execute("1/0  # \x1b[31mred")

@@ -71,6 +71,14 @@ def test_a_history_that_cannot_be_written_is_kept_in_memory(tmp_path: Path, bloc
     assert blocked == "a file" or other.read_text() == ""
 
 
+def test_a_cell_is_undone(repl: Terminal) -> None:
+    say(repl, "values = [1, 2]", "values = ")
+    say(repl, "values.clear()", r"clear\(\)\n")
+    say(repl, ":undo", "1 cell undone · 1 variable: values")
+    say(repl, "values", r"\n\[1, 2\]\n")
+    say(repl, ":undo 99", "There is no checkpoint of the state before the last 99 cells")
+
+
 def test_lines_go_on_until_the_code_is_whole(repl: Terminal) -> None:
     repl.send("def double(n):\r")
     repl.expect(r"\.\.\.:")
@@ -158,13 +166,25 @@ def test_errors_are_shown_and_pictures_are_files_whose_paths_are_shown(repl: Ter
     assert (tmp_path / saved).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_kernels_death_is_reported_and_the_loop_goes_on(repl: Terminal) -> None:
+def test_a_kernels_death_costs_only_its_own_cell(repl: Terminal) -> None:
     say(repl, "x = 40", "x = 40\n")
-    say(repl, "import os; os._exit(3)", r"the kernel is gone \(exited\); state lost")
-    reported = say(repl, "'x' in globals()", r"\nFalse\n")
-    assert "In [1]: 'x' in globals()" in reported
+    say(repl, "import os; os._exit(3)", "goes on from its checkpoint before this cell")
+    assert "In [2]: x + 2" in say(repl, "x + 2", r"\n42\n")
     repl.send("exit\r")
     assert repl.end() == 0
+
+
+def test_a_kernels_death_without_a_checkpoint_is_reported_and_the_loop_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("checkpoints: named\n")
+    words = [*WORDS, "--config", "config.yaml"]
+    with Terminal(words, cwd=tmp_path, TERM="xterm", XDG_STATE_HOME=str(tmp_path / "state")) as repl:
+        repl.expect(PROMPT)
+        say(repl, "x = 40", "x = 40\n")
+        say(repl, "import os; os._exit(3)", r"the kernel is gone \(exited\); state lost")
+        reported = say(repl, "'x' in globals()", r"\nFalse\n")
+        assert "In [1]: 'x' in globals()" in reported
+        repl.send("exit\r")
+        assert repl.end() == 0
 
 
 def test_a_signal_ends_it_with_its_number(repl: Terminal) -> None:

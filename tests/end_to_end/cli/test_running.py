@@ -60,9 +60,9 @@ def test_output_comes_while_the_cell_runs(command: str, tmp_path: Path) -> None:
 
 def test_a_result_comes_as_json_when_its_cell_ends(tmp_path: Path) -> None:
     with started(tmp_path, "run", script(tmp_path, "1", WAITS + "2"), *LOCAL, "--json") as process:
-        assert ExecutionResult.from_json(next_line(process)).text == "1\n"
+        assert ExecutionResult.from_json(next_line(process)).text == "1"
         (tmp_path / "go").touch()
-        assert ExecutionResult.from_json(next_line(process)).text == "2\n"
+        assert ExecutionResult.from_json(next_line(process)).text == "2"
         assert process.wait(BOUND) == 0
 
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import doctest
 import os
 import threading
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what AG2 imports
-    from autogen import ConversableAgent, LLMConfig, UserProxyAgent
-    from autogen.coding import CodeBlock
-    from autogen.coding import CodeExecutor as Protocol
-    from autogen.coding.func_with_reqs import with_requirements
 
 from kernelexec import Executor
 from kernelexec.adapters import ag2
@@ -27,6 +19,11 @@ from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.scripted_model import CONVERSATION, ScriptedModel
+
+if TYPE_CHECKING:
+    from autogen.coding import CodeBlock
+
+pytestmark = pytest.mark.usefixtures("import_ag2")
 
 #: The usual secure example of code execution in containers, literally, but for the image's name.
 SECURE = {
@@ -45,8 +42,14 @@ LOCAL = {"work_dir": "coding", "use_docker": False, "timeout": 60, "last_n_messa
 SLEEPS = "x = 7\nimport time\ntime.sleep(20)"
 
 
+def block(code: str, language: str) -> CodeBlock:
+    from autogen.coding import CodeBlock
+
+    return CodeBlock(code=code, language=language)
+
+
 def python(code: str) -> list[CodeBlock]:
-    return [CodeBlock(code=code, language="python")]
+    return [block(code, "python")]
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +69,8 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ag2CodeExecut
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what AG2 uses of pydantic
 @pytest.mark.parametrize("options", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")])
 def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(options: dict[str, Any], tmp_path: Path) -> None:
+    from autogen import ConversableAgent, LLMConfig, UserProxyAgent
+
     settings = LLMConfig({"model": "scripted", "model_client_cls": "ScriptedModel"})
     assistant = ConversableAgent("assistant", llm_config=settings, human_input_mode="NEVER")
     asked: list[str] = []
@@ -90,17 +95,20 @@ def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(options: dict[
 
 
 def test_it_is_what_the_framework_calls_a_code_executor(executor: Ag2CodeExecutor) -> None:
+    from autogen import ConversableAgent
+    from autogen.coding import CodeExecutor as Protocol
+
     assert isinstance(executor, Protocol)
     agent = ConversableAgent("a", llm_config=False, code_execution_config=executor.code_execution_config)
     assert agent.code_executor is executor
     actual = executor.code_extractor.extract_code_blocks("```python\na = 1\n```")
-    assert actual == [CodeBlock(code="a = 1", language="python")]
+    assert actual == python("a = 1")
 
 
 def test_blocks_run_in_order_keep_their_state_and_end_at_the_first_failure(executor: Ag2CodeExecutor) -> None:
     blocks = [
         *python("n = 20"),
-        CodeBlock(code="echo from-the-shell", language="sh"),
+        block("echo from-the-shell", "sh"),
         *python("print(n + 1)\n1 / 0"),
         *python("print('no')"),
     ]
@@ -151,9 +159,7 @@ def test_a_file_outside_of_the_workspace_is_refused(executor: Ag2CodeExecutor, n
 
 def test_pages_are_saved_and_policies_decide(tmp_path: Path) -> None:
     with Ag2CodeExecutor(isolation="local", workspace=tmp_path, execution_policies={"python": False, "js": True}) as executor:
-        result = executor.execute_code_blocks(
-            [CodeBlock(code="<b>1</b>", language="html"), *python("1 / 0"), CodeBlock(code="console.log(6 * 7)", language="js")]
-        )
+        result = executor.execute_code_blocks([block("<b>1</b>", "html"), *python("1 / 0"), block("console.log(6 * 7)", "js")])
         assert result.exit_code == 0
         assert "42" in result.output.splitlines()
         assert [Path(file).suffix for file in result.output_files] == [".html", ".py"]
@@ -161,7 +167,7 @@ def test_pages_are_saved_and_policies_decide(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["", "cobol"])
 def test_a_language_that_nothing_runs_fails_with_its_name(executor: Ag2CodeExecutor, language: str) -> None:
-    result = executor.execute_code_blocks([CodeBlock(code="DISPLAY 'HI'.", language=language)])
+    result = executor.execute_code_blocks([block("DISPLAY 'HI'.", language)])
     assert result.exit_code == 1
     assert (language or "unknown language") in result.output
 
@@ -173,7 +179,7 @@ def test_a_named_file_is_called_as_it_says_whatever_ends_its_line(executor: Ag2C
 
 def test_files_that_were_saved_here_are_no_cells_files(tmp_path: Path) -> None:
     with Ag2CodeExecutor(isolation="local", workspace=tmp_path) as executor:
-        page = executor.execute_code_blocks([CodeBlock(code="<b>1</b>", language="html")]).output_files
+        page = executor.execute_code_blocks([block("<b>1</b>", "html")]).output_files
         assert executor.execute_code_blocks(python("# filename: a.py\nprint(1)")).output == "1\n"
         changed = executor.execute_code_blocks(python(f"open({page[0]!r}, 'a').write('2')\nopen('own', 'w').close()"))
         assert sorted(changed.output_files) == sorted([*page, str(executor.session.workspace / "own")])
@@ -230,14 +236,15 @@ def test_a_restart_drops_the_state_and_keeps_the_files(executor: Ag2CodeExecutor
     assert "NameError" in result.output
 
 
-@with_requirements(python_packages=[], global_imports=["math"])
 def area(radius: float) -> float:
     """The area of a circle."""
     return math.pi * radius**2  # type: ignore[name-defined,no-any-return] # noqa: F821 - imported where it runs
 
 
 def test_functions_can_be_imported_by_cells(tmp_path: Path) -> None:
-    options = [area, "def half(x):\n    return x / 2\n"]
+    from autogen.coding.func_with_reqs import with_requirements
+
+    options = [with_requirements(python_packages=[], global_imports=["math"])(area), "def half(x):\n    return x / 2\n"]
     with Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=options, functions_module="tools") as executor:
         result = executor.execute_code_blocks(python("from tools import area, half\nprint(round(area(2)), half(3))"))
         assert (result.exit_code, result.output) == (0, "13 1.5\n")
@@ -246,7 +253,9 @@ def test_functions_can_be_imported_by_cells(tmp_path: Path) -> None:
 
 
 def test_functions_whose_imports_fail_are_reported_before_any_block(tmp_path: Path) -> None:
-    broken = with_requirements(global_imports=["no_such_module"])(area.func)
+    from autogen.coding.func_with_reqs import with_requirements
+
+    broken = with_requirements(global_imports=["no_such_module"])(area)
     with (
         Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=[broken]) as executor,
         pytest.raises(ValueError, match="no_such_module"),
@@ -255,7 +264,9 @@ def test_functions_whose_imports_fail_are_reported_before_any_block(tmp_path: Pa
 
 
 def test_functions_whose_packages_cannot_be_had_are_reported_before_any_block(tmp_path: Path) -> None:
-    needy = with_requirements(python_packages=["kernelexec-no-such-package"])(area.func)
+    from autogen.coding.func_with_reqs import with_requirements
+
+    needy = with_requirements(python_packages=["kernelexec-no-such-package"])(area)
     with (
         Ag2CodeExecutor(isolation="local", workspace=tmp_path, functions=[needy]) as executor,
         pytest.raises(ValueError, match="the packages cannot be installed"),
@@ -313,7 +324,7 @@ def test_an_open_session_is_used_and_stays_open(tmp_path: Path) -> None:
         session.execute("y = 3")
         with Ag2CodeExecutor(session) as executor:
             assert executor.execute_code_blocks(python("print(y)")).output == "3\n"
-        assert session.execute("y").text == "3\n"
+        assert session.execute("y").text == "3"
         with pytest.raises(InvalidConfig, match="isolation: must not be set together with a session"):
             Ag2CodeExecutor(session, isolation="local")
 

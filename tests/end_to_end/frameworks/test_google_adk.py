@@ -51,11 +51,11 @@ def test_agents_have_kernels_and_artifacts(directory: Path, tmp_path: Path, kind
     assert artifacts.keys() == {"user_n.csv", "outputs/cell-0003-1.png"}
     assert artifacts["user_n.csv"] == ["text/csv", 4]
     assert artifacts["outputs/cell-0003-1.png"][0] == "image/png"
-    kept, lost, gone = answers["again"]["results"]
+    kept, died, following = answers["again"]["results"]
     assert kept[1] == "Code execution result:\n41\n"
-    assert lost[0] == "OUTCOME_FAILED"
-    assert "state lost" in lost[1]
-    assert "False" in gone[1]
+    assert died[0] == "OUTCOME_FAILED"
+    assert "goes on from its checkpoint" in died[1]
+    assert "True" in following[1]
     assert "False" in answers["other"]["results"][0][1]
     assert "Timeout: it was ended" in answers["slow"]["results"][0][1]
     assert "False" in answers["fresh"]["results"][1][1]

@@ -8,34 +8,32 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from inspect_ai import Task
-from inspect_ai import eval as evaluate
-from inspect_ai.dataset import Sample
-from inspect_ai.model import ChatMessageTool, ContentImage, ModelOutput, ModelUsage, get_model
-from inspect_ai.scorer import includes
-from inspect_ai.solver import generate, use_tools
-from inspect_ai.tool import bash
-from inspect_ai.util import (
-    OutputLimitExceededError,
-    SandboxEnvironmentSpec,
-    SandboxUnavailableError,
-    SandboxUserUnsupportedError,
-)
 
-from kernelexec.adapters.inspect_ai import KernelSandboxConfig, KernelSandboxEnvironment, python_session
 from tests.support.engine import IMAGE, SUDO, needs_engine
 from tests.support.framework_suites import failures, run_suite
 
+if TYPE_CHECKING:
+    from kernelexec.adapters.inspect_ai import KernelSandboxConfig, KernelSandboxEnvironment
+
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("collect_garbage")]  # the framework's own
-LOCAL = KernelSandboxConfig(isolation="local")
-CONTAINER = KernelSandboxConfig(config={"container": {"image": IMAGE}})
+LOCAL: dict[str, Any] = {"isolation": "local"}
+CONTAINER: dict[str, Any] = {"config": {"container": {"image": IMAGE}}}
 KINDS = [pytest.param(LOCAL, id="local"), pytest.param(CONTAINER, id="container", marks=needs_engine)]
+
+
+def config_of(options: dict[str, Any]) -> KernelSandboxConfig:
+    from kernelexec.adapters.inspect_ai import KernelSandboxConfig
+
+    return KernelSandboxConfig(**options)
 
 
 @asynccontextmanager
 async def opened(config: KernelSandboxConfig | str) -> AsyncIterator[KernelSandboxEnvironment]:
+    from kernelexec.adapters.inspect_ai import KernelSandboxEnvironment
+
     environments = await KernelSandboxEnvironment.sample_init("task", config, {})
     sandbox = environments["default"].as_type(KernelSandboxEnvironment)
     try:
@@ -56,6 +54,17 @@ def test_the_self_check_passes(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
+    from inspect_ai import Task
+    from inspect_ai import eval as evaluate
+    from inspect_ai.dataset import Sample
+    from inspect_ai.model import ChatMessageTool, ContentImage, ModelOutput, ModelUsage, get_model
+    from inspect_ai.scorer import includes
+    from inspect_ai.solver import generate, use_tools
+    from inspect_ai.tool import bash
+    from inspect_ai.util import SandboxEnvironmentSpec
+
+    from kernelexec.adapters.inspect_ai import python_session
+
     figure = "import matplotlib.pyplot as plt\nplt.plot([1, 2]);"
     outputs = [
         ModelOutput.for_tool_call("mockllm/model", "bash", {"command": "cat numbers.txt; echo problem >&2"}),
@@ -71,7 +80,7 @@ def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
         dataset=[Sample("Add the numbers.", target="42", files={"numbers.txt": "20\n22\n"})],
         solver=[use_tools(bash(timeout=30), python_session(timeout=8)), generate()],
         scorer=includes(),
-        sandbox=SandboxEnvironmentSpec("kernelexec", LOCAL),
+        sandbox=SandboxEnvironmentSpec("kernelexec", config_of(LOCAL)),
     )
     model = get_model("mockllm/model", custom_outputs=outputs)
     log = evaluate(task, model=model, log_dir=str(tmp_path), display="none", log_format="json")[0]
@@ -80,19 +89,23 @@ def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
     sample = log.samples[0]
     assert sample.scores is not None
     assert sample.scores["includes"].value == "C"
-    printed, _, pictured, slow, lost = (message for message in sample.messages if isinstance(message, ChatMessageTool))
+    printed, _, pictured, slow, died = (message for message in sample.messages if isinstance(message, ChatMessageTool))
     assert printed.text.endswith("problem\n\n20\n22\n")
     assert "\n42\n" in pictured.text
     assert isinstance(pictured.content[1], ContentImage)
     assert "Timeout: it was ended" in slow.text
-    assert "state lost" in lost.text
+    assert "state restored" in died.text
     assert "numbers.txt" not in [path.name for path in Path.cwd().iterdir()]
 
 
-@pytest.mark.parametrize("config", KINDS)
-def test_commands_have_exact_streams_and_their_own_errors(config: KernelSandboxConfig) -> None:
+@pytest.mark.parametrize("options", KINDS)
+def test_commands_have_exact_streams_and_their_own_errors(options: dict[str, Any]) -> None:
+    from inspect_ai.util import OutputLimitExceededError, SandboxUnavailableError, SandboxUserUnsupportedError
+
+    from kernelexec.adapters.inspect_ai import KernelSandboxEnvironment
+
     async def use() -> None:
-        async with opened(config) as sandbox:
+        async with opened(config_of(options)) as sandbox:
             ran = await sandbox.exec(["sh", "-c", "printf 'a\\rb\\033[1mc'; cat >&2; exit 3"], input=b"\xff\0x", env={"A": "b"})
             assert (ran.success, ran.returncode, ran.stdout, ran.stderr) == (False, 3, "a\rb\x1b[1mc", "\ufffd\0x")
             assert (await sandbox.exec(["printenv", "A"], env={"A": "b c"})).stdout == "b c\n"
@@ -116,7 +129,7 @@ def test_commands_have_exact_streams_and_their_own_errors(config: KernelSandboxC
             assert (await sandbox.exec(["echo", "again"])).stdout == "again\n"
             connection = await sandbox.connection()
             assert sandbox.session.workspace_inside in connection.command
-            assert (connection.container is None) == (config is LOCAL)
+            assert (connection.container is None) == (options is LOCAL)
             session = sandbox.session
         closed = KernelSandboxEnvironment(session)
         for call in (closed.exec(["true"]), closed.read_file("x"), closed.write_file("x", "")):
@@ -129,11 +142,13 @@ def test_commands_have_exact_streams_and_their_own_errors(config: KernelSandboxC
 
 
 def test_a_configuration_may_be_a_file(tmp_path: Path) -> None:
+    from kernelexec.adapters.inspect_ai import KernelSandboxEnvironment
+
     path = tmp_path / "sandbox.yaml"
     path.write_text("isolation: local\nconfig:\n  environment: {set: {GREETING: hello}}\n", encoding="utf-8")
 
     async def use() -> str:
-        async with opened(str(path)) as first, opened(LOCAL) as second:
+        async with opened(str(path)) as first, opened(config_of(LOCAL)) as second:
             await first.write_file("a/b.txt", "text")
             with pytest.raises(FileNotFoundError):
                 await second.read_file("a/b.txt")
@@ -141,5 +156,5 @@ def test_a_configuration_may_be_a_file(tmp_path: Path) -> None:
 
     assert asyncio.run(use()) == "hello\n"
     config = KernelSandboxEnvironment.config_deserialize({"isolation": "local"})
-    assert config == LOCAL
+    assert config == config_of(LOCAL)
     shutil.rmtree(tmp_path)

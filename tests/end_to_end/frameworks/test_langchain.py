@@ -37,7 +37,7 @@ def test_state_lasts_and_pictures_are_content_blocks(executor: Executor) -> None
     assert message.artifact.images[0].mime == "image/png"
     assert invoke(code, code="x + 1", timeout=None).text.splitlines()[1] == "42"
     assert "Timeout: it was ended" in invoke(code, code="import time; time.sleep(60)", timeout=1).text
-    assert "state lost" in invoke(code, code="import os; os._exit(1)", timeout=None).text
+    assert "state restored" in invoke(code, code="import os; os._exit(1)", timeout=None).text
     assert (
         "2" in invoke(output, execution_id=invoke(command, command="seq 3", timeout=None).artifact.execution_id, offset=0).text
     )

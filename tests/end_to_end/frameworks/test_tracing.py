@@ -47,7 +47,7 @@ def traces() -> Iterator[Traces]:
 
 def test_a_cell_is_a_span_under_that_of_its_caller(traces: Traces, tmp_path: Path) -> None:
     tracing = Tracing(traces.provider, attributes=lambda: {"of": "tests"})
-    with Executor("local", workspace=tmp_path, hooks=[tracing]) as executor:
+    with Executor("local", workspace=tmp_path, hooks=[tracing], config={"checkpoints": "named"}) as executor:
         session = executor.session("a")
         with traces.tracer.start_as_current_span("caller"):
             session.execute("password = 'hunter2'; print(password)")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, Session
-from tests.conftest import EVERY_KIND, KINDS
+from tests.conftest import EVERY_KIND, KINDS, Command
 from tests.support.command_line import kernelexec, refused
 from tests.support.terminal import Terminal
 
@@ -66,19 +66,22 @@ def test_the_variables_of_a_session_are_shown_idle_and_busy(alone: Executor, tmp
     ended = session.interrupt(running.execution_id)
     assert ended is not None
     assert ended.state == "kept"
-    assert session.execute("x").text == "[1, 2]\n"
+    assert session.execute("x").text == "[1, 2]"
 
 
-def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(alone: Executor, tmp_path: Path) -> None:
-    assert "You have no open session" in refused(kernelexec(tmp_path, "variables"))
+def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(
+    alone: Executor, tmp_path: Path, short_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelexec.control.selection.runtime_bases", lambda: iter([short_path]))  # not of other programs
+    assert "You have no open session" in refused(in_process(tmp_path, "variables"))
     alone.session("analysis").execute("x = 1")
-    assert "did you mean 'analysis'?" in refused(kernelexec(tmp_path, "variables", "anlysis"))
-    assert kernelexec(tmp_path, "variables").stdout.startswith("x\tint")
+    assert "did you mean 'analysis'?" in refused(in_process(tmp_path, "variables", "anlysis"))
+    assert in_process(tmp_path, "variables").stdout.startswith("x\tint")
     with Executor(workspace=tmp_path / "others", config=alone.config) as other:
         other.session("analysis")
         alone.session("second")
-        assert "2 sessions are named 'analysis'" in refused(kernelexec(tmp_path, "variables", "analysis"))
-        assert "3 sessions are open" in refused(kernelexec(tmp_path, "variables"))
+        assert "2 sessions are named 'analysis'" in refused(in_process(tmp_path, "variables", "analysis"))
+        assert "3 sessions are open" in refused(in_process(tmp_path, "variables"))
 
 
 def test_a_kernel_that_is_gone_is_reported(alone: Executor, tmp_path: Path) -> None:
@@ -130,4 +133,4 @@ def test_a_jupyter_console_attaches_to_a_live_session(session: Session, tmp_path
         while console.status() is None and time.monotonic() < deadline:
             console.send("y\n")
             console.idle()
-    assert session.execute("y").text == "42\n"
+    assert session.execute("y").text == "42"

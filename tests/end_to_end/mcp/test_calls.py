@@ -79,14 +79,16 @@ def test_progress_comes_within_a_second_then_less_and_less_often() -> None:
     assert list(islice(generate_report_times(0.5), 3)) == [0.5, 1.0, 1.5]
 
 
-def test_a_collecting_call_reports_progress_too(served: Served) -> None:
+def test_a_collecting_call_reports_progress_too(served: Served, tmp_path: Path) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         reported: list[str] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
             reported.append(message or "")
+            if "working" in reported[-1]:
+                (tmp_path / "default" / "heard").touch()
 
-        code = "import time\nprint('working')\ntime.sleep(1.2)"
+        code = "import os, time\nprint('working')\nwhile not os.path.exists('heard'):\n    time.sleep(0.02)"
         running = await client.call_tool("execute_code", {"code": code, "wait": 0})
         arguments = {"execution_id": record_of(running)["execution_id"]}
         await client.call_tool("wait_execution", arguments, progress_handler=hear)

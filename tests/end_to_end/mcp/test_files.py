@@ -80,12 +80,12 @@ def test_a_file_that_is_no_text_says_so(agent: Agent, name: str) -> None:
 
 
 def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:
-    agent.call("execute_code", code="for n in 'abc': open(n + '.tmp', 'w').write(n)\nopen('x.log', 'w')", session=name)
-    agent.call("read_file", path="a.tmp", session=name)
-    done = found(agent, "delete_files", include=["*.tmp", "*.log"], exclude=["c.*"], session=name)
-    assert done["deleted"] == ["a.tmp", "x.log"]
-    problem = "b.tmp has not been read: read it first, so that nothing is deleted unseen."
-    assert done["refused"] == [{"path": "b.tmp", "reason": problem}]
+    agent.call("execute_code", code="for n in 'abc': open(n + '.part', 'w').write(n)\nopen('x.log', 'w')", session=name)
+    agent.call("read_file", path="a.part", session=name)
+    done = found(agent, "delete_files", include=["*.part", "*.log"], exclude=["c.*"], session=name)
+    assert done["deleted"] == ["a.part", "x.log"]
+    problem = "b.part has not been read: read it first, so that nothing is deleted unseen."
+    assert done["refused"] == [{"path": "b.part", "reason": problem}]
 
 
 def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:

@@ -119,4 +119,4 @@ def test_by_default_the_groups_core_and_files_are_served_and_the_rest_is_named(t
         assert "edit_file" in {tool.name for tool in tools}
         assert "run_tests" not in {tool.name for tool in tools}
         assert all(tool.title for tool in tools)
-        assert "background, packages, tests, variables" in str(agent.client.instructions)
+        assert "background, checkpoints, packages, tests, variables" in str(agent.client.instructions)

@@ -45,7 +45,7 @@ def test_what_happens_is_logged_and_no_code_is(tmp_path: Path, era: str) -> None
     assert [(line["status"], line["state"], line["exit_code"]) for line in ended] == [
         ("ok", "kept", 0),
         ("error", "kept", 7),
-        ("error", "lost", 3),
+        ("error", "restored", 3),
     ]
     assert ended[0]["output_bytes"] == 11
     assert {line["event"]: line for line in actual}["cell_refused"]["error"] == "InvalidRequest"

@@ -44,7 +44,7 @@ def test_the_figures_are_what_happened(tmp_path: Path) -> None:
     assert (after["kernelexec_sessions"], after["kernelexec_cells_running"]) == (1, 0)
     assert after["kernelexec_cells_total code kept ok"] == 1
     assert after["kernelexec_cells_total code kept error"] == 2  # one that failed, one that was interrupted
-    assert after["kernelexec_cells_total code lost error"] == 1
+    assert after["kernelexec_cells_total code restored error"] == 1
     assert after["kernelexec_cells_total command kept ok"] == 1
     assert 0.2 < after["kernelexec_cell_seconds_sum command"] < 60
     assert after["kernelexec_output_bytes_total"] >= 101

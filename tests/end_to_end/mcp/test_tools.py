@@ -87,9 +87,25 @@ def test_a_failed_cell_is_an_answer_with_its_traceback_and_state(agent: Agent, n
 
 def test_a_lost_state_is_reported_with_its_names(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="precious = 1", session=name)
-    text = agent.text("execute_code", code="import os; os._exit(3)", session=name)
-    assert "exit code 3" in text
+    text = agent.text("execute_code", code="exit()", session=name)
+    assert "exit code 1" in text
     assert "state lost (exited): precious are gone. Import and define again" in text
+
+
+def test_a_restored_state_is_reported(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="precious = 1", session=name)
+    text = agent.text("execute_code", code="import os; os._exit(3)", session=name)
+    assert "exit code 3, state restored" in text
+    assert "goes on from its checkpoint before this cell" in text
+    assert agent.text("execute_code", code="precious", session=name) == "1\n"
+
+
+def test_a_failed_cell_says_that_it_can_be_undone(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="rows = [1, 2]", session=name)
+    text = agent.text("execute_code", code="rows.clear(); 1 / 0", session=name)
+    assert "[kernelexec: undo takes back what this cell has changed, except for files]" in text
+    assert '"cells_undone":1' in agent.text("undo", session=name)
+    assert agent.text("execute_code", code="rows", session=name) == "[1, 2]\n"
 
 
 def test_long_output_is_shown_at_both_ends_and_read_on(agent: Agent, name: str) -> None:
@@ -268,11 +284,17 @@ def test_the_tools_stand_in_a_fixed_order_and_say_what_matters(agent: Agent) -> 
         "create_session",
         "list_sessions",
         "list_variables",
+        "get_variable",
         *background,
         "run_tests",
         "install_packages",
         "list_files",
         "delete_files",
+        "checkpoint",
+        "restore",
+        "undo",
+        "branch",
+        "promote",
     ]
     assert agent.do("list_tools") == tools
 

@@ -40,7 +40,7 @@ def test_a_session_asked_for_while_it_closes_is_a_new_one(executor: AsyncExecuto
             new = await executor.session("one")
             assert new is not old
             assert closing.done()
-            assert (await new.execute("'x' in globals()")).text == "False\n"
+            assert (await new.execute("'x' in globals()")).text == "False"
             assert executor.sessions() == ("one",)
 
     run(main)
@@ -91,6 +91,6 @@ def test_an_entrance_that_is_cancelled_leaves_nothing_and_can_be_tried_again(exe
             await executor.__aexit__(None, None, None)
         assert runtime_directories() == set()
         async with executor:
-            assert (await (await executor.session()).execute("1 + 1")).text == "2\n"
+            assert (await (await executor.session()).execute("1 + 1")).text == "2"
 
     run(main)

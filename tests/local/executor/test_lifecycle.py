@@ -45,7 +45,7 @@ def test_a_block_may_be_entered_in_one_task_and_left_in_another(executor: AsyncE
     async def main() -> None:
         await asyncio.create_task(executor.__aenter__())
         session = await asyncio.create_task(executor.session())
-        assert (await session.execute("1 + 1")).text == "2\n"
+        assert (await session.execute("1 + 1")).text == "2"
         await asyncio.create_task(executor.__aexit__(None, None, None))
         with pytest.raises(Closed, match="Session 'default' is closed"):
             await session.execute("1")
@@ -60,7 +60,7 @@ def test_an_exit_stack_may_be_closed_by_another_task_in_any_order(executor: Asyn
         await first.enter_async_context(executor)
         await second.enter_async_context(other)
         await first.aclose()
-        assert (await (await other.session()).execute("1 + 1")).text == "2\n"
+        assert (await (await other.session()).execute("1 + 1")).text == "2"
         await asyncio.create_task(second.aclose())
 
     run(main)
@@ -74,7 +74,7 @@ def test_a_generator_that_another_task_finishes_leaves_the_block(executor: Async
 
         generator = fixture()
         session = await asyncio.create_task(step(generator))
-        assert (await session.execute("1 + 1")).text == "2\n"
+        assert (await session.execute("1 + 1")).text == "2"
         with pytest.raises(StopAsyncIteration):
             await asyncio.create_task(step(generator))
 
@@ -159,11 +159,11 @@ def test_an_executor_is_entered_once_at_a_time(executor: AsyncExecutor) -> None:
         async with executor:
             with pytest.raises(InvalidRequest, match="already open"):
                 await executor.__aenter__()
-            assert (await (await executor.session()).execute("1 + 1")).text == "2\n"
+            assert (await (await executor.session()).execute("1 + 1")).text == "2"
         with pytest.raises(Closed, match="async with"):
             await executor.session()
         async with executor:
-            assert (await (await executor.session()).execute("1 + 2")).text == "3\n"
+            assert (await (await executor.session()).execute("1 + 2")).text == "3"
         await executor.__aexit__(None, None, None)
 
     run(main)
@@ -176,7 +176,7 @@ def test_an_executor_may_be_opened_in_one_loop_after_the_other(executor: AsyncEx
 
 async def entered(executor: AsyncExecutor) -> None:
     async with executor:
-        assert (await (await executor.session()).execute("1 + 1")).text == "2\n"
+        assert (await (await executor.session()).execute("1 + 1")).text == "2"
 
 
 def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_reported(
@@ -206,7 +206,7 @@ def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_reported(
             with pytest.raises(Closed, match=r"'bad' is closed\. A part of it failed: ZeroDivisionError\('inside'\)") as caught:
                 await bad.execute("1")
             assert isinstance(caught.value.__cause__, ZeroDivisionError)
-            assert (await good.execute("1 + 1")).text == "2\n"
+            assert (await good.execute("1 + 1")).text == "2"
             assert executor.sessions() == ("good",)
 
     monkeypatch.setattr(KernelProcess, "record_exit", record_exit)

@@ -36,6 +36,12 @@ TROUBLE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def without_garbage() -> None:
+    """What earlier tests have left to the collector is not closed in the middle of a test that counts descriptors."""
+    gc.collect()
+
+
 async def agent(session: AsyncSession, number: int) -> list[tuple[str, ExecutionResult]]:
     choose = random.Random(number)  # noqa: S311 - a reproducible choice of troubles
     actual: list[tuple[str, ExecutionResult]] = []
@@ -49,11 +55,13 @@ async def agent(session: AsyncSession, number: int) -> list[tuple[str, Execution
         assert result.text.count("<") == result.text.count(f"<{number}:"), result.text
         match kind:
             case "plain":
-                assert (result.status, result.text) == ("ok", f"{mark}\n{number}\n")
+                assert (result.status, result.text) == ("ok", f"{mark}\n{number}")
             case "timeout" | "command":
                 assert (result.interrupted, result.state, result.exit_code) == ("timeout", "kept", 124)
-            case "kill" | "exit":
+            case "exit":
                 assert (result.status, result.state) == ("error", "lost")
+            case "kill":  # cells in quick succession may have no checkpoint between them
+                assert (result.status, result.state in ("restored", "lost")) == ("error", True)
             case "raise":
                 assert (result.status, result.state) == ("error", "kept")
             case _:
@@ -93,7 +101,7 @@ def test_cells_of_one_session_keep_their_order_and_know_their_place(tmp_path: Pa
             places = [(await session.wait_for(each, wait=0.001)).queue_position for each in ids]
             assert places == [0, 1, 2, 3]
             results = await asyncio.gather(*calls)
-            assert [result.text for result in results] == ["[0]\n", "[0, 1]\n", "[0, 1, 2]\n", "[0, 1, 2, 3]\n"]
+            assert [result.text for result in results] == ["[0]", "[0, 1]", "[0, 1, 2]", "[0, 1, 2, 3]"]
             assert [result.execution_id for result in results] == list(ids)
 
     asyncio.run(run())
@@ -166,7 +174,7 @@ def test_a_caller_that_is_cancelled_while_a_session_starts_leaves_nothing(tmp_pa
                 if executor.sessions():
                     await executor.close_session("s")
             assert executor.sessions() == ()
-            assert (await (await executor.session("s")).execute("1 + 1")).text == "2\n"
+            assert (await (await executor.session("s")).execute("1 + 1")).text == "2"
 
     asyncio.run(run())
     assert (descriptors(), marked_processes(), runtime_directories()) == before

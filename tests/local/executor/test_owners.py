@@ -114,7 +114,7 @@ def test_what_a_killed_owner_left_goes_with_the_next_start(
             owner.wait()
             with start_blocking_portal() as portal, portal.wrap_async_context_manager(executor):
                 session = portal.call(executor.session)
-                assert portal.call(session.execute, "1 + 1").text == "2\n"
+                assert portal.call(session.execute, "1 + 1").text == "2"
                 wait_until(lambda: not left.exists())
             wait_until(lambda: marked_processes().keys() <= before.keys())
         finally:
@@ -146,7 +146,7 @@ def test_state_that_ended_with_its_owner_is_called_lost_once(tmp_path: Path, las
         assert states == {"idle": "kept", "ended": "new", "new": "kept"}
         session = executor.session("ran")
         first, second = session.execute("'x' in globals()"), session.execute("1")
-        assert (first.text, first.state, first.cause) == ("False\n", "lost", "killed")
+        assert (first.text, first.state, first.cause) == ("False", "lost", "killed")
         assert "the one before ended (killed)" in first.notes[0]
         assert (second.state, second.notes) == ("kept", ())
     with Executor("local", workspace=tmp_path) as executor:

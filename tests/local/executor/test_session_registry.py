@@ -12,11 +12,11 @@ import pytest
 
 from kernelexec import AsyncExecutor, session_registry
 from kernelexec.config import Config
-from kernelexec.executor_directories import ExecutorDirectories, adopted_resources
+from kernelexec.executor_directories import ExecutorDirectories
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.session.cells.takeover import OrphanedSession
-from kernelexec.session_resources import SessionResources
+from kernelexec.session_resources import SessionResources, adopted_resources
 
 BOUND = 60
 
@@ -56,7 +56,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
             opened.set()
             await entering
             assert await executor.session("a") is session
-            assert (await session.execute("6 * 7")).text == "42\n"
+            assert (await session.execute("6 * 7")).text == "42"
             await executor.__aexit__(None, None, None)
             assert session.scope.stopped.is_set()
 

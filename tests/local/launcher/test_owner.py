@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.launch.kernelspec import LAUNCHER
+from kernelexec.provisioning.launch.program import LAUNCHER
 
 BOUND = 30.0
 #: Long enough that no test is over before it, and short.

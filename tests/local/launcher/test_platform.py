@@ -118,5 +118,4 @@ def test_a_command_beside_the_cells_is_ended_by_its_group(system: LauncherPlatfo
 
     assert jobs.answer({"action": "start", "name": "a", "command": "sleep 600"}, start)["job"]["status"] == "running"
     jobs.answer({"action": "kill", "name": "a"}, start)
-    jobs._jobs["a"]._process.wait()
-    assert jobs.answer({"action": "list"}, start)["jobs"][0]["status"] == "killed"
+    wait_until(lambda: jobs.answer({"action": "list"}, start)["jobs"][0]["status"] == "killed")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernelexec import ExecutionResult, Executor, Session
+from kernelexec.results import output_text
 from tests.support.stock_kernel import StockKernel, stock_kernel
 
 START = """
@@ -99,7 +100,7 @@ def texts_of(session: Session, cells: list[str]) -> list[str]:
 def after(session: Session, result: ExecutionResult) -> str:
     final = session.wait_for(result.execution_id).result
     assert final is not None
-    return final.text + "".join(getattr(output, "text", "mark\n") for output in final.late)
+    return output_text((*final.outputs, *final.late), is_part=True)
 
 
 @pytest.mark.parametrize("code", AS_STOCK.values(), ids=AS_STOCK)
@@ -115,7 +116,7 @@ def test_output_of_a_worker_is_in_the_cell_where_stock_shows_it(session: Session
 @pytest.mark.parametrize("code", BETTER.values(), ids=BETTER)
 def test_output_that_stock_shows_elsewhere_is_in_the_cell_that_caused_it(session: Session, code: str) -> None:
     result = session.execute(code, timeout=30)
-    assert (result.text, result.late) == ("mark\n", ())
+    assert (after(session, result), result.late) == ("mark\n", ())
 
 
 def test_a_task_that_only_a_timer_wakes_stays_with_its_cell(session: Session) -> None:

@@ -16,7 +16,7 @@ CHART = """
 import altair as alt
 chart = alt.Chart(alt.Data(values=[{'a': 1, 'b': 3}, {'a': 2, 'b': 5}]), title='Trees').mark_bar().encode(x='a:Q', y='b:Q')
 """
-TEXT = '[Vega chart "Trees", bar]\nx: a\ny: b\n- 2 rows, the first: {"a": 1, "b": 3}\n'
+TEXT = '[Vega chart "Trees", bar]\nx: a\ny: b\n- 2 rows, the first: {"a": 1, "b": 3}'
 SOUND = "import IPython.display\nIPython.display.Audio([0, 1, 0, -1] * 500, rate=8000)"
 
 
@@ -41,7 +41,7 @@ def test_a_chart_whose_data_are_elsewhere_has_no_picture(session: Session) -> No
     code = "import altair as alt\nalt.Chart('http://127.0.0.1:1/x.csv').mark_point().encode(x='a:Q')"
     result = session.execute(code, timeout=60)
     assert (result.ok, result.images) == (True, ())
-    assert result.text == "[Vega chart, point]\nx: a\n"
+    assert result.text == "[Vega chart, point]\nx: a"
 
 
 def test_a_chart_without_vl_convert_is_as_altair_shows_it(session: Session) -> None:
@@ -56,7 +56,7 @@ def test_a_chart_without_vl_convert_is_as_altair_shows_it(session: Session) -> N
 
 def test_a_sound_is_text_a_file_and_bytes(session: Session) -> None:
     result = session.execute(SOUND, timeout=60)
-    assert result.text == "[audio]\n"
+    assert result.text == "[audio]"
     (sound,) = result.audio
     assert sound.mime == "audio/wav"
     with wave.open(io.BytesIO(sound.content)) as opened:
@@ -71,4 +71,4 @@ def test_a_sound_of_its_own_type_counts_too(session: Session) -> None:
     result = session.execute(f"display({{'audio/ogg': '{encoded}', 'text/plain': 'a sound'}}, raw=True)", timeout=60)
     assert isinstance(result.outputs[0], DisplayData)
     assert [(sound.mime, sound.content) for sound in result.audio] == [("audio/ogg", b"OggS")]
-    assert result.text == "a sound\n"
+    assert result.text == "a sound"

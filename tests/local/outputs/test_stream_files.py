@@ -66,4 +66,4 @@ def test_a_fault_handler_writes_to_stderr(session: Session) -> None:
 
 def test_code_that_looks_for_a_terminal_finds_none(session: Session) -> None:
     code = "sys.stdout.isatty(), os.isatty(sys.stdout.fileno()), sys.stdout.encoding.lower(), sys.stdout.writable()"
-    assert session.execute(code).text == "(False, False, 'utf-8', True)\n"
+    assert session.execute(code).text == "(False, False, 'utf-8', True)"

@@ -34,7 +34,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.mark.parametrize(("code", "text"), WIDGETS.values(), ids=WIDGETS)
 def test_a_widget_is_readable(session: Session, code: str, text: str) -> None:
-    assert session.execute(code).text == f"{text}\n"
+    assert session.execute(code).text == text
 
 
 def test_a_progress_bar_shows_where_it_ended(session: Session) -> None:

@@ -44,7 +44,7 @@ with Executor("local") as executor:
         except KernelexecError as exc:
             errors.append(str(exc))
     assert sessions and errors and all("Too many open files" in error for error in errors), errors
-    assert sessions[0].execute("x").text == "1\\n"
+    assert sessions[0].execute("x").text == "1"
 """
     command = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", sys.executable, "-c", code]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)

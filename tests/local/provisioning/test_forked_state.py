@@ -84,7 +84,9 @@ def test_the_state_of_a_forked_kernel_is_that_of_a_fresh_one(tmp_path: Path) -> 
 
 
 def _describe_state(workspace: Path, *, forked: bool) -> list[str]:
-    with Executor("local", workspace=workspace, config={"fork_server": forked, "preload": PRELOADED}) as executor:
+    with Executor(
+        "local", workspace=workspace, config={"fork_server": forked, "preload": PRELOADED, "checkpoints": "off"}
+    ) as executor:
         session = preloaded_session(executor, *PRELOADED) if forked else executor.session("next")
         session.execute("import sys; True")
         result = session.execute(STATE, timeout=60)
@@ -125,4 +127,4 @@ def test_filters_that_a_module_adds_come_first(tmp_path: Path) -> None:
     config = {"preload": ["filters"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as executor:
         session = preloaded_session(executor, "filters")
-        assert session.execute("import warnings; warnings.filters[0][0]").text == "'error'\n"
+        assert session.execute("import warnings; warnings.filters[0][0]").text == "'error'"

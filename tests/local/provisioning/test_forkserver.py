@@ -17,6 +17,7 @@ import pytest
 from kernelexec import Executor, Session
 from kernelexec.provisioning.host.fork_servers import ForkedProcess, ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.runtime.processes import ProcessMarker
+from tests.support.fork_servers import fork_servers
 from tests.support.preloading import preloaded_session
 from tests.support.remains import marked_processes
 
@@ -27,7 +28,7 @@ LIBRARIES = ("numpy", "pandas", "matplotlib.pyplot")
 
 @pytest.fixture
 def executor(tmp_path: Path) -> Iterator[Executor]:
-    with Executor("local", workspace=tmp_path, config={"preload": LIBRARIES}) as opened:
+    with Executor("local", workspace=tmp_path, config={"preload": LIBRARIES, "checkpoints": "named"}) as opened:
         yield opened
 
 
@@ -36,19 +37,17 @@ def server_of(session: Session) -> psutil.Process:
     return psutil.Process(int(session.execute("import os; os.getppid()").text))
 
 
-def is_server(process: psutil.Process) -> bool:
-    try:
-        return "--forkserver" in process.cmdline() and process.ppid() == os.getpid()
-    except psutil.NoSuchProcess:  # also a zombie, which has ended
-        return False
+def is_own_server(process: psutil.Process) -> bool:
+    """Whether a process is a fork server of the tests' own process."""
+    return process in fork_servers(psutil.Process())
 
 
 def test_kernels_are_children_of_one_server_and_lead_sessions_of_their_own(executor: Executor) -> None:
     sessions = [executor.session(name) for name in "abc"]
     servers = {server_of(session).pid for session in sessions}
-    assert [is_server(psutil.Process(pid)) for pid in servers] == [True]
+    assert [is_own_server(psutil.Process(pid)) for pid in servers] == [True]
     for session in sessions:
-        assert session.execute("os.getpid() == os.getsid(0) == os.getpgid(0)").text == "True\n"
+        assert session.execute("os.getpid() == os.getsid(0) == os.getpgid(0)").text == "True"
 
 
 def test_three_libraries_are_preloaded_by_default() -> None:
@@ -91,8 +90,8 @@ def test_a_module_that_looks_for_the_shell_while_it_is_imported_finds_a_kernels(
     config = {"preload": ["looking"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as executor:
         session = preloaded_session(executor, "looking")
-        assert session.execute("import looking; looking.found").text == "(True, True)\n"
-        assert session.execute("get_ipython().kernel is not None").text == "True\n"
+        assert session.execute("import looking; looking.found").text == "(True, True)"
+        assert session.execute("get_ipython().kernel is not None").text == "True"
 
 
 DIFFERENT = {
@@ -117,8 +116,8 @@ def test_two_kernels_share_no_state(executor: Executor) -> None:
     code = (
         "import os, json, builtins\n('x' in globals(), 'MINE' in os.environ, hasattr(json, 'mine'), hasattr(builtins, 'mine'))"
     )
-    assert other.execute(code).text == "(False, False, False, False)\n"
-    assert other.execute("os.getcwd()").text == f"{str(other.workspace)!r}\n"
+    assert other.execute(code).text == "(False, False, False, False)"
+    assert other.execute("os.getcwd()").text == repr(str(other.workspace))
     assert other.execute("%history").text == f"{code}\nos.getcwd()\n%history\n"
 
 
@@ -138,7 +137,7 @@ def test_a_kernel_holds_no_descriptor_of_its_server(executor: Executor) -> None:
     session = executor.session()
     server = server_of(session)
     held = session.execute(f"{LINKS}\nlinks(os.getpid()) & links({server.pid})").text
-    assert held == "set()\n"
+    assert held == "set()"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_how_a_kernel_ended_is_known(executor: Executor, code: str, exit_code: i
     session = executor.session()
     result = session.execute(f"x = 1\n{code}")
     assert (result.exit_code, result.cause, result.state) == (exit_code, cause, "lost")
-    assert session.execute("'x' in globals()").text == "False\n"
+    assert session.execute("'x' in globals()").text == "False"
 
 
 def test_kernels_outlive_their_server_and_the_next_ones_have_another(executor: Executor) -> None:
@@ -158,9 +157,9 @@ def test_kernels_outlive_their_server_and_the_next_ones_have_another(executor: E
     item.execute("x = 1")
     server.kill()
     server.wait(BOUND)
-    assert item.execute("x").text == "1\n"
+    assert item.execute("x").text == "1"
     other = executor.session("other")
-    assert is_server(server_of(other))
+    assert is_own_server(server_of(other))
     result = item.execute("import os; os._exit(3)")
     assert (result.status, result.state) == ("error", "lost")
     assert server_of(item) == server_of(other)
@@ -202,11 +201,11 @@ def test_a_module_that_has_threads_is_left_out(tmp_path: Path) -> None:
     config = {"preload": ["threaded", "wave"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
         first = server_of(opened.session("first"))
-        if is_server(first):  # it may have ended by now, so that the kernel has another parent
+        if is_own_server(first):  # it may have ended by now, so that the kernel has another parent
             first.wait(BOUND)
         session = opened.session("next")
-        assert is_server(server_of(session))
-        assert session.execute("import sys; 'threaded' in sys.modules").text == "False\n"
+        assert is_own_server(server_of(session))
+        assert session.execute("import sys; 'threaded' in sys.modules").text == "False"
 
 
 def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(tmp_path: Path) -> None:
@@ -216,7 +215,7 @@ def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(t
         f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(1)\n"
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     )
-    config = {"preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    config = {"checkpoints": "named", "preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
         first = opened.session("first")
         end = time.monotonic() + BOUND
@@ -225,7 +224,7 @@ def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(t
         server = server_of(first)
         before = set(marked_processes())
         session = opened.session("next")
-        assert session.execute("import os; os.getppid()").text == f"{os.getpid()}\n"
+        assert session.execute("import os; os.getppid()").text == str(os.getpid())
         server.wait(BOUND)
         assert len(set(marked_processes()) - before) == 1
 
@@ -262,7 +261,8 @@ ANSWERS_ONCE = """#!{python}
 import json, os, socket, sys
 channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--forkserver") + 1]))
 socket.send_fds(channel, [json.dumps({{"serves": True}}).encode()], [])
-channel.recv(65536)
+channel.recv(65536)  # its settings
+channel.recv(65536)  # the first request
 socket.send_fds(channel, [json.dumps({{"request": 1, "pid": os.getpid()}}).encode()], [os.pidfd_open(os.getpid())])
 """
 
@@ -293,11 +293,11 @@ def test_without_a_server_kernels_are_started_and_that_is_reported(tmp_path: Pat
     python.chmod(0o755)
     with Executor("local", workspace=tmp_path, config={"python": str(python)}) as opened:
         result = opened.session().execute("import os; os.getppid()")
-        assert result.text == f"{os.getpid()}\n"
+        assert result.text == str(os.getpid())
         assert result.notes == ("Kernels are started one by one, since none can be forked: it has ended.",)
 
 
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"fork_server": False}) as opened:
         result = opened.session().execute("import os; os.getppid()")
-        assert (result.text, result.notes) == (f"{os.getpid()}\n", ())
+        assert (result.text, result.notes) == (str(os.getpid()), ())

@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
+from kernelexec.provisioning.runtime.adopted import AdoptedProcess
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 
 PATIENCE_MS = 30_000
@@ -268,3 +269,11 @@ def test_a_kernel_is_killed_though_what_it_started_cannot_be_looked_for(monkeypa
         with pytest.raises(RuntimeError):
             asyncio.run(provisioner.kill())
         assert kernel.wait(10) == -signal.SIGKILL
+
+
+def test_a_signal_to_a_process_that_has_ended_does_nothing() -> None:
+    with subprocess.Popen(["true"]) as child:
+        adopted = AdoptedProcess(child.pid, os.pidfd_open(child.pid))
+    adopted.kill()
+    adopted.terminate()
+    adopted.close()

@@ -25,7 +25,9 @@ PREFIXES = {"becomes it": "env FOO=1", "stays": STAYING}
 
 def executor(directory: Path, prefix: str, isolation: Any = "local", **more: Any) -> Executor:
     programs = {"prefix": prefix, "prefix_kernel": True}
-    return Executor(isolation, workspace=directory, config={"python": sys.executable, "programs": programs, **more})
+    return Executor(
+        isolation, workspace=directory, config={"python": sys.executable, "programs": programs, "checkpoints": "named", **more}
+    )
 
 
 @pytest.fixture(params=[*PREFIXES, pytest.param("bubblewrap", marks=needs_bubblewrap)])
@@ -37,20 +39,20 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]
 
 def test_cells_and_commands_run_behind_it_and_are_confined(session: Session, tmp_path: Path) -> None:
     result = session.execute("x = 1; import os; os.environ['FOO']")
-    assert result.text == "'1'\n"
+    assert result.text == "'1'"
     assert set(result.confinement) == LAYERS
     assert session.execute_command("echo $FOO").stdout == "1\n"
     assert "Error" in session.execute(f"open({str(tmp_path / 'made')!r}, 'w')").text
-    assert session.execute("x").text == "1\n"
+    assert session.execute("x").text == "1"
 
 
 def test_a_timeout_keeps_the_state_and_a_restart_works(session: Session) -> None:
     session.execute("x = 1")
     late = session.execute("import time; time.sleep(600)", timeout=0.5)
     assert (late.interrupted, late.exit_code, late.state, late.kernel_epoch) == ("timeout", 124, "kept", 1)
-    assert session.execute("x").text == "1\n"
+    assert session.execute("x").text == "1"
     session.restart()
-    assert session.execute("'x' in globals()").text == "False\n"
+    assert session.execute("'x' in globals()").text == "False"
 
 
 def test_how_it_ended_is_reported_and_nothing_is_left(session: Session) -> None:
@@ -68,7 +70,7 @@ def test_the_interpreter_is_the_one_that_the_prefix_finds(tmp_path: Path) -> Non
     (directory / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     programs = {"prefix": f"env PATH={venv / 'bin'}:{os.environ['PATH']}", "prefix_kernel": True}
     with Executor("local", workspace=tmp_path / "w", config={"programs": programs}) as created:
-        assert created.session("own").execute("import sys; sys.prefix").text == f"{str(venv)!r}\n"
+        assert created.session("own").execute("import sys; sys.prefix").text == repr(str(venv))
 
 
 def test_an_interpreter_in_the_workspace_is_confined_before_it_starts(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_an_interpreter_in_the_workspace_is_confined_before_it_starts(tmp_path: 
         program.parent.mkdir(parents=True)
         program.write_text(f'#!/bin/sh\necho run > {tmp_path / "escaped"}\necho run > ran\nexec "$@"\n')
         program.chmod(0o755)
-        assert created.session("own").execute("1 + 1").text == "2\n"
+        assert created.session("own").execute("1 + 1").text == "2"
     assert (program.parent / "ran").exists()
     assert not (tmp_path / "escaped").exists()
 

@@ -16,8 +16,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from kernelexec import AsyncExecutor, Executor, KernelStartFailed, session_resources
-from kernelexec.workspace import Workspace
+from kernelexec import AsyncExecutor, Executor, KernelStartFailed
+from kernelexec.records.notebook import new_notebook
 from kernelexec.workspace.safe_files import replace_file
 from tests.contract.records.test_recorder import cells_of
 
@@ -92,14 +92,13 @@ def test_notebooks_of_earlier_sessions_do_not_pile_up_and_those_of_others_stay(t
 
 
 def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:
-    directory, begin = Workspace.at(tmp_path), threading.Barrier(16)
+    begin = threading.Barrier(16)
     (tmp_path / "s.ipynb").symlink_to("nowhere")
     actual: list[Path] = []
 
     def ask() -> None:
         begin.wait(10)
-        recorder = session_resources._open_recorder("s", directory)
-        assert recorder is not None
+        recorder = new_notebook.open_recorder("s", tmp_path)
         actual.append(recorder.path)
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
@@ -155,12 +154,12 @@ def test_where_no_notebook_can_be_made_a_session_goes_without(
     def fail(_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(session_resources, "make_empty", fail)
+    monkeypatch.setattr(new_notebook, "make_empty", fail)
     with caplog.at_level(logging.ERROR, logger="kernelexec"), Executor("local", workspace=tmp_path) as mine:
         session = mine.session("s")
         assert session.notebook is None
         result = session.execute("1 + 1")
-        assert result.text == "2\n"
+        assert result.text == "2"
         note = f"No notebook is recorded: {session.workspace} cannot be written (Read-only file system)."
         assert result.notes[0] == note
         assert session.execute("1").notes == ()

@@ -96,7 +96,7 @@ def test_a_slow_cell_comes_back_from_a_snapshot_and_changes_count_once(tmp_path:
             assert names == "['P', 'a', 'b', 'c', 'd', 'e']"
             assert actual.ok, str(actual)
             session = await executor.session("after")
-            assert (await session.execute("a, b.n, d, e, json.dumps(1)")).text == "([1, 2], 2, 2, 4, '1')\n"
+            assert (await session.execute("a, b.n, d, e, json.dumps(1)")).text == "([1, 2], 2, 2, 4, '1')"
             assert not (session.workspace / "runs").exists()
             assert "not repeated" in (actual.cells[1].reason or "")
             assert "copies" in str(actual)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,7 +82,7 @@ def test_validators_decide_one_after_the_other(tmp_path: Path) -> None:
     with opened(tmp_path, validators=[first, second]) as executor:
         session = executor.session()
         result = session.execute("1 + 2")
-        assert result.text == "22\n"
+        assert result.text == "22"
         assert result.notes == ("A validator rewrote the cell: twenty is better.",)
         assert "no letters" in refused(session.execute("x = 2"))
         assert "no letters" in refused(session.execute_command("echo x"))
@@ -150,7 +152,7 @@ def test_an_approver_that_cancels_its_own_task_refuses(tmp_path: Path) -> None:
     with opened(tmp_path, approver=cancels, config={"rules": {"ask": "refused"}}) as executor:
         session = executor.session()
         assert "CancelledError" in refused(session.execute_command("sudo true"))
-        assert session.execute("1").text == "1\n"
+        assert session.execute("1").text == "1"
 
 
 @pytest.mark.parametrize("expected", [True, "yes", 1, object()])
@@ -177,11 +179,11 @@ def test_a_rewritten_request_is_known_by_what_was_asked(tmp_path: Path) -> None:
     ) as ex:
         session = ex.session()
         for _ in range(3):
-            assert session.execute("count", request_id="once").text == "1\n"
+            assert session.execute("count", request_id="once").text == "1"
         with pytest.raises(InvalidRequest, match="another cell"):
             session.execute("count + 1", request_id="once")
     with opened(tmp_path) as executor:
-        assert executor.session().execute("count", request_id="once").text == "1\n"
+        assert executor.session().execute("count", request_id="once").text == "1"
 
 
 YES: dict[str, Callable[[], Any]] = {
@@ -215,7 +217,7 @@ async def _never(_request: ApprovalRequest) -> bool:
 def test_an_approved_cell_runs_and_says_so(approver: Callable[[], Any], tmp_path: Path) -> None:
     with opened(tmp_path, approver=approver(), config={"rules": {"ask": "always"}}) as executor:
         result = executor.session().execute("1 + 1")
-        assert result.text == "2\n"
+        assert result.text == "2"
         assert result.notes[0].startswith("It was approved")
 
 
@@ -264,7 +266,7 @@ def test_what_was_approved_for_other_reasons_is_held_to_the_rules(tmp_path: Path
 def test_a_validator_has_the_approver_asked(tmp_path: Path) -> None:
     asked = Asked(AGREED)
     with opened(tmp_path, approver=asked, validators=[lambda _: Ask("it sends mail")]) as executor:
-        assert executor.session().execute("1").text == "1\n"
+        assert executor.session().execute("1").text == "1"
     assert asked.requests[0].reasons == ("it sends mail",)
 
 
@@ -284,7 +286,7 @@ def test_waiting_for_an_answer_counts_in_no_budget_of_the_cell(tmp_path: Path) -
 
     with opened(tmp_path, approver=slow, config={"rules": {"ask": "always"}}) as executor:
         result = executor.session().execute("import time; time.sleep(0.2); 'done'", timeout=0.8)
-        assert result.text == "'done'\n"
+        assert result.text == "'done'"
         assert result.timing.run < 0.8
 
 
@@ -350,6 +352,33 @@ def test_a_session_closes_while_a_cell_waits_for_an_answer(asking: tuple[Session
     session.close()
 
 
+SILENT = """
+import asyncio, sys, threading
+from kernelexec import AsyncExecutor
+
+asked = threading.Event()
+
+def silent(*_):
+    asked.set()
+    threading.Event().wait()
+
+async def main():
+    executor = await AsyncExecutor("local", workspace=sys.argv[1], quiet=True, validators=[silent]).open()
+    running = asyncio.create_task((await executor.session("a")).execute("1"))
+    await asyncio.to_thread(asked.wait)
+    await executor.close()
+    print((await running).status)
+
+asyncio.run(main())
+"""
+
+
+def test_a_validator_that_does_not_return_keeps_no_program_from_its_end(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SILENT, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "aborted\n"), ended.stderr
+
+
 def test_cells_keep_their_order_while_one_waits_for_an_answer(tmp_path: Path) -> None:
     async def in_order() -> None:
         go = anyio.Event()
@@ -367,7 +396,7 @@ def test_cells_keep_their_order_while_one_waits_for_an_answer(tmp_path: Path) ->
             go.set()
             actual = await session.wait_for(second.execution_id)
             assert actual.result is not None
-            assert actual.result.text == "'first second'\n"
+            assert actual.result.text == "'first second'"
 
     anyio.run(in_order)
 

@@ -62,7 +62,7 @@ def test_after_a_cancelled_restart_the_next_cell_runs_in_the_new_kernel(tmp_path
             await asyncio.sleep(begun)
             restarting.cancel()
             result = await session.execute("'x' in globals()", timeout=30)
-            assert (result.status, result.text, result.state, result.cause) == ("ok", "False\n", "lost", "request")
+            assert (result.status, result.text, result.state, result.cause) == ("ok", "False", "lost", "request")
             assert result.lost_names == ("x",)
             assert (await session.execute("1", timeout=30)).state == "kept"
 

@@ -99,7 +99,7 @@ def test_a_replayed_session_has_its_state_again(executor: Executor) -> None:
     session.close()
     again = executor.session("analysis", notebook=notebook)
     result = again.execute("prices + total")
-    assert (result.text, result.state, result.notes) == ("3\n", "kept", ())
+    assert (result.text, result.state, result.notes) == ("3", "kept", ())
 
 
 def test_a_loss_says_more_than_a_new_state(executor: Executor) -> None:

@@ -74,7 +74,7 @@ def test_twenty_retries_at_once_run_it_once(tmp_path: Path) -> None:
         code = f"{COUNT}\nprint('done')\n6 * 7"
         results = await asyncio.gather(*(session.execute(code, request_id="r") for _ in range(20)))
         assert {result.execution_id for result in results} == {results[0].execution_id}
-        assert all(result == results[0] and result.text == "done\n42\n" for result in results)
+        assert all(result == results[0] and result.text == "done\n42" for result in results)
         assert (await session.execute(code, request_id="r")) == results[0]
         assert count(tmp_path) == 1
         assert (await session.execute(code, request_id="other")).ok
@@ -183,7 +183,7 @@ def test_an_outcome_says_when_the_state_that_it_left_is_gone(tmp_path: Path) -> 
         again = await session.execute("x = 1", request_id="r")
         assert (again.status, again.state, again.execution_id) == ("ok", "lost", first.execution_id)
         assert "a kernel that has ended since" in again.notes[-1]
-        assert (await session.execute("'x' in globals()")).text == "False\n"
+        assert (await session.execute("'x' in globals()")).text == "False"
 
     run(tmp_path, main)
 
@@ -219,7 +219,7 @@ def test_a_caller_killed_during_the_cell_learns_that_the_outcome_is_unknown(tmp_
         assert "not run again" in results[0].notes[0]
         assert count(tmp_path) == 1
         assert (await session.execute("x = 1", request_id="before")).ok
-        assert (await session.execute("'x' in globals()")).text == "False\n"
+        assert (await session.execute("'x' in globals()")).text == "False"
 
     run(tmp_path, main)
 

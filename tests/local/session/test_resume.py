@@ -59,7 +59,7 @@ def test_a_session_whose_owner_was_killed_is_replayed_with_a_true_report(killed:
         assert reasons[4] == "failed as before: ZeroDivisionError: division by zero"
         assert reasons[5] == "it had not ended when its session did"
         assert not session.replay.ok
-        assert session.execute("x").text == "[1, 2, 3]\n"
+        assert session.execute("x").text == "[1, 2, 3]"
         assert session.execute_command("basename $PWD; echo $MODE").stdout == "sub\nfast\n"
         assert "6 cells: 4 repeated, 1 not safe to repeat, 1 had not ended" in str(session.replay)
         events = [item["event"] for item in read(journal)]
@@ -79,7 +79,7 @@ def test_a_resumed_session_can_be_resumed(tmp_path: Path) -> None:
     assert names[0] == "x0 = 0"
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("b", notebook=journal)
-        assert session.execute("x0, x1, x2").text == "(0, 1, 2)\n"
+        assert session.execute("x0, x1, x2").text == "(0, 1, 2)"
 
 
 def test_a_life_that_was_cut_off_during_its_own_replay_is_passed_over(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_life_that_was_cut_off_during_its_own_replay_is_passed_over(tmp_path: 
 
 
 def test_what_a_journal_says_of_each_cell_is_what_its_replay_gets(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path) as executor:
+    with Executor("local", workspace=tmp_path, config={"checkpoints": "named"}) as executor:
         session = executor.session("a")
         session.execute("1 + 1")
         session.execute_command("cat", stdin="in", work_dir=".")

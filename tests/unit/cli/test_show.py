@@ -212,7 +212,7 @@ def test_what_goes_to_a_pipe_is_whole_though_a_bar_runs_on_the_terminal(
             result = show(Stream("stdout", "a\t" + "b" * 300 + "\n"), VALUE, as_json=as_json, notes=("n",))
             advance()
         bar = shown()
-    assert capsys.readouterr().out == (result.to_json() + "\n" if as_json else result.text)
+    assert capsys.readouterr().out == (result.to_json() if as_json else result.text) + "\n"
     assert "cells" in bar
     assert "1/1" in bar
     assert ("kernelexec: n" in bar) is not as_json

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel.wire.connect import open_pinned
+from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 
 UID = os.getuid()
 

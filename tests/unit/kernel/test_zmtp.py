@@ -16,7 +16,6 @@ import zmq.asyncio
 
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire.channels import Channel
-from kernelexec.kernel.wire.connect import open_pinned
 from kernelexec.kernel.wire.zmtp import (
     GREETING,
     Answer,
@@ -28,6 +27,7 @@ from kernelexec.kernel.wire.zmtp import (
     message,
     ready_command,
 )
+from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 
 MORE, LONG, COMMAND = 1, 2, 4
 LIMIT = 400

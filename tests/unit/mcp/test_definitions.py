@@ -14,8 +14,9 @@ from kernelexec.mcp.definitions import drop_docstring, inline_references
 from kernelexec.mcp.tools.code_tools import CodeTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.testing_tools import TestingTools
+from kernelexec.mcp.tools.variable_tools import VariableTools
 
-FUNCTIONS = (CodeTools.list_sessions, CodeTools.list_variables, TestingTools.run_tests, FileTools.list_files)
+FUNCTIONS = (CodeTools.list_sessions, VariableTools.list_variables, TestingTools.run_tests, FileTools.list_files)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_client.kernelspec import KernelSpec
 
-from kernelexec import InvalidRequest
+from kernelexec import InvalidRequest, KernelStartFailed
 from kernelexec.provisioning.launch.installed import KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_guarded_spec, create_provisioner
 from tests.support.kernelspecs import write
@@ -115,3 +116,9 @@ def test_our_guard_and_provisioner_serve_every_kernelspec(specs: Path) -> None:
     assert (guarded.env, guarded.interrupt_mode) == ({"A": "1"}, "message")
     assert type(create_provisioner("id", guarded)).__module__ == "kernelexec.provisioning.provisioners.local"
     assert guarded.metadata["kernel_provisioner"]["provisioner_name"] == PROVISIONER
+
+
+def test_a_provisioner_that_is_not_installed_is_named() -> None:
+    spec = KernelSpec(metadata={"kernel_provisioner": {"provisioner_name": "kernelexec-elsewhere", "config": {}}})
+    with pytest.raises(KernelStartFailed, match="'kernelexec-elsewhere' is not installed: reinstall kernelexec"):
+        create_provisioner("id", spec)

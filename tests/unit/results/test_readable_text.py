@@ -122,7 +122,7 @@ DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("data", "text"), DISPLAYS.values(), ids=DISPLAYS)
 def test_a_display_is_readable(data: dict[str, Any], text: str) -> None:
-    assert output_text([DisplayData(data)]) == (f"{text}\n" if text else "")
+    assert output_text([DisplayData(data)]) == text
 
 
 HOSTILE = ["<", "<!--", "<a ", "<![CDATA[", "&", "<p>", "<a b='", "<a b=c ", "<script>", "</", "<td>", "<!-- -->"]
@@ -131,10 +131,10 @@ HOSTILE = ["<", "<!--", "<a ", "<![CDATA[", "&", "<p>", "<a b='", "<a b=c ", "<s
 @pytest.mark.parametrize("markup", [piece * (200_000 // len(piece)) for piece in HOSTILE], ids=HOSTILE)
 def test_any_markup_is_read_to_its_end(markup: str) -> None:
     """A quadratic reader, such as Python's, needs longer than a test may take."""
-    assert len(output_text([DisplayData({"text/plain": OBJECT, "text/html": markup})])) <= len(markup) + 1
+    assert len(output_text([DisplayData({"text/plain": OBJECT, "text/html": markup})])) <= len(markup)
     render_table(f'<table class="dataframe">{markup}')
 
 
 def test_a_number_of_too_many_digits_is_text() -> None:
     number = f"&#{'1' * 5000};"
-    assert output_text([DisplayData({"text/html": f"<p>{number}</p>"})]) == f"{number}\n"
+    assert output_text([DisplayData({"text/html": f"<p>{number}</p>"})]) == number

@@ -132,24 +132,45 @@ def test_stdout_and_stderr_are_exactly_concatenated() -> None:
     [
         ((), ""),
         ((Stream("stdout", "a"), Stream("stderr", "b")), "ab"),
-        ((ExecuteResult({"text/plain": "42"}),), "42\n"),
-        ((Stream("stdout", "a"), ExecuteResult({"text/plain": "42"})), "a\n42\n"),
+        ((Stream("stdout", "a\n"),), "a\n"),
+        ((ExecuteResult({"text/plain": "42"}),), "42"),
+        ((ExecuteResult({"text/plain": "42\n"}),), "42\n"),
+        ((DisplayData({"text/plain": "1"}), DisplayData({}), ExecuteResult({"text/plain": "2"})), "1\n2"),
+        ((Stream("stdout", "a"), DisplayData({}), Stream("stdout", "b")), "a\nb"),
+        ((Stream("stdout", "a"), DisplayData({})), "a"),
+        ((Stream("stdout", "a"), ExecuteResult({"text/plain": "42"})), "a\n42"),
         ((Stream("stdout", "a\n"), ExecuteResult({"text/plain": "42"}), Stream("stdout", "b")), "a\n42\nb"),
-        ((DisplayData({"text/markdown": "# T", "text/html": "<h1>"}),), "# T\n"),
-        ((DisplayData({"text/latex": "$x$"}),), "$x$\n"),
-        ((DisplayData({"image/png": PNG, "text/html": "<b>"}),), "<image/png, text/html>\n"),
-        ((DisplayData({"text/plain": ["not", "text"]}),), "<text/plain>\n"),
+        ((DisplayData({"text/markdown": "# T", "text/html": "<h1>"}),), "# T"),
+        ((DisplayData({"text/latex": "$x$"}),), "$x$"),
+        ((DisplayData({"image/png": PNG, "text/html": "<b>"}),), "<image/png, text/html>"),
+        ((DisplayData({"text/plain": ["not", "text"]}),), "<text/plain>"),
         ((DisplayData({}),), ""),
-        ((Error("E", "v", ("l1", "l2")),), "l1\nl2\n"),
-        ((Error("E", "v"),), "E: v\n"),
+        ((Error("E", "v", ("l1", "l2")),), "l1\nl2"),
+        ((Error("E", "v"),), "E: v"),
         ((Stream("stderr", "x\nE: v\n"), Error("E", "v")), "x\nE: v\n"),
-        ((Stream("stderr", "E: v"), Stream("stdout", "y\n"), Error("E", "v")), "E: vy\nE: v\n"),
-        ((Stream("stderr", "E: v\n"), Error("E", "v", ("E: v",))), "E: v\nE: v\n"),
+        ((Stream("stderr", "E: v"), Stream("stdout", "y\n"), Error("E", "v")), "E: vy\nE: v"),
+        ((Stream("stderr", "E: v\n"), Error("E", "v", ("E: v",))), "E: v\nE: v"),
     ],
 )
 def test_text_is_what_a_reader_sees(outputs: tuple[Output, ...], text: str) -> None:
     assert result_of(*outputs).text == text
     assert Progress("e", "ok", outputs, 1).text == text
+
+
+@pytest.mark.parametrize(
+    ("outputs", "text"),
+    [
+        ((), ""),
+        ((Stream("stdout", "a"),), "a"),
+        ((ExecuteResult({"text/plain": "42"}),), "42\n"),
+        ((Stream("stdout", "a"), DisplayData({"text/plain": "42"})), "a\n42\n"),
+        ((Stream("stdout", "a"), DisplayData({})), "a\n"),
+        ((DisplayData({}),), ""),
+        ((Error("E", "v"),), "E: v\n"),
+    ],
+)
+def test_text_of_a_running_cell_can_be_continued(outputs: tuple[Output, ...], text: str) -> None:
+    assert Progress("e", "running", outputs, 1).text == text
 
 
 ANSI = {
@@ -173,7 +194,7 @@ ANSI = {
 @pytest.mark.parametrize("text", ANSI.values(), ids=ANSI)
 def test_ansi_codes_are_never_in_text(text: str) -> None:
     result = result_of(Stream("stdout", text), Stream("stderr", text), Error("E", "v", (text,)))
-    assert (result.stdout, result.stderr, result.text) == ("red", "red", "redred\nred\n")
+    assert (result.stdout, result.stderr, result.text) == ("red", "red", "redred\nred")
 
 
 def test_an_ansi_code_over_two_streams_pieces_is_still_no_text() -> None:

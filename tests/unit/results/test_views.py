@@ -35,18 +35,18 @@ def bundle(*outputs: Output) -> dict[str, Any]:
 
 
 def test_text_is_text_only() -> None:
-    assert bundle(Stream("stdout", "1\n"), Error("E", "x", ("Traceback", "E: x"))) == {"text/plain": "1\nTraceback\nE: x\n"}
+    assert bundle(Stream("stdout", "1\n"), Error("E", "x", ("Traceback", "E: x"))) == {"text/plain": "1\nTraceback\nE: x"}
     assert bundle() == {"text/plain": ""}
 
 
 def test_a_table_is_a_table() -> None:
     shown = bundle(TABLE)
-    assert shown["text/plain"] == "   a\n0  1\n"
+    assert shown["text/plain"] == "   a\n0  1"
     assert "&lt;table&gt;&lt;tr&gt;&lt;td&gt;1" in shown["text/html"]
 
 
 def test_one_picture_or_chart_is_itself() -> None:
-    assert bundle(DisplayData({"image/png": "aaaa", "text/plain": "f"})) == {"text/plain": "f\n", "image/png": "aaaa"}
+    assert bundle(DisplayData({"image/png": "aaaa", "text/plain": "f"})) == {"text/plain": "f", "image/png": "aaaa"}
     chart: dict[str, Any] = {"data": [], "layout": {}}
     assert bundle(DisplayData({"application/vnd.plotly.v1+json": chart}))["application/vnd.plotly.v1+json"] == chart
 
@@ -96,7 +96,10 @@ def test_nothing_of_a_cell_is_an_element_of_the_page(kind: str, text: str) -> No
     ("markup", "height"),
     [
         ("<b>x</b>", 48),
-        ("<tr>" * 9, 240),
+        ("<tr>" * 9, 266),
+        ("<div>\n<style scoped>\n</style>\n<table><thead><tr><tbody><tr><tr></table>\n</div>", 98),
+        ("<div><style scoped></style><table>" + "<tr>" * 3 + "</table><p>2 rows</p></div>", 122),
+        ("<p>a<p>b", 72),
         ("<tr>" * 99, 800),
         ("<script></script><div style='height:450px'>", 450),
         ("<script>", 48),
@@ -126,7 +129,7 @@ def test_rich_prints_the_text_and_a_verdict() -> None:
 
 
 def test_a_result_is_its_text_and_its_success() -> None:
-    assert str(result(ExecuteResult({"text/plain": "42"}))) == "42\n"
+    assert str(result(ExecuteResult({"text/plain": "42"}))) == "42"
     assert result()
     assert not result(status="error")
     assert not result(status="running")

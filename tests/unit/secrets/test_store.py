@@ -75,8 +75,13 @@ def broken() -> str:
     raise ValueError(VALUE)
 
 
+def leaving() -> str:
+    raise SystemExit(VALUE)
+
+
 FUNCTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "raises": (broken, "its function raised ValueError"),
+    "ends the program": (leaving, "its function raised SystemExit"),
     "returns bytes": (VALUE.encode, "its function returned bytes, not str"),
     "returns None": (lambda: None, "its function returned NoneType, not str"),
     "short": (lambda: "abc", "less than 4 characters"),

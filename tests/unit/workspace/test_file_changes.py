@@ -201,6 +201,23 @@ def test_a_look_after_an_overflow_is_complete(tmp_path: Path, watcher: FileWatch
     assert watch.changes() == ("new/deep/y",)
 
 
+def test_a_look_ends_while_another_program_writes_faster_than_its_events_are_read(
+    tmp_path: Path, watcher: FileWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Inotify.read
+
+    def read_while_files_change(inotify: Inotify) -> bytes:
+        content = read(inotify)
+        make(tmp_path, "a", "b")
+        return content
+
+    watch = FileChanges(tmp_path, watcher=watcher)
+    make(tmp_path, "a")
+    monkeypatch.setattr(Inotify, "read", read_while_files_change)
+    assert watch.changes() == ("a",)
+    assert watch.changes() == ("a", "b")
+
+
 def test_a_workspace_with_too_many_directories_is_compared_instead(
     tmp_path: Path, watcher: FileWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import pytest
 
+from kernelexec.cancellation import CallerCalls
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, InvalidWorkDir
 from kernelexec.results import FilesCopied, NotCopied
@@ -42,19 +43,25 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+class CountedCalls(CallerCalls):
+    """Calls that are stopped before the piece after ``stop_after``."""
+
+    def __init__(self, stop_after: int | None) -> None:
+        super().__init__()
+        self._left = stop_after
+
+    def check(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise Stopped
+
+
 def make_transfers(work: Path, *roots: FileRoot, stop_after: int | None = None, **bounds: int) -> FileTransfers:
-    calls = 0
-
-    def proceed() -> None:
-        nonlocal calls
-        calls += 1
-        if stop_after is not None and calls > stop_after:
-            raise Stopped
-
     limits = FileBounds.model_validate(bounds)
     access = Access([FileRoot(work, "/workspace"), *roots])
     tracker = ReadTracker(access, enforced=True, entries=limits.entries)
-    return FileTransfers(access, limits, tracker, proceed=proceed)
+    return FileTransfers(access, limits, tracker, CountedCalls(stop_after))
 
 
 @pytest.fixture

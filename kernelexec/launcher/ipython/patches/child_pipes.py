@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import owner
@@ -21,7 +21,7 @@ _STDOUT, _STDERR = 9, 11
 _INHERITED = -1
 
 
-def give_own_pipes(captured: Sequence[CapturedFd], pipes: PipeReader) -> None:
+def give_own_pipes(find_captured: Callable[[], Sequence[CapturedFd]], find_pipes: Callable[[], PipeReader]) -> None:
     """Put a new pipe behind each captured descriptor that a child of ``subprocess`` or ``multiprocessing`` inherits."""
     try:
         import _posixsubprocess  # noqa: PLC0415 - as in subprocess, not on every system
@@ -33,7 +33,7 @@ def give_own_pipes(captured: Sequence[CapturedFd], pipes: PipeReader) -> None:
 
     def fork_exec_with_pipes(*arguments: Any) -> Any:
         targets = {fd if fd != _INHERITED else number for number, fd in ((1, arguments[_STDOUT]), (2, arguments[_STDERR]))}
-        inherited = [item for item in captured if item.fd in targets]
+        inherited, pipes = [item for item in find_captured() if item.fd in targets], find_pipes()
         if not inherited or owner.is_forked_child:
             return fork_exec(*arguments)
         if pipes.has_output:  # it comes before that of the child

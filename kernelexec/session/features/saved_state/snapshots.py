@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 
@@ -19,10 +19,12 @@ from kernelexec.results import Restored, SavedVariable, SkippedVariable, Snapsho
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_names
+from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint, SessionCheckpoints
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import copy_between
 
+SavedState: TypeAlias = Snapshot | AsyncCheckpoint | str | int
 #: The directory of snapshots in a workspace. The kernel writes, reads and counts them.
 SNAPSHOTS = Path(".kernelexec", "snapshots")
 #: The number of variables in one snapshot at most.
@@ -35,8 +37,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 class VariableSnapshots:
     """The variables of one session as a whole."""
 
-    def __init__(self, context: SessionContext) -> None:
+    def __init__(self, context: SessionContext, checkpoints: SessionCheckpoints) -> None:
         self._context = context
+        self._checkpoints = checkpoints
 
     async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
         """Save variables, each into its own file in the workspace; the result lists skipped variables with reasons.
@@ -69,30 +72,52 @@ class VariableSnapshots:
         return snapshot
 
     async def restore(
-        self, snapshot: Snapshot, *, names: Iterable[str] | None = None, timeout: float | None = None
+        self,
+        saved: SavedState,
+        *,
+        names: Iterable[str] | None = None,
+        files: bool = False,
+        timeout: float | None = None,
     ) -> Restored:
-        """Load the variables of a snapshot into the kernel, over variables of the same names.
+        """Load the variables of a snapshot into the kernel, or go back to a checkpoint.
 
-        Pickles are read in the kernel only, and their classes and functions must exist there. A missing or changed file, and
-        an object that cannot be restored, leave their variable unchanged; the result names them.
+        A snapshot's variables replace those of the same names. Pickles are read in the kernel only, and their classes and
+        functions must exist there. A missing or changed file, and an object that cannot be restored, leave their variable
+        unchanged; the result names them.
+
+        A copy of a checkpoint replaces the kernel, so a checkpoint serves many times. What other processes have stays as it
+        is, and so do files, unless asked otherwise.
+
+        Args:
+            saved: a result of ``snapshot`` or ``checkpoint``, or the name or number of a checkpoint.
+            names: the variables of a snapshot; all by default.
+            files: also make the workspace's files those of the checkpoint, if it was made with its files: new ones are
+                removed, and changed ones replaced.
+            timeout: seconds for it; the configuration's for cells by default.
 
         Raises:
             InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
             ExecutionFailed: the call was interrupted.
+            KernelStartFailed: the checkpoint's process is gone; the state is lost.
         """
-        if not isinstance(snapshot, Snapshot):
-            raise InvalidRequest(f"snapshot={snapshot!r:.100} must be a result of `snapshot()`, not {type(snapshot).__name__}.")
+        if not isinstance(saved, Snapshot):
+            if names is not None:
+                raise InvalidRequest("names: a checkpoint is restored as a whole. Omit names, or restore a snapshot.")
+            return await self._checkpoints.restore(saved, timeout, files=files)
+        if files:
+            raise InvalidRequest("files: a snapshot has variables only. Omit files, or restore a checkpoint.")
+        snapshot = saved
         wanted = snapshot.names if names is None else sorted(set(check_names(names, VARIABLES_MAX)))
         for name in wanted:
             if name not in snapshot.names:
                 raise InvalidRequest(f"{name!r} is not in snapshot {snapshot.snapshot_id}{did_you_mean(name, snapshot.names)}.")
-        files = [
+        variables = [
             (saved.name, saved.file, saved.sha256)
             for saved in snapshot.variables
             if saved.name in wanted and _FILE.fullmatch(saved.file)
         ]
-        async with self._kernel_directory(snapshot, [file for _, file, _ in files]) as directory:
-            call = protocol.load_variables_source(self._context.to_kernel_path(directory), files)
+        async with self._kernel_directory(snapshot, [file for _, file, _ in variables]) as directory:
+            call = protocol.load_variables_source(self._context.to_kernel_path(directory), variables)
             answer = await self._context.call_launcher(call, timeout)
         restored = {name for name in read_list(answer.get("back")) if isinstance(name, str)}
         reasons = {

@@ -1,0 +1,1 @@
+"""Checkpoints: stopped copies of the kernel, from which it can go on."""

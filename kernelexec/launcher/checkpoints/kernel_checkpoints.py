@@ -1,0 +1,331 @@
+"""The checkpoints of one kernel, as the kernel makes them: it forks, and the child waits."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..event_loop import close_loop, renew_loop
+from ..features.memory_monitor import CGroup, find_limited_cgroup
+from ..platform import fork
+from ..processes import oom_score, tree, user_waits
+from ..processes.kernel_mark import replace_mark
+from ..protocol import (
+    CHECKPOINT_SOCKET,
+    DROP_REQUEST,
+    KERNEL_MARK_VARIABLE,
+    CheckpointEntry,
+    CopyTarget,
+    LaunchOptions,
+    Obstacle,
+    RestoreRequest,
+    is_users_cell,
+)
+from .automatic import AutomaticCheckpoints
+from .descriptors import OwnDescriptors
+from .excess import find_excess
+from .fork_safety import find_obstacles
+from .memory_costs import MemoryCosts
+from .moved_directories import NO_MOVES, MovedDirectories
+from .native_threads import end_pools, find_native_threads
+from .open_files import OpenFiles
+from .shared_memory import SharedMemory
+from .stopped_copy import StoppedCopy, bind
+
+_NAMES = 8
+
+
+@dataclass(frozen=True)
+class SharedState:
+    """What a fork would share instead of copying it."""
+
+    files: OpenFiles
+    memory: SharedMemory
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of this kernel that is to be a checkpoint: of this kernel or, with a ``mark``, of another one."""
+
+    number: int
+    path: Path
+    """Its socket."""
+    owner: str | None
+    grace_seconds: float
+    mark: str | None = None
+    moves: MovedDirectories = NO_MOVES
+
+    @classmethod
+    def at(cls, target: CopyTarget) -> _Copy:
+        """Return a checkpoint of another kernel, which no later owner takes over."""
+        path = Path(target["directory"]) / f"{CHECKPOINT_SOCKET}{target['number']}"
+        return cls(target["number"], path, target["owner"], 0.0, target["mark"], MovedDirectories(target["moves"]))
+
+    def fork(self) -> int:
+        """Fork the process, which is a child of this one only if it is of this kernel; return its id, and 0 in it."""
+        if self.mark is None:
+            return int(fork())
+        with tree.leave_orphans():
+            return tree.fork_orphan()
+
+
+class Checkpoints:
+    """The checkpoints of this kernel. All methods run in the thread of cells, between two of them.
+
+    A copy of this process has only the thread that forked: ``leave`` closes what its objects have open, since an object that is
+    collected later would close another one's descriptor, and ``resume`` makes it a kernel again.
+    """
+
+    def __init__(
+        self,
+        options: LaunchOptions,
+        descriptors: OwnDescriptors,
+        leave: Callable[[MovedDirectories], Any],
+        resume: Callable[[RestoreRequest], Any],
+        own_threads: Callable[[], Iterable[threading.Thread]],
+    ) -> None:
+        self._options = options
+        self._descriptors = descriptors
+        self._leave, self._resume = leave, resume
+        self._own_threads = own_threads
+        self._entries: dict[int, CheckpointEntry] = {}
+        self._number = 0
+        self._requested = set((options.checkpoints or {}).get("requested", ()))
+        self._last_cell = ""
+        self._costs, self._killed, self._obstacles = MemoryCosts(), 0, list[Obstacle]()
+        self._automatic = AutomaticCheckpoints((options.checkpoints or {}).get("mode"))
+
+    @cached_property
+    def _group(self) -> CGroup | None:
+        """The control group of this kernel and its copies, looked up for the first checkpoint."""
+        return find_limited_cgroup()
+
+    def forget(self, options: LaunchOptions, number: int) -> None:
+        """Start anew in a copy of this kernel, which was checkpoint ``number``: other checkpoints are not its children."""
+        settings = options.checkpoints or {}
+        self._options, self._entries, self._number = options, {}, max(number, int(settings.get("after", 0)))
+        self._requested = set(settings.get("requested", ()))
+        self._costs, self._killed, self._obstacles = MemoryCosts(), 0, list[Obstacle]()
+        tree.own_children.clear()
+
+    def after_cell(
+        self, code: str, msg_id: str, take: Callable[[], Any], report_obstacles: Callable[[list[Obstacle]], None]
+    ) -> None:
+        """Have ``take`` called once the reply of a cell is sent, if a checkpoint is to follow the cell.
+
+        What prevents it is reported when it is not the same as before.
+        """
+        self._last_cell = msg_id if is_users_cell(code) else self._last_cell
+        if self._options.checkpoints is not None and self._automatic.wants(code, time.monotonic()):
+            asyncio.get_running_loop().call_soon(self._take_automatically, take, report_obstacles)
+
+    def _take_automatically(self, take: Callable[[], Any], report_obstacles: Callable[[list[Obstacle]], None]) -> None:
+        begun = time.monotonic()
+        taken: CheckpointEntry | list[Obstacle] = take()
+        if not isinstance(taken, list) and not taken["pid"]:  # this is a kernel that goes on from the checkpoint
+            return
+        self._automatic.note_cost(time.monotonic() - begun)
+        obstacles = taken if isinstance(taken, list) else []
+        if obstacles != self._obstacles:
+            self._obstacles = obstacles
+            report_obstacles(obstacles)
+
+    def take(
+        self,
+        name: str | None,
+        execution_count: int,
+        own_tasks: Iterable[Any],
+        target: CopyTarget | None = None,
+        *,
+        is_automatic: bool = False,
+    ) -> CheckpointEntry | list[Obstacle]:
+        """Make a checkpoint, or one of another kernel in its ``target``; return its description, or what prevents it."""
+        settings = self._options.checkpoints
+        if settings is None:
+            return _limit("this kernel makes none")
+        self.reap()
+        for number in self._costs.take_excess(self._requested, int(settings["memory_bytes"])):
+            self._drop(number)
+        if target is None:
+            number = self._number + 1
+            copy = _Copy(number, self._path(number), self._options.owner, self._options.grace_seconds)
+        else:
+            copy = _Copy.at(target)
+        entry = CheckpointEntry(
+            number=copy.number,
+            name=name,
+            is_automatic=is_automatic,
+            cell=execution_count,
+            after=self._last_cell,
+            seconds=0.0,
+            pid=0,
+        )
+        with self._costs.connecting:  # the connections of its thread are no obstacle, and a fork would copy them
+            if obstacles := self._copy_safely(copy, entry, own_tasks):
+                return obstacles
+        if not entry["pid"] or target is not None:  # this is a kernel that goes on from the checkpoint, or it is another's
+            return entry
+        for older in self._entries.values():  # children that were not waited for
+            oom_score.set_score(older["pid"], oom_score.HIGHEST)
+        self._number = copy.number
+        self._entries[copy.number] = entry
+        if not is_automatic:
+            self._requested.add(copy.number)
+        paths = self._list_paths()
+        for number in find_excess(paths, self._requested, int(settings["limit"])):
+            self._drop(number)
+            del paths[number]
+        self._costs.measure(paths)
+        return entry
+
+    def _copy_safely(self, copy: _Copy, entry: CheckpointEntry, own_tasks: Iterable[Any]) -> list[Obstacle]:
+        """Fork the process of a checkpoint if nothing prevents it; return what does."""
+        own = self._descriptors.list()
+        files = OpenFiles(own)
+        if obstacles := find_obstacles(self._own_threads(), own_tasks, own, files):
+            return obstacles
+        memory = SharedMemory()
+        if memory.excess_bytes:
+            return _limit(f"{memory.excess_bytes >> 20} MiB of memory are shared with other processes")
+        user_waits.hide_own_children()
+        return self._fork_without_threads(copy, entry, SharedState(files, memory))
+
+    def _fork_without_threads(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> list[Obstacle]:
+        """Fork, once more if threads of C code were there that could be ended; return what prevents it."""
+        for is_first in (True, False):
+            try:
+                self._fork(copy, entry, shared)
+            except OSError as exc:
+                if exc.errno != errno.EADDRINUSE:  # else it is another one's
+                    copy.path.unlink(missing_ok=True)
+                return _limit(str(exc))
+            if not entry["pid"] or not (threads := find_native_threads()):
+                return []
+            self._end(entry["pid"], copy.path)
+            if not (is_first and end_pools(threads)):
+                break
+        return [{"kind": "native threads", "names": sorted(set(map(str, threads)))[:_NAMES]}]
+
+    def _fork(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> None:
+        """Fork the process of a checkpoint; return in this process, and in each kernel that goes on from the checkpoint."""
+        loop, task, state = asyncio.get_running_loop(), asyncio.current_task(), random.getstate()
+        begun = time.perf_counter()
+        score = oom_score.choose_for_checkpoint(None if self._group is None else self._group.read_limit())
+        with bind(str(copy.path)) as listener:
+            with oom_score.raise_for_copy(score):
+                pid = copy.fork()
+            if pid:
+                entry["pid"], entry["seconds"] = pid, time.perf_counter() - begun
+                if copy.mark is None:
+                    tree.own_children.add(pid)
+                return
+            try:
+                random.setstate(state)  # Python has chosen others in the child
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # what is closed here is no mistake, and user code may want errors
+                    oom_score.set_score(os.getpid(), score)
+                    self._wait(listener, copy, entry, shared, loop, task)
+            except BaseException:
+                traceback.print_exc(file=sys.__stderr__)
+                os._exit(1)
+
+    def _wait(
+        self,
+        listener: socket.socket,
+        copy: _Copy,
+        entry: CheckpointEntry,
+        shared: SharedState,
+        loop: Any,
+        task: asyncio.Task[Any] | None,
+    ) -> None:
+        """Wait as a checkpoint, in which no loop runs. This returns in a fork of this process, as a kernel."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN if signum == signal.SIGINT else signal.SIG_DFL)
+        os.setsid()
+        if copy.mark is not None:
+            replace_mark(copy.mark)
+            os.environ[KERNEL_MARK_VARIABLE] = copy.mark
+        _silence()
+        close_loop(loop)
+        self._leave(copy.moves)
+        self._descriptors.close()
+        shared.files.separate()
+        gc.freeze()
+        request = StoppedCopy(listener, copy.owner, copy.grace_seconds, entry).wait()
+        shared.files.separate()  # from now on they are not those of the checkpoint
+        shared.memory.separate()
+        self.forget(LaunchOptions.of(request.get("restore", {})), entry["number"])
+        with self._descriptors.count_opened():
+            renew_loop(loop, task)
+        self._resume(request)
+
+    def _list_paths(self) -> dict[int, Path]:
+        """Return the sockets of all checkpoints of the session by their numbers: those of earlier kernels too."""
+        paths = {path.name.removeprefix(CHECKPOINT_SOCKET): path for path in self._path(0).parent.glob(f"{CHECKPOINT_SOCKET}*")}
+        return {int(name): path for name, path in paths.items() if name.isdecimal()}
+
+    def _drop(self, number: int) -> None:
+        """End a checkpoint: a child of this process, or one that an earlier kernel has made."""
+        path, entry = self._path(number), self._entries.pop(number, None)
+        if entry is not None:
+            self._end(entry["pid"], path)
+            return
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as connection:
+            connection.connect(str(path))
+            connection.send(DROP_REQUEST)
+        path.unlink(missing_ok=True)
+
+    def count_killed(self) -> int:
+        """Return how many checkpoints of this kernel others have killed so far."""
+        self.reap()
+        return self._killed
+
+    def reap(self) -> None:
+        """Forget the checkpoints that have ended."""
+        for number, entry in list(self._entries.items()):
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(entry["pid"], os.WNOHANG)
+                if pid == 0:
+                    continue
+                self._killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+            tree.own_children.discard(entry["pid"])
+            self._entries.pop(number, None)
+            self._path(number).unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return Path((self._options.checkpoints or {})["directory"]) / f"{CHECKPOINT_SOCKET}{number}"
+
+    def _end(self, pid: int, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)  # a child that was not waited for, so its id is its own
+            os.waitpid(pid, 0)
+        tree.own_children.discard(pid)
+
+
+def _limit(reason: str) -> list[Obstacle]:
+    return [{"kind": "limit", "names": [reason]}]
+
+
+def _silence() -> None:
+    """Lead the standard descriptors, which are the kernel's captured ones, nowhere."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for target in (0, 1, 2):
+        os.dup2(null, target)
+    os.close(null)

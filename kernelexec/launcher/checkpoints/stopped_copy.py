@@ -1,0 +1,124 @@
+"""The process of a checkpoint: a copy of the kernel that waits, and forks kernels on request of the owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+from ..owner import OwnerPipe
+from ..processes.tree import fork_orphan
+from ..protocol import CheckpointEntry, CheckpointReport, RestoreRequest
+
+_MESSAGE_BYTES = 96 * 1024
+_BACKLOG = 4
+
+
+def bind(path: str) -> socket.socket:
+    """Return a socket with a new path of the private directory; the copy listens, so that the owner sees its process id."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(path)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class StoppedCopy:
+    """This process, which is a fork of the kernel. It ends with the owner, or when its socket is removed or replaced."""
+
+    def __init__(self, listener: socket.socket, owner: str | None, grace_seconds: float, entry: CheckpointEntry) -> None:
+        self._listener = listener
+        listener.listen(_BACKLOG)
+        self._owner = OwnerPipe(owner, grace_seconds) if owner is not None else None
+        self._entry: CheckpointEntry = {**entry, "pid": os.getpid()}
+        self._connections: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        if self._owner is not None:
+            self._poll.register(self._owner.fd, select.POLLIN)
+
+    def wait(self) -> RestoreRequest:
+        """Serve the owner; return in a forked child only, which is to go on as the kernel, with its request."""
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == self._listener.fileno():
+                    self._accept()
+                elif self._owner is not None and fd == self._owner.fd:
+                    if not self._owner.wait():
+                        os._exit(0)
+                elif (request := self._handle_request(fd)) is not None:
+                    return request
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            connection, _ = self._listener.accept()
+            self._connections[connection.fileno()] = connection
+            self._poll.register(connection, select.POLLIN)
+
+    def _handle_request(self, fd: int) -> RestoreRequest | None:
+        connection = self._connections[fd]
+        try:
+            request: Any = json.loads(connection.recv(_MESSAGE_BYTES) or b"null")
+        except (OSError, ValueError, RecursionError):
+            request = None
+        match request:
+            case {"restore": dict()}:
+                return self._fork_kernel(connection, request)
+            case {"drop": True}:
+                os._exit(0)
+            case {}:
+                _send(connection, {"checkpoint": self._entry})
+            case _:
+                self._poll.unregister(fd)
+                self._connections.pop(fd).close()
+        return None
+
+    def _fork_kernel(self, connection: socket.socket, request: RestoreRequest) -> RestoreRequest | None:
+        """Fork a kernel, which the fork server or the container's init adopts."""
+        state = random.getstate()
+        try:
+            pid = fork_orphan()
+        except OSError as exc:
+            _send(connection, {"failed": str(exc)})
+            return None
+        if pid:
+            _send(connection, {"pid": pid})
+            return None
+        for sock in (self._listener, *self._connections.values()):
+            sock.close()
+        if self._owner is not None:
+            self._owner.close()
+        if request["restore"].get("reseed"):
+            _reseed()
+        else:
+            random.setstate(state)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setsid()
+        return request
+
+
+def _send(connection: socket.socket, message: CheckpointReport) -> None:
+    with suppress(OSError):
+        connection.setblocking(False)  # noqa: FBT003 - the library's own signature
+        connection.send(json.dumps(message).encode())
+        connection.setblocking(True)  # noqa: FBT003 - as above
+
+
+def _reseed() -> None:
+    """Let random numbers differ from those of the checkpoint's other kernels; Python's own module has done so by now."""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        with suppress(Exception):
+            numpy_random.seed()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        with suppress(Exception):
+            torch.seed()

@@ -1,0 +1,155 @@
+"""Tools for the variables of a session; their descriptions are in ``descriptions.md``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from fastmcp import Context
+from fastmcp.tools import ToolResult
+from pydantic import WithJsonSchema
+
+from kernelexec.errors import InvalidRequest, KernelexecError, Refused
+from kernelexec.mcp.calls.sessions import SessionService
+from kernelexec.mcp.server_options import ServerOptions
+from kernelexec.mcp.tools.code_tools import SessionName, make_text_answer, report_errors
+from kernelexec.results.readable.one_line import format_bytes, join_some
+from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.text import NESTING_MAX, clean, utf8_size
+
+T = TypeVar("T")
+_ROWS_MAX = 200
+#: The longest JSON text of a value in an answer: a model has to read it.
+_VALUE_BYTES = 100_000
+_LISTED_NAMES = 10
+#: Any JSON value, with one schema for each type: strict clients take a schema without types, or a list of types, for a mistake.
+_TYPES = ("null", "boolean", "number", "string", "array", "object")
+JsonValue = Annotated[Any, WithJsonSchema({"anyOf": [{"type": name} for name in _TYPES]})]
+
+
+@dataclass(frozen=True, slots=True)
+class VariableRow:
+    """A variable of a kernel; unknown values are null."""
+
+    name: str
+    type: str
+    shape: list[int] | None
+    size_bytes: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariableList:
+    """Variables of a session's kernel by name; ``total`` includes those not shown."""
+
+    variables: list[VariableRow]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariableValue:
+    """The value of a variable, as JSON types."""
+
+    name: str
+    value: JsonValue
+
+
+class VariableTools:
+    """Tools for variables, one method each."""
+
+    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
+        self._sessions = sessions
+        self._options = options
+
+    async def list_variables(self, session: SessionName = "default") -> VariableList:
+        """List a session's variables."""
+        with report_errors():
+            listing = await (await self._sessions.find_session(session)).variables(limit=_ROWS_MAX)
+        return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.variables], listing.total)
+
+    async def set_variables(
+        self,
+        context: Context,
+        variables: Annotated[dict[str, Any], "Names and their values, of JSON types."],
+        session: SessionName = "default",
+    ) -> ToolResult:
+        """Set variables."""
+        with report_errors(), _in_words_of_tools():
+            if not 1 <= len(variables) <= VARIABLES_MAX:
+                raise InvalidRequest(f"variables must have 1 to {VARIABLES_MAX} names.")
+            opened = await self._sessions.get_session(session, self._sessions.make_elicitation(context))
+            await self._within_wait(session, opened.put(variables))
+        return make_text_answer(f"Session {session} has {join_some(variables, limit=_LISTED_NAMES)}.")
+
+    async def get_variable(
+        self,
+        name: Annotated[str, "The name of the variable."],
+        session: SessionName = "default",
+    ) -> VariableValue:
+        """Return a variable's value."""
+        with report_errors(), _in_words_of_tools():
+            opened = await self._sessions.find_session(session)
+            value, size = await anyio.to_thread.run_sync(_read_json, name, await self._within_wait(session, opened.get(name)))
+            if size > _VALUE_BYTES:
+                limit = format_bytes(_VALUE_BYTES)
+                advice = "assign a part of it to a variable, or write it to a file of the workspace"
+                raise Refused(f"{name!r} has {format_bytes(size)} as JSON, and an answer at most {limit}: {advice}.")
+            return VariableValue(name, clean(opened.mask_value(value)))
+
+    async def _within_wait(self, session: str, call: Awaitable[T]) -> T:
+        """Await a call, whose turn comes after the running cell, for as long as calls block."""
+        try:
+            async with asyncio.timeout(self._options.wait):
+                return await call
+        except TimeoutError:
+            advice = "wait_execution waits for it, interrupt_kernel ends it"
+            raise Refused(f"Session {session} still runs a cell: {advice}. Then call this again.") from None
+
+
+def _to_json(name: str, value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any value in, JSON out
+    """Return a value whose tuples are lists; raise ``Refused`` for another type than those of JSON."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case list() | tuple() if depth < NESTING_MAX:
+            return [_to_json(name, item, depth + 1) for item in value]
+        case dict() if depth < NESTING_MAX and all(isinstance(key, str) for key in value):
+            return {key: _to_json(name, item, depth + 1) for key, item in value.items()}
+    if depth >= NESTING_MAX:
+        reason = f"is nested deeper than {NESTING_MAX} levels"
+    elif isinstance(value, float):
+        reason = f"has the number {value}, which JSON has not"
+    elif isinstance(value, dict):
+        reason = "has a dictionary with keys that are no texts"
+    else:
+        reason = f"{'has' if depth else 'is'} a value of type {type(value).__name__}, which JSON has not"
+    raise Refused(f"{name!r} {reason}: show it with execute_code, or convert it there.")
+
+
+def _read_json(name: str, value: Any) -> tuple[Any, int]:  # noqa: ANN401 - any value in, JSON out
+    """Return a value as JSON types, and the bytes of its text, for a thread: it may be large."""
+    plain = _to_json(name, value)
+    try:
+        return plain, utf8_size(json.dumps(plain, ensure_ascii=False))
+    except ValueError as exc:
+        raise Refused(f"{name!r} has a number with thousands of digits: convert it to a text with execute_code.") from exc
+
+
+@contextmanager
+def _in_words_of_tools() -> Iterator[None]:
+    """Let errors advise tools instead of methods, which a model does not have."""
+    try:
+        yield
+    except KernelexecError as exc:
+        text = str(exc).replace("session.files.write", "write_file").replace("session.files.read", "read_file")
+        exc.args = (text,)
+        raise

@@ -1,0 +1,132 @@
+"""The connection to a checkpoint: a stopped copy of a kernel, which forks kernels on request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+
+from kernelexec.errors import KernelConnectionFailed
+from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, DROP_REQUEST, RestoreRequest
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.pinned_socket import open_pinned
+from kernelexec.provisioning.runtime.processes import read_peer
+
+_ANSWER_BYTES = 64 * 1024
+#: How long a checkpoint may take to listen after it was made, and to answer, in seconds; and the pause between two tries.
+_LISTEN_SECONDS, _ANSWER_SECONDS, _PAUSE_SECONDS = 2.0, 10.0, 0.002
+
+
+def list_checkpoints(directory: str | Path) -> list[int]:
+    """Return the numbers of the checkpoints with a socket in a kernel's private directory, the newest first."""
+    names = (path.name.removeprefix(CHECKPOINT_SOCKET) for path in Path(directory).glob(f"{CHECKPOINT_SOCKET}*"))
+    return sorted((int(name) for name in names if name.isdecimal() and name.isascii()), reverse=True)
+
+
+class CheckpointSocket:
+    """A connection to one checkpoint. All that it says is checked: its memory is the user's."""
+
+    def __init__(self, sock: socket.socket, number: int, path: Path) -> None:
+        self.path = path
+        track_fd(sock.fileno())
+        self._socket = sock
+        self.number = number
+        peer = read_peer(sock)
+        self.pid = 0 if peer is None else peer[0]
+        """Its process id on this machine; 0 where it cannot be seen from here."""
+        self.own_pid = 0
+        """Its process id as it sees it itself."""
+        self.cell = 0
+        """The execution count of the next cell when it was made."""
+        self.name: str | None = None
+        self.is_automatic = False
+        """Whether it was made after a cell, and not by request."""
+        self.after = ""
+        """The execution id of the last cell before it."""
+
+    @classmethod
+    async def connect(cls, directory: Path, number: int, *, uid: int) -> Self:
+        """Connect to a checkpoint in the private directory of a kernel of that user.
+
+        Raises:
+            KernelConnectionFailed: it is gone, or something else has its name.
+        """
+        path = directory / f"{CHECKPOINT_SOCKET}{number}"
+        with anyio.move_on_after(_LISTEN_SECONDS):
+            while True:
+                try:
+                    connected = cls(open_pinned(path, uid=uid, kind=socket.SOCK_SEQPACKET), number, path)
+                except KernelConnectionFailed as exc:
+                    if not isinstance(exc.__cause__, ConnectionRefusedError):
+                        raise
+                else:
+                    try:
+                        await connected._describe()
+                    except BaseException:
+                        connected.close()
+                        raise
+                    return connected
+                await anyio.sleep(_PAUSE_SECONDS)
+        raise KernelConnectionFailed(f"{path.name} has no process")
+
+    async def _describe(self) -> None:
+        match await self._ask({}):
+            case {
+                "checkpoint": {
+                    "pid": int(pid),
+                    "cell": int(cell),
+                    "name": str() | None as name,
+                    "is_automatic": bool(is_automatic),
+                    "after": str(after),
+                }
+            }:
+                self.own_pid, self.cell, self.after = pid, cell, after
+                self.name, self.is_automatic = name, is_automatic
+            case _:
+                raise KernelConnectionFailed("the checkpoint does not describe itself")
+
+    async def fork(self, options: Mapping[str, Any], *, mark: str, stderr: str | None) -> int:
+        """Have it fork a kernel with the launcher's options; return its process id, as the checkpoint sees it.
+
+        Raises:
+            KernelConnectionFailed: it did not.
+        """
+        request: RestoreRequest = {"restore": dict(options), "mark": mark}
+        if stderr is not None:
+            request["stderr"] = stderr
+        answer = await self._ask(request)
+        match answer:
+            case {"pid": int(pid)} if pid > 0:
+                return pid
+            case {"failed": str(reason)}:
+                raise KernelConnectionFailed(f"the checkpoint could not be copied: {reason:.200}")
+        raise KernelConnectionFailed("the checkpoint gave no answer that can be read")
+
+    async def drop(self) -> None:
+        """End the checkpoint."""
+        with suppress(OSError), anyio.move_on_after(_ANSWER_SECONDS):
+            await asyncio.get_running_loop().sock_sendall(self._socket, DROP_REQUEST)
+            await asyncio.get_running_loop().sock_recv(self._socket, 1)  # its end
+        self.path.unlink(missing_ok=True)
+
+    async def _ask(self, request: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON of an untrusted process
+        loop = asyncio.get_running_loop()
+        try:
+            with anyio.fail_after(_ANSWER_SECONDS):
+                await loop.sock_sendall(self._socket, json.dumps(request).encode())
+                return json.loads(await loop.sock_recv(self._socket, _ANSWER_BYTES) or b"null")
+        except TimeoutError as exc:
+            raise KernelConnectionFailed(f"the checkpoint did not answer within {_ANSWER_SECONDS:g} s") from exc
+        except (OSError, ValueError, RecursionError) as exc:
+            raise KernelConnectionFailed(f"the checkpoint is gone: {exc}") from exc
+
+    def close(self) -> None:
+        """Close the connection, once; the checkpoint stays."""
+        if (fd := self._socket.detach()) >= 0:
+            close_fd(fd)

@@ -1,0 +1,409 @@
+"""Branches of a session: sessions that begin with a copy of its kernel and go their own ways, and may take its place."""
+
+from __future__ import annotations
+
+import secrets
+import stat
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+
+import anyio
+
+from kernelexec.cancellation import await_to_end
+from kernelexec.config import Config, check_seconds
+from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelConnectionFailed
+from kernelexec.events import BranchPoint, BranchPromoted
+from kernelexec.kernel import Kernel
+from kernelexec.kernel.process import ReusableKernelHost
+from kernelexec.launcher import protocol
+from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
+from kernelexec.provisioning.runtime.locations import SessionDirectories
+from kernelexec.results import Restored
+from kernelexec.results.json_values import is_count, read_text
+from kernelexec.results.readable.one_line import count_things
+from kernelexec.session.context import SessionContext
+from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, read_refusal
+from kernelexec.session.kernels.branch_start import FIRST_CHECKPOINT, BranchFamily, BranchStart
+from kernelexec.workspace.rmtree import remove_tree
+
+if TYPE_CHECKING:
+    from kernelexec.records.notebook.recorder import Recorder
+    from kernelexec.workspace.workspace_copies import CopiedFiles
+
+BranchFileMode = Literal["copy", "shared"]
+"""Whether a branch works in a copy of the workspace, or in the same one."""
+BranchKernelMode = Literal["copy", "replay"]
+"""Whether the kernel of a branch is a copy beside the other one, or a new one in which the recorded cells run again."""
+
+#: Where the workspaces of branches are in that of their session: tools that list files leave the first directory out.
+_BRANCHES = Path(".kernelexec", "branches")
+#: The name of a branch's first checkpoint, and of the one by which it takes its parent's place.
+_START, _PROMOTED = "start", "promoted"
+_SHARES = "It has the memory and the processors of its container together with the kernel that it was forked of."
+
+
+_BRANCHES_MAX, _NAME_CHARS, _ID_CHARS = 1000, 56, 64
+
+
+class BranchKeywords(TypedDict, total=False):
+    """How a branch begins."""
+
+    files: BranchFileMode
+    """``copy``, the default, for a copy of the workspace's files in its directory ``.kernelexec/branches``, up to
+    ``checkpoints.files_bytes``, which takes no space where the file system shares blocks; ``shared`` for the same workspace."""
+    kernel: BranchKernelMode
+    """``copy``, the default, for a copy of the kernel; ``replay`` for a new kernel, in containers in a container of its own, in
+    which the cells of the journal or notebook run again; ``session.replay`` is the report. Such a branch cannot be promoted."""
+    reseed: bool
+    """Whether random numbers differ from those of the session and of other branches; True by default."""
+    timeout: float | None
+    """Seconds for the copy of the kernel; the configuration's for cells by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOptions:
+    """``BranchKeywords`` with the defaults, checked."""
+
+    files: BranchFileMode = "copy"
+    kernel: BranchKernelMode = "copy"
+    reseed: bool = True
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, modes in (("files", self.files, BranchFileMode), ("kernel", self.kernel, BranchKernelMode)):
+            if value not in get_args(modes):
+                raise InvalidRequest(f"{name}={value!r:.100}: must be one of {', '.join(get_args(modes))}.")
+        if not isinstance(self.reseed, bool):
+            raise InvalidRequest(f"reseed={self.reseed!r:.100}: must be True or False.")
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOrigin:
+    """What a branch begins with, and the branches of the session that it is one of."""
+
+    start: BranchStart
+    parent: SessionBranches
+
+    discard: Callable[[], Awaitable[None]]
+    """Removes what was made for the branch, if it does not begin."""
+
+
+OpenBranch: TypeAlias = Callable[[Any, str, BranchOptions], Awaitable[Any]]
+"""Opens a session, which is a layer above, for ``SessionBranches``."""
+
+
+async def open_no_branch(parent: SessionBranches, name: str, options: BranchOptions) -> Any:  # noqa: ANN401, ARG001 - as above
+    """Refuse: only an executor opens sessions."""
+    raise InvalidRequest("This session belongs to no executor, which would open the branch.")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStart:
+    """What a branch begins with in which the cells of another session run again."""
+
+    workspace: Path
+    source: Path
+    """The journal or notebook."""
+    is_copy: bool
+    """Whether the workspace is a copy, which is the branch's own."""
+    notes: tuple[str, ...]
+
+
+class SessionBranches:
+    """The branches of one session, and the way of a branch back into its parent.
+
+    Args:
+        context: the state of the session.
+        checkpoints: its checkpoints.
+        record: its notebook's recorder, if it has one.
+        journal: its journal, if it has one.
+        origin: where it branched off, if it is a branch itself.
+        open_branch: opens a session of that name, which begins with what ``start`` returns.
+    """
+
+    def __init__(
+        self,
+        context: SessionContext,
+        checkpoints: SessionCheckpoints,
+        record: Recorder | None,
+        journal: Path | None,
+        origin: BranchOrigin | None,
+        open_branch: OpenBranch,
+    ) -> None:
+        self.context = context
+        self.checkpoints = checkpoints
+        self.record = record
+        self.journal = journal
+        self._inherited_cells = 0 if record is None else record.cell_count
+        self._origin = origin
+        self._open_branch = open_branch
+        self._own = SessionDirectories(context.runtime_dir)
+        self._family = BranchFamily(self._own, context.workspace.path) if origin is None else origin.start.family
+        self._number = 0
+
+    @property
+    def start_point(self) -> BranchStart | None:
+        """What the session begins with, if it is a branch."""
+        return None if self._origin is None else self._origin.start
+
+    @property
+    def point(self) -> BranchPoint | None:
+        """Where the session began in another one, if it is a branch."""
+        if self._origin is None:
+            return None
+        return BranchPoint(self._origin.start.parent, self._origin.start.after, self._origin.parent.journal)
+
+    @property
+    def config(self) -> Config:
+        """The configuration, which branches have too."""
+        return self.context.config
+
+    async def open(self, name: str | None, n: int | None, **keywords: Unpack[BranchKeywords]) -> Any:  # noqa: ANN401 - sessions
+        """Open a branch, or several: see ``AsyncSession.branch``."""
+        options = BranchOptions(**keywords)
+        if n is None:
+            return await self._open_branch(self, name or self._next_name(), options)
+        if not is_count(n) or not 0 < n <= _BRANCHES_MAX:
+            raise InvalidRequest(f"n={n!r:.100}: must be a whole number of 1 to {_BRANCHES_MAX}.")
+        opened: list[Any] = []
+        try:
+            while len(opened) < n:
+                branch_name = f"{name}-{len(opened) + 1}" if name else self._next_name()
+                opened.append(await self._open_branch(self, branch_name, options))
+        except BaseException:
+            for session in opened:
+                await await_to_end(session.close())
+            raise
+        return tuple(opened)
+
+    async def promote(self, *, timeout: float | None = None) -> Restored:
+        """Make this branch's state that of the session that it was branched off, and close the branch.
+
+        That session's kernel is replaced by a copy of this one, and its cells since then are undone. Files that this branch has
+        created or changed replace the session's, and those that it has removed are removed there. The session's notebook goes
+        on with this branch's cells.
+
+        Raises:
+            CheckpointRefused: the kernel cannot be copied now; ``obstacles`` says why.
+            InvalidRequest: this session is no branch, or the other one is closed, or has a kernel in another place.
+            InvalidTimeout, QueueFull, Closed: nothing has changed.
+        """
+        if self._origin is None:
+            raise InvalidRequest(f"Session {self.context.name!r} is no branch of another session.")
+        start, parent = self._origin.start, self._origin.parent
+        if parent.context.scope.is_stopping:
+            raise InvalidRequest(f"Session {start.parent!r}, of which this one is a branch, is closed.")
+        changed: CopiedFiles | None = None
+
+        async def choose() -> int:
+            nonlocal changed
+            ours, theirs = self.context.get_living_kernel(), parent.context.get_living_kernel()
+            if ours.runtime.place != theirs.runtime.place:
+                message = f"Session {start.parent!r} has another kernel by now, in a place where this branch cannot go on."
+                raise InvalidRequest(f"{message} Go on in the branch, or bring its values there by get and put.")
+            number = max(list_checkpoints(theirs.runtime.path), default=0) + 2  # the next one may be made at this moment
+            copy_target = self._target_in(theirs, number, parent.context.kernels.backend.cwd, start.temporary)
+            answer = await self.context.call_launcher(protocol.checkpoint_source(_PROMOTED, copy_target), timeout)
+            if not isinstance(answer.get("checkpoint"), dict):
+                raise read_refusal(answer)
+            if start.files is not None:
+                from kernelexec.workspace.workspace_copies import bring_back  # noqa: PLC0415 - few sessions have branches
+
+                ignored = frozenset({self.record.path.name} if self.record is not None else ())
+                target = parent.context.workspace.path
+                changed = await parent.context.read_in_thread(
+                    partial(bring_back, start.workspace, target, start.files, ignore=ignored)
+                )
+            await self._add_records_to(parent, start)
+            return number
+
+        restored = await parent.checkpoints.go_back(choose, timeout)
+        await self.context.scope.stop()
+        notes = () if changed is None else _describe_files(changed)
+        return replace(restored, notes=(*notes, *restored.notes[1:]))
+
+    async def start(self, name: str, options: BranchOptions) -> BranchOrigin:
+        """Copy the kernel and the files in the session's turn, for a branch of that name. Errors are those of ``branch``."""
+        beginning = _Beginning(self.context, self._family, name, options, self.record)
+        try:
+            answer = await self.context.call_launcher(protocol.NOTHING_SOURCE, options.timeout, prepare=beginning.prepare)
+            return BranchOrigin(beginning.finish(answer), self, beginning.discard)
+        except BaseException:
+            await await_to_end(beginning.discard())
+            raise
+
+    async def prepare_replay(self, name: str, options: BranchOptions) -> ReplayStart:
+        """Copy the files in the session's turn, for a branch of that name in which its cells run again.
+
+        Raises:
+            InvalidRequest: there is no record of the cells, or the files cannot be copied.
+        """
+        notebook = None if self.record is None else self.record.path
+        if (source := self.journal or notebook) is None:
+            message = f"Session {self.context.name!r} keeps neither a journal nor a notebook: its cells cannot run again."
+            raise InvalidRequest(message)
+        copies: list[tuple[Path, CopiedFiles]] = []
+
+        async def copy_files(_: Kernel) -> str:
+            await self.context.queue.notebook_writer.flush()
+            if options.files == "copy":
+                ignore = frozenset({notebook.name} if notebook is not None else ())
+                call = partial(_copy_files, self.context, self._family.workspace, name, ignore)
+                copies.append(await self.context.read_in_thread(call))
+            return protocol.NOTHING_SOURCE
+
+        budgets = self.context.config.budgets
+        timeout = budgets.timeout if options.timeout is None else check_seconds(options.timeout, "timeout")
+        try:
+            await self.context.run_internally(protocol.NOTHING_SOURCE, timeout, prepare=copy_files)
+        except OSError as exc:
+            raise _explain_failure(exc) from exc
+        workspace, files = copies[0] if copies else (self.context.workspace.path, None)
+        intro = f"This is a branch of session {self.context.name!r}, whose cells have run again here."
+        left_out = None if files is None else files.describe_left_out()
+        return ReplayStart(workspace, source, is_copy=bool(copies), notes=(intro, *filter(None, [left_out])))
+
+    def remove_directories(self) -> None:
+        """Remove the private and temporary directories of the ended session, unless branches of it use them. For a thread."""
+        self.checkpoints.remove_files()
+        self._own.leave()
+        if self._origin is not None:
+            if self._origin.start.temporary is not None:
+                remove_tree(self._origin.start.temporary)
+            self._family.directories.leave()
+
+    def _next_name(self) -> str:
+        self._number += 1
+        return f"{self.context.name[:_NAME_CHARS]}-{self._number}"
+
+    def _target_in(self, kernel: Kernel, number: int, cwd: str, temporary: Path | None) -> protocol.CopyTarget:
+        """Return the place of a checkpoint of another kernel that is to have a copy of this one."""
+        moves = [(self.context.kernels.backend.cwd, cwd)]
+        if temporary is not None:
+            runtime = kernel.runtime
+            theirs = temporary.with_name(runtime.path.name) if runtime.is_of_branch else temporary.parent
+            moves.append((str(temporary), str(theirs)))
+        return _make_target(kernel.runtime.path, number, kernel.mark, moves)
+
+    async def _add_records_to(self, parent: SessionBranches, start: BranchStart) -> None:
+        """Add the cells of this branch to the records of its parent, whose cells since the branch began are undone."""
+        await self.context.queue.notebook_writer.flush()
+        context = parent.context
+        context.dispatch(BranchPromoted(context.name, self.context.name, start.after, self.journal))
+        if parent.record is not None and self.record is not None:
+            extend = partial(parent.record.extend, self.record.path, self._inherited_cells)
+            await context.read_in_thread(extend)
+
+
+class _Beginning:
+    """What is made for a branch, one after the other, and removed if it does not begin."""
+
+    def __init__(
+        self, context: SessionContext, family: BranchFamily, name: str, options: BranchOptions, record: Recorder | None
+    ) -> None:
+        self._context, self._family, self._name, self._options = context, family, name, options
+        self._notebook = None if record is None else record.path
+        family.directories.join()
+        self._kernel: Kernel | None = None
+        self._host: ReusableKernelHost | None = None
+        self._workspace: Path | None = None
+        self._files: CopiedFiles | None = None
+        self._temporary: Path | None = None
+
+    async def prepare(self, kernel: Kernel) -> str:
+        """Make the places and copy the files, in the session's turn; return the call that copies the kernel."""
+        backend, mark = self._context.kernels.backend, secrets.token_hex(16)
+        if not kernel.makes_checkpoints:
+            raise CheckpointRefused("This kernel makes no checkpoints, so it has no branches.", {"limit": ("no checkpoints",)})
+        self._kernel = kernel
+        try:
+            self._host = kernel.make_branch(mark)
+            moves = []
+            if self._options.files == "copy":
+                await self._context.queue.notebook_writer.flush()
+                call = partial(_copy_files, self._context, self._family.workspace, self._name)
+                self._workspace, files = await self._context.read_in_thread(call)
+                self._files = files
+                if self._notebook is not None:
+                    files.states.pop(self._notebook.name, None)  # the branch goes on in it, under its own name
+                moves.append((backend.cwd, backend.to_kernel_path(str(self._workspace))))
+            if (pair := backend.add_temporary_directory(kernel.runtime, self._host.runtime)) is not None:
+                self._temporary = pair[1]
+                moves = [*(moves or [(backend.cwd, backend.cwd)]), (str(pair[0]), str(pair[1]))]
+        except KernelConnectionFailed as exc:
+            raise CheckpointRefused(f"This kernel has no branches: {exc}.", {"limit": (str(exc),)}) from exc
+        except OSError as exc:
+            raise _explain_failure(exc) from exc
+        target = _make_target(self._host.runtime.path, FIRST_CHECKPOINT, mark, moves)
+        return protocol.checkpoint_source(_START, target)
+
+    def finish(self, answer: Mapping[str, Any]) -> BranchStart:
+        """Return the beginning of the branch; raise the launcher's refusal to copy the kernel."""
+        match answer:
+            case {"checkpoint": {"cell": int(cell), "after": str(after)}}:
+                pass
+            case _:
+                raise read_refusal(answer)
+        assert self._host is not None
+        assert self._kernel is not None
+        left_out = None if self._files is None else self._files.describe_left_out()
+        shares = _SHARES if self._context.isolation == "container" else None
+        intro = f"This is a branch of session {self._context.name!r}, as that was before its cell {cell}."
+        return BranchStart(
+            parent=self._context.name,
+            host=self._host,
+            uid=self._kernel.uid,
+            copy_options={"reseed": self._options.reseed},
+            family=self._family,
+            workspace=self._workspace or self._context.workspace.path,
+            files=self._files,
+            notebook=None if self._workspace is None or self._notebook is None else self._workspace / self._notebook.name,
+            temporary=self._temporary,
+            after=read_text(after, _ID_CHARS) or "",
+            cell=cell,
+            notes=tuple(note for note in (intro, shares, left_out) if note is not None),
+        )
+
+    async def discard(self) -> None:
+        """Remove everything that was made."""
+        if self._host is not None:
+            await self._host.remove()
+        for directory in (self._workspace, self._temporary):
+            if directory is not None:
+                await anyio.to_thread.run_sync(remove_tree, directory)
+        await anyio.to_thread.run_sync(self._family.directories.leave)
+
+
+def _copy_files(
+    context: SessionContext, above: Path, name: str, ignore: frozenset[str] = frozenset()
+) -> tuple[Path, CopiedFiles]:
+    """Copy a session's workspace into a new directory ``above``, another one, without the names to ``ignore``. For a thread."""
+    from kernelexec.workspace.workspace_copies import copy_workspace, make_copy_directory  # noqa: PLC0415 - as above
+
+    target = make_copy_directory(above, _BRANCHES, name)
+    try:
+        limit = context.config.checkpoints.files_bytes
+        return target, copy_workspace(context.workspace.path, target, limit_bytes=limit, ignore=ignore)
+    except BaseException:
+        remove_tree(target)
+        raise
+
+
+def _explain_failure(exc: OSError) -> InvalidRequest:
+    return InvalidRequest(f"The branch cannot be made: {exc.filename or 'the workspace'}: {exc.strerror}.")
+
+
+def _describe_files(changed: CopiedFiles) -> tuple[str, ...]:
+    """Return sentences on the files that came with a branch, and on those that did not."""
+    count_files = sum(stat.S_ISREG(state[0]) for state in changed.states.values())
+    came = f"{count_things('file', count_files)} of the branch came with it." if count_files else None
+    return tuple(filter(None, (came, changed.describe_left_out())))
+
+
+def _make_target(directory: Path, number: int, mark: str, moves: Sequence[tuple[str, str]]) -> protocol.CopyTarget:
+    """Return the place of a checkpoint in a kernel's private directory."""
+    owner = str(directory / "owner")
+    return {"directory": str(directory), "number": number, "owner": owner, "mark": mark, "moves": list(moves)}

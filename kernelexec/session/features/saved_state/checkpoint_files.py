@@ -1,0 +1,134 @@
+"""The files of checkpoints: copies of the workspace, which replace it when the session goes back with its files."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from kernelexec.errors import InvalidRequest
+from kernelexec.provisioning import platform
+from kernelexec.results.readable.one_line import count_things
+from kernelexec.session.context import SessionContext
+from kernelexec.workspace.rmtree import names_in, remove_within
+from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain
+from kernelexec.workspace.workspace_copies import CopiedFiles, copy_workspace, list_paths, make_copy_directory, put_back
+
+_COPIES = Path(".kernelexec", "checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class FilesCopy:
+    """A copy of the workspace's files; ``lock`` is an open descriptor, which shows that the copy is in use."""
+
+    path: Path
+    files: CopiedFiles
+    lock: int
+
+
+class CheckpointFiles:
+    """The copies for the checkpoints of one session.
+
+    They are in the workspace, where the file system may share the blocks of both. A later owner of the session knows none of
+    them; the next copy in the same workspace removes what a dead owner has left.
+    """
+
+    def __init__(self, context: SessionContext, ignore: frozenset[str]) -> None:
+        self._context = context
+        self._ignore = ignore
+        self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
+        """The copies by the sockets of their checkpoints, with what tells a socket from a later one of that name."""
+
+    async def copy(self) -> FilesCopy:
+        """Copy the files, in the session's turn.
+
+        Raises:
+            InvalidRequest: the copy cannot be written.
+        """
+        await self._context.queue.notebook_writer.flush()
+        try:
+            return await self._context.read_in_thread(self._copy)
+        except OSError as exc:
+            message = f"The files cannot be copied: {exc.filename or 'the workspace'}: {exc.strerror}."
+            raise InvalidRequest(message) from exc
+
+    def keep(self, checkpoint: Path, copy: FilesCopy) -> None:
+        """Keep a copy for the checkpoint with that socket, and remove the copies of those that are gone. For a thread."""
+        self.remove_unused()
+        self._copies[checkpoint] = _mark(checkpoint), copy
+
+    def remove_unused(self) -> None:
+        """Remove the copies of checkpoints that are gone. For a thread."""
+        for path in [path for path, (mark, _) in self._copies.items() if mark is None or _mark(path) != mark]:
+            self.remove(self._copies.pop(path)[1])
+
+    async def put_back(self, checkpoint: Path) -> tuple[CopiedFiles, tuple[str, ...]] | None:
+        """Make the files those of a checkpoint again; return what has changed, and sentences about it.
+
+        Nothing happens, and the return value is None, if there is no copy for the checkpoint with that socket.
+        """
+        mark, copy = self._copies.get(checkpoint, (None, None))
+        if copy is None or mark != _mark(checkpoint):
+            return None
+        call = partial(put_back, copy.path, self._context.workspace.path, copy.files, ignore=self._ignore)
+        changed = await self._context.read_in_thread(call)
+        return changed, _describe(changed, copy.files)
+
+    def remove(self, copy: FilesCopy) -> None:
+        """Remove a copy. For a thread."""
+        remove_within(self._context.workspace.path, _COPIES / copy.path.name)
+        os.close(copy.lock)
+
+    def remove_all(self) -> None:
+        """Remove all copies, at the session's end. For a thread."""
+        while self._copies:
+            self.remove(self._copies.popitem()[1][1])
+        with suppress(OSError):
+            (self._context.workspace.path / _COPIES).rmdir()
+
+    def _copy(self) -> FilesCopy:
+        workspace = self._context.workspace.path
+        self._remove_left()
+        path = make_copy_directory(workspace, _COPIES, self._context.name)
+        with ExitStack() as opened:
+            lock = os.open(path, DIRECTORY)
+            opened.callback(os.close, lock)
+            opened.callback(remove_within, workspace, _COPIES / path.name)
+            with suppress(OSError):  # a file system without locks keeps what a killed owner leaves
+                platform.lock(lock, shared=True)
+            limit = self._context.config.checkpoints.files_bytes
+            copy = FilesCopy(path, copy_workspace(workspace, path, limit_bytes=limit, ignore=self._ignore), lock)
+            opened.pop_all()
+        return copy
+
+    def _remove_left(self) -> None:
+        """Remove the copies of owners that have ended, whose locks are free."""
+        workspace = self._context.workspace.path
+        with suppress(OSError), ExitStack() as opened:
+            above = open_directory_chain(os.open(workspace, DIRECTORY), _COPIES, opened)
+            for name in names_in(above):
+                with suppress(OSError), ExitStack() as tried:
+                    platform.lock(open_directory_chain(os.dup(above), Path(name), tried))
+                    remove_within(workspace, _COPIES / name)
+
+
+def _mark(socket: Path) -> tuple[int, int] | None:
+    """Return what tells a checkpoint's socket from a later one of the same name; None if there is none."""
+    with suppress(OSError):
+        status = socket.lstat()
+        return status.st_ino, status.st_ctime_ns
+    return None
+
+
+def _describe(changed: CopiedFiles, copied: CopiedFiles) -> tuple[str, ...]:
+    parts = []
+    if changed.states:
+        parts.append(f"{count_things('file', len(changed.states))} came back: {list_paths(sorted(changed.states))}.")
+    if changed.removed:
+        were = "was" if len(changed.removed) == 1 else "were"
+        parts.append(f"{count_things('file', len(changed.removed))} {were} removed: {list_paths(sorted(changed.removed))}.")
+    if stay := sorted({*changed.left_out, *copied.left_out}):
+        parts.append(f"These are as they are now: {list_paths(stay)}.")
+    return tuple(parts) or ("No file has changed since.",)

@@ -1,0 +1,256 @@
+"""Checkpoints of a session: stopped copies of its kernel's process, to which it can go back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelexec.cancellation import await_to_end
+from kernelexec.config import check_seconds
+from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelError, KernelexecError, did_you_mean
+from kernelexec.kernel import Kernel
+from kernelexec.kernel.obstacles import explain_obstacles, read_obstacles
+from kernelexec.launcher import protocol
+from kernelexec.results import Restored
+from kernelexec.results.json_values import is_count, read_seconds
+from kernelexec.session.context import SessionContext
+from kernelexec.session.lifecycle import run_in_thread
+
+if TYPE_CHECKING:
+    from kernelexec.session.features.saved_state.checkpoint_files import CheckpointFiles
+    from kernelexec.workspace.workspace_copies import CopiedFiles
+
+_NAME_CHARS = 100
+_FILES_STAY = "Files are as they are now; child processes have ended, and connections are closed."
+_OTHERS_END = "Child processes have ended, and connections are closed."
+
+
+class AsyncCheckpoint:
+    """A checkpoint of a session's kernel. It holds all Python state, and costs the memory that has changed since."""
+
+    def __init__(
+        self,
+        drop: Callable[[int], Awaitable[object]],
+        number: int,
+        name: str | None,
+        cell: int,
+        seconds: float | None = None,
+    ) -> None:
+        self._drop = drop
+        self.number = number
+        """The number, from 1 in each kernel."""
+        self.name = name
+        """The given name; None for an automatic one."""
+        self.cell = cell
+        """The number of the cell before which it was made, as in ``In [cell]``."""
+        self.seconds = seconds
+        """The time that the copy took, if it is known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return number, name, cell and seconds as JSON types."""
+        return {"number": self.number, "name": self.name, "cell": self.cell, "seconds": self.seconds}
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f" {self.name!r}"
+        return f"<Checkpoint {self.number}{name} before [{self.cell}]>"
+
+    async def drop(self) -> None:
+        """End the checkpoint, and free its memory; nothing happens if it is gone."""
+        await self._drop(self.number)
+
+
+class SessionCheckpoints:
+    """The checkpoints of one session's Python kernel; ``ignore`` names files in the workspace that stay as they are."""
+
+    def __init__(self, context: SessionContext, ignore: frozenset[str] = frozenset()) -> None:
+        self._context = context
+        self._ignore = ignore
+        self._files: CheckpointFiles | None = None
+
+    async def checkpoint(
+        self, name: str | None = None, *, files: bool = False, timeout: float | None = None
+    ) -> AsyncCheckpoint:
+        """Make a checkpoint: a stopped copy of the kernel with all its Python state, by a fork.
+
+        It takes its turn like a cell. Threads do not survive a fork, and connections are shared by both sides, so a kernel
+        that has such things is not copied.
+
+        Args:
+            name: a name by which ``restore`` finds it, 100 characters at most.
+            files: also copy the workspace's files, for ``restore(..., files=True)``, up to ``checkpoints.files_bytes`` and
+                without the directories of tools such as ``.venv``. Where the file system shares blocks, as Btrfs and XFS do,
+                the copy takes no space.
+            timeout: seconds for it; the configuration's for cells by default.
+
+        Raises:
+            CheckpointRefused: the kernel cannot be copied now; ``obstacles`` says why.
+            InvalidRequest, InvalidTimeout, QueueFull, Closed: nothing ran.
+        """
+        _check_files(files)
+        if name is not None and (not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS):
+            raise InvalidRequest(f"name={name!r:.120}: must be text of 1 to {_NAME_CHARS} characters, or None.")
+        if files:
+            return await self._copy_with_files(name, timeout)
+        answer = await self._context.call_launcher(protocol.checkpoint_source(name), timeout)
+        return (await self._read_answer(answer, name))[0]
+
+    async def _copy_with_files(self, name: str | None, timeout: float | None) -> AsyncCheckpoint:
+        from kernelexec.session.features.saved_state.checkpoint_files import CheckpointFiles, FilesCopy  # noqa: PLC0415 - rare
+
+        copies, copy = self._files or CheckpointFiles(self._context, self._ignore), list[FilesCopy]()
+        self._files = copies
+
+        async def copy_files(kernel: Kernel) -> str:
+            if not kernel.makes_checkpoints:
+                raise CheckpointRefused("This kernel makes no checkpoints.", {"limit": ("no checkpoints",)})
+            copy.append(await copies.copy())
+            return protocol.checkpoint_source(name)
+
+        try:
+            answer = await self._context.call_launcher(protocol.NOTHING_SOURCE, timeout, prepare=copy_files)
+            checkpoint, path = await self._read_answer(answer, name)
+        except BaseException:
+            if copy:
+                await await_to_end(run_in_thread(copies.remove, copy[0]))
+            raise
+        await await_to_end(run_in_thread(copies.keep, path, copy[0]))
+        return checkpoint
+
+    async def _read_answer(self, answer: Mapping[str, Any], name: str | None) -> tuple[AsyncCheckpoint, Path]:
+        """Return the checkpoint that the launcher has made, and the path of its socket; raise its refusal."""
+        match answer:
+            case {"checkpoint": {"number": int(number), "cell": int(cell), "seconds": seconds}}:
+                if (path := await self._find(number)) is None:
+                    message = "The copy of the kernel ended at once, or does not answer."
+                    raise CheckpointRefused(message, {"limit": ("no answer",)})
+                return AsyncCheckpoint(self.drop, number, name, cell, read_seconds(seconds)), path
+        raise read_refusal(answer)
+
+    async def checkpoints(self) -> tuple[AsyncCheckpoint, ...]:
+        """Return the checkpoints that are there, the oldest first; none without a living kernel."""
+        kernel = self._context.kernels.python.kernel
+        self._context.scope.check_open()
+        if kernel is None:
+            return ()
+        listed = []
+        for socket in await kernel.find_checkpoints():
+            listed.append(AsyncCheckpoint(self.drop, socket.number, socket.name, socket.cell))
+            socket.close()
+        return tuple(reversed(listed))
+
+    async def _find(self, number: int) -> Path | None:
+        """Return the path of a checkpoint that answers: code of libraries runs in a copy before it waits, and may end it."""
+        kernel = self._context.kernels.python.kernel
+        sockets = await kernel.find_checkpoints(number) if kernel is not None else []
+        for socket in sockets:
+            socket.close()
+        return sockets[0].path if sockets else None
+
+    async def drop(self, number: int) -> None:
+        """End a checkpoint."""
+        kernel = self._context.kernels.python.kernel
+        for socket in await kernel.find_checkpoints(number) if kernel is not None else ():
+            await socket.drop()
+            socket.close()
+        if self._files is not None:
+            await run_in_thread(self._files.remove_unused)
+
+    async def restore(self, saved: object, timeout: float | None, *, files: bool) -> Restored:
+        """Go back to a checkpoint, to that of a number, or to the newest one of a name."""
+        _check_files(files)
+        if isinstance(saved, AsyncCheckpoint):
+            saved = saved.number
+        if is_count(saved):
+            return await self._go_to(saved, timeout, files=files)
+        if not isinstance(saved, str):
+            what = "a result of `checkpoint()` or `snapshot()`, or the name or number of a checkpoint"
+            raise InvalidRequest(f"saved={saved!r:.100} must be {what}.")
+        for checkpoint in reversed(present := await self.checkpoints()):
+            if checkpoint.name == saved:
+                return await self._go_to(checkpoint.number, timeout, files=files)
+        if saved.isascii() and saved.isdecimal():
+            return await self._go_to(int(saved), timeout, files=files)
+        near = did_you_mean(saved, [checkpoint.name for checkpoint in present if checkpoint.name is not None])
+        raise InvalidRequest(f"There is no checkpoint {saved!r:.100}{near}: {await self._list()}.")
+
+    async def _go_to(self, number: int, timeout: float | None, *, files: bool) -> Restored:
+        """Go back to the checkpoint of that number, with its files if asked so."""
+        changed: CopiedFiles | None = None
+        notes: tuple[str, ...] = ()
+
+        async def choose() -> int:
+            nonlocal changed, notes
+            if files and (path := await self._find(number)) is not None:
+                put_back = None if self._files is None else await self._files.put_back(path)
+                if put_back is None:
+                    message = f"Checkpoint {number} has no files: checkpoint(files=True) makes one that has."
+                    raise InvalidRequest(f"{message} Nothing has changed.")
+                changed, notes = put_back
+            return number
+
+        restored = await self.go_back(choose, timeout)
+        if changed is None:
+            return restored
+        paths = tuple(sorted({*changed.states, *changed.removed}))
+        return replace(restored, files=paths, notes=(*notes, _OTHERS_END))
+
+    def remove_files(self) -> None:
+        """Remove the copies of files, at the session's end. For a thread."""
+        if self._files is not None:
+            self._files.remove_all()
+
+    async def go_back(self, choose: Callable[[], Awaitable[int]], timeout: float | None) -> Restored:
+        """Replace the kernel by a copy of the checkpoint that ``choose`` returns, in the session's turn."""
+        budget = self._context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+        before = set(self._context.kernels.python.known_names)
+        _, result = await self._context.run_internally(protocol.NOTHING_SOURCE, budget, choose_checkpoint=choose)
+        result.raise_for_error()
+        names = self._context.kernels.python.known_names
+        return Restored(tuple(sorted(names)), gone=tuple(sorted(before - set(names))), notes=(_FILES_STAY,))
+
+    async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
+        """Go back to the state before the last ``cells`` cells, or the nearest checkpoint before that.
+
+        Variables, imports, the current directory and the environment are as they were; ``cells`` of the result says how many
+        cells were undone. With ``files`` the workspace's files are as they were too, if that checkpoint has a copy of them.
+
+        Raises:
+            InvalidRequest: there is no checkpoint as old as that, or it has no files.
+            InvalidTimeout, QueueFull, Closed: nothing ran.
+        """
+        _check_files(files)
+        if not is_count(cells) or cells < 1:
+            raise InvalidRequest(f"cells={cells!r}: must be a whole number of at least 1.")
+        kernel = self._context.get_living_kernel()
+        present = kernel.next_cell
+        supervisor = self._context.kernels.python
+        for checkpoint in reversed(await self.checkpoints()):
+            if checkpoint.cell <= present - cells and supervisor.is_before(checkpoint.number):
+                restored = await self._go_to(checkpoint.number, timeout, files=files)
+                return replace(restored, cells=present - checkpoint.cell)
+        last = "cell" if cells == 1 else f"{cells} cells"
+        raise InvalidRequest(f"There is no checkpoint of the state before the last {last}: {await self._list()}.")
+
+    async def _list(self) -> str:
+        if present := await self.checkpoints():
+            return ", ".join(map(repr, present))
+        if self._context.config.checkpoints.mode not in ("auto", "each"):
+            return "checkpoint() makes one, and Config(checkpoints='auto') one after each cell"
+        kernel = self._context.kernels.python.kernel
+        obstacles = read_obstacles(kernel.obstacles) if kernel is not None else {}
+        return f"there is none, since {explain_obstacles(obstacles).removesuffix('.')}" if obstacles else "there is none"
+
+
+def read_refusal(answer: Mapping[str, Any]) -> KernelexecError:
+    """Return the error of a kernel that has made no checkpoint, by its answer, which is not validated."""
+    obstacles = read_obstacles(answer.get("obstacles"))
+    if not obstacles:
+        return KernelError("The kernel did not say whether there is a checkpoint.")
+    return CheckpointRefused(f"The kernel cannot be copied now: {explain_obstacles(obstacles)}", obstacles)
+
+
+def _check_files(files: object) -> None:
+    if not isinstance(files, bool):
+        raise InvalidRequest(f"files={files!r:.100}: must be True or False.")

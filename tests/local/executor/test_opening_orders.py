@@ -1,0 +1,178 @@
+"""Opening and closing in any order and at any moment: no directory, socket, process or descriptor is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import AsyncExecutor, AsyncSession, Closed, Executor, KernelStartFailed
+from tests.support.remains import descriptors, marked_processes, runtime_directories
+
+BOUND = 60
+#: Steps of the event loop after which the end comes, of which those beyond some are followed by 10 ms each; and seconds.
+STEPS, STEPS_MAX = range(0, 48, 3), 24
+DELAYS = (0, 0.002, 0.01, 0.03, 0.1, 0.3)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = descriptors()
+    yield
+    assert runtime_directories() == set()
+    assert marked_processes() == {}
+    if end_the_loop_during_the_first_session.__name__ not in request.node.name:  # it may cancel a thread that opens a file
+        assert descriptors() == before
+
+
+async def take_steps(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+    if count > STEPS_MAX:
+        await asyncio.sleep((count - STEPS_MAX) / 100)
+
+
+def run_each(order: Callable[[AsyncExecutor, int], Any], workspace: Path, **options: Any) -> None:
+    async def main() -> None:
+        executor = AsyncExecutor("local", workspace=workspace, **options)
+        for steps in STEPS:
+            await order(executor, steps)
+            assert runtime_directories() == set(), steps
+
+    asyncio.run(main())
+
+
+async def close_soon(executor: AsyncExecutor, steps: int) -> None:
+    await executor.open()
+    await take_steps(steps)
+    await executor.close()
+
+
+async def close_with_its_socket(executor: AsyncExecutor, steps: int) -> None:
+    await executor.open()
+    executor.start_control()
+    await take_steps(steps)
+    await executor.close()
+
+
+async def cancel_the_opening(executor: AsyncExecutor, steps: int) -> None:
+    opening = asyncio.create_task(executor.open())
+    await take_steps(steps)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    await executor.close()
+
+
+async def close_during_the_opening(executor: AsyncExecutor, steps: int) -> None:
+    opening = asyncio.create_task(executor.open())
+    await take_steps(steps)
+    await executor.close()
+    await asyncio.gather(opening, return_exceptions=True)
+    await executor.close()
+
+
+async def close_during_the_first_session(executor: AsyncExecutor, steps: int) -> None:
+    await executor.open()
+    opening = asyncio.create_task(executor.session("a"))
+    await take_steps(steps)
+    await executor.close()
+    (outcome,) = await asyncio.gather(opening, return_exceptions=True)
+    assert isinstance(outcome, AsyncSession | Closed | KernelStartFailed), outcome
+
+
+async def cancel_the_first_session_and_close(executor: AsyncExecutor, steps: int) -> None:
+    await executor.open()
+    opening = asyncio.create_task(executor.session("a"))
+    await take_steps(steps)
+    opening.cancel()
+    await executor.close()
+    await asyncio.gather(opening, return_exceptions=True)
+
+
+async def end_the_loop_during_the_first_session(_: AsyncExecutor, steps: int) -> None:
+    async def main() -> None:
+        executor = await AsyncExecutor("local", workspace="temporary").open()
+        asyncio.create_task(executor.session("a"))  # noqa: RUF006 - it ends with its loop
+        await take_steps(steps)
+
+    await asyncio.to_thread(asyncio.run, main())
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        close_soon,
+        close_with_its_socket,
+        cancel_the_opening,
+        close_during_the_opening,
+        close_during_the_first_session,
+        cancel_the_first_session_and_close,
+        end_the_loop_during_the_first_session,
+    ],
+    ids=lambda order: order.__name__,
+)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # of tasks that end before they begin
+def test_no_order_of_asynchronous_calls_leaves_a_directory(order: Any, tmp_path: Path) -> None:
+    run_each(order, tmp_path)
+
+
+def test_a_failed_start_leaves_no_directory(tmp_path: Path) -> None:
+    async def fail(executor: AsyncExecutor, steps: int) -> None:
+        await executor.open()
+        with pytest.raises(KernelStartFailed):
+            await executor.session("a")
+        await take_steps(steps)
+        await executor.close()
+
+    run_each(fail, tmp_path, config={"programs": {"prefix": "false", "prefix_kernel": True}})
+
+
+def test_no_order_of_blocking_calls_leaves_a_directory(tmp_path: Path) -> None:
+    for delay in DELAYS:
+        executor = Executor("local", workspace=tmp_path).open()
+        outcomes: list[object] = []
+        opening = threading.Thread(target=open_session, args=(executor, outcomes))
+        opening.start()
+        opening.join(delay)
+        executor.close()
+        opening.join(BOUND)
+        assert len(outcomes) == 1
+        assert runtime_directories() == set()
+        executor.open().close()
+        with executor:
+            pass
+        assert runtime_directories() == set()
+
+
+def open_session(executor: Executor, outcomes: list[object]) -> None:
+    try:
+        outcomes.append(executor.session("a"))
+    except (Closed, KernelStartFailed) as exc:
+        outcomes.append(exc)
+
+
+def test_an_interrupt_at_any_moment_leaves_no_directory(tmp_path: Path) -> None:
+    def use() -> None:
+        with Executor("local", workspace=tmp_path) as executor:
+            executor.session("a").execute("import time; time.sleep(600)")
+
+    handler, wakeup = signal.signal(signal.SIGINT, signal.default_int_handler), signal.set_wakeup_fd(-1)
+    try:
+        for delay in (0.0005, 0.001, *DELAYS, 1.5):
+            timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come before the call
+                timer.start()
+                use()
+            with suppress(KeyboardInterrupt):
+                timer.join()
+            assert runtime_directories() == set(), delay
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.set_wakeup_fd(wakeup)

@@ -1,0 +1,88 @@
+"""Names of other libraries: the errors and the guide say what to write instead."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernelexec
+from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, Session
+from kernelexec.imports import other_names
+
+_ROW = re.compile(r"^\| (`.*`) \| (.*) \|$", re.MULTILINE)
+_USE = re.compile(r"`(session|executor|result|kernelexec)\.(\w+)")
+CLASSES: dict[str, tuple[Any, ...]] = {
+    "session": (Session, AsyncSession),
+    "executor": (Executor, AsyncExecutor),
+    "result": (ExecutionResult,),
+}
+NAMES = {
+    "session": other_names.SESSION,
+    "executor": other_names.EXECUTOR,
+    "result": other_names.RESULT,
+    "kernelexec": other_names.PACKAGE,
+}
+CASES = [(owner, name, instead) for owner, names in NAMES.items() for name, instead in names.items()]
+
+
+def rows() -> list[tuple[str, str]]:
+    text = Path(kernelexec.__file__).with_name("guide").joinpath("values.md").read_text()
+    return _ROW.findall(text.partition("## Other names")[2].partition("\n## ")[0])
+
+
+@pytest.mark.parametrize(("owner", "name", "instead"), CASES)
+def test_the_error_of_such_a_name_says_what_to_write(owner: str, name: str, instead: str) -> None:
+    targets = [cls.__new__(cls) for cls in CLASSES.get(owner, ())] or [kernelexec]
+    for target in targets:
+        with pytest.raises(AttributeError) as failure:
+            getattr(target, name)
+        assert str(failure.value).endswith(f"has no attribute {name!r}: write {instead}")
+        assert not hasattr(target, name)
+
+
+@pytest.mark.parametrize("owner", CLASSES)
+def test_the_error_of_any_other_name_is_as_usual(owner: str) -> None:
+    for cls in CLASSES[owner]:
+        with pytest.raises(AttributeError, match=f"^'{cls.__name__}' object has no attribute 'colour'$"):
+            getattr(cls.__new__(cls), "colour")  # noqa: B009 - it is not there
+
+
+def test_the_error_of_a_property_is_its_own() -> None:
+    class Derived(Executor):
+        @property
+        def broken(self) -> int:
+            raise AttributeError("of the property")
+
+        @property
+        def incomplete(self) -> object:
+            return self.colour  # type: ignore[attr-defined]
+
+    derived = Derived.__new__(Derived)
+    with pytest.raises(AttributeError, match=r"^of the property$"):
+        _ = derived.broken
+    with pytest.raises(AttributeError, match=r"^'Derived' object has no attribute 'colour'$"):
+        _ = derived.incomplete
+
+
+@pytest.mark.parametrize(("owner", "name", "instead"), CASES)
+def test_what_is_to_be_written_exists(owner: str, name: str, instead: str) -> None:
+    parts = re.findall(r"\w+(?=[(.]|$)", re.sub(r"\(.*?\)", "()", instead))
+    target = {"session": Session, "executor": Executor, "result": ExecutionResult, "kernelexec": kernelexec}[owner]
+    assert hasattr(target, parts[1]) or parts[1] in {"name", "workspace"}, (name, instead)
+
+
+def test_the_guide_has_the_same_names() -> None:
+    listed = {(owner, name): right for left, right in rows() for owner, name in _USE.findall(left)}
+    for owner, name, instead in CASES:
+        assert (owner, name) in listed or name in {"run_cell", "run", "run_code"}, name
+        assert instead in listed.get((owner, name), instead), name
+
+
+def test_results_are_copied_and_pickled() -> None:
+    result = ExecutionResult("e1", "s", "ok", outputs=())
+    assert copy.copy(result) == copy.deepcopy(result) == pickle.loads(pickle.dumps(result)) == result  # noqa: S301 - our own

@@ -1,0 +1,182 @@
+"""A workspace is copied for a branch without a link being followed, and its changes are brought back."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec.workspace import workspace_copies
+from kernelexec.workspace.agent_files.walk import WalkResult, walk
+from kernelexec.workspace.workspace_copies import bring_back, copy_workspace, put_back
+
+GIB = 2**30
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    top = tmp_path / "source"
+    (top / "sub/deep").mkdir(parents=True)
+    (top / "file").write_bytes(b"content")
+    (top / "sub/deep/program").write_text("#!/bin/sh\n")
+    (top / "sub/deep/program").chmod(0o755)
+    (top / "empty").mkdir()
+    (top / ".git").mkdir()
+    (top / ".git/HEAD").write_text("main")
+    for shared in (".venv", "node_modules", ".kernelexec", ".journals"):
+        (top / shared).mkdir()
+        (top / shared / "kept").touch()
+    return top
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    path = tmp_path / "target"
+    path.mkdir()
+    return path
+
+
+def listed(top: Path) -> list[str]:
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+
+
+def test_files_have_their_content_rights_and_times(source: Path, target: Path) -> None:
+    os.utime(source / "file", ns=(1, 2))
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    assert listed(target) == [".git", ".git/HEAD", "empty", "file", "sub", "sub/deep", "sub/deep/program"]
+    assert (target / "file").read_bytes() == b"content"
+    assert (target / "file").stat().st_mtime_ns == 2
+    assert stat.S_IMODE((target / "sub/deep/program").stat().st_mode) == 0o755
+    assert copied.describe_left_out() is None
+
+
+@pytest.mark.parametrize("is_quick", [True, False], ids=["by the system", "by pieces"])
+def test_large_and_sparse_files_are_whole(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, is_quick: bool) -> None:  # noqa: FBT001 - a parameter
+    if not is_quick:
+        monkeypatch.delattr(os, "copy_file_range")
+    content = os.urandom(3_000_001)
+    (source / "large").write_bytes(content)
+    with (source / "sparse").open("wb") as file:
+        file.truncate(5_000_000)
+    copy_workspace(source, target, limit_bytes=GIB)
+    assert (target / "large").read_bytes() == content
+    assert (target / "sparse").read_bytes() == bytes(5_000_000)
+
+
+def test_links_are_copied_and_not_followed(source: Path, target: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("key")
+    (source / "out").symlink_to(tmp_path / "secret")
+    (source / "broken").symlink_to("nowhere")
+    os.mkfifo(source / "pipe")
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    assert ((target / "out").readlink(), (target / "broken").readlink()) == (tmp_path / "secret", Path("nowhere"))
+    assert "out/key" not in copied.states
+    assert copied.describe_left_out() == "These files were not copied: pipe."
+
+
+def test_what_exceeds_the_bound_is_left_out_and_the_rest_copied(source: Path, target: Path) -> None:
+    for number in range(30):
+        (source / f"big{number:02}").write_bytes(b"b" * 600)
+    copied = copy_workspace(source, target, limit_bytes=1000)
+    assert (target / "big00").exists()
+    assert (target / "file").read_bytes() == b"content"
+    assert len(copied.left_out) == 29
+    assert str(copied.describe_left_out()).endswith("and 9 more.")
+
+
+def test_only_changes_come_back(source: Path, target: Path) -> None:
+    (source / "gone").touch()
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    (source / "later").touch()
+    (source / "file").write_text("changed by the parent")
+    (target / "sub/deep/program").write_text("changed")
+    (target / "gone").unlink()
+    (target / "empty").rmdir()
+    (target / "new").mkdir()
+    (target / "new/link").symlink_to("file")
+    (target / "branch.ipynb").touch()
+    changed = bring_back(target, source, copied, ignore=frozenset({"branch.ipynb"}))
+    assert sorted(changed.states) == ["new", "new/link", "sub/deep/program"]
+    assert (source / "file").read_text() == "changed by the parent"
+    assert (source / "sub/deep/program").read_text() == "changed"
+    assert listed(source) == [
+        *(".git", ".git/HEAD", ".journals", ".journals/kept", ".kernelexec", ".kernelexec/kept", ".venv", ".venv/kept"),
+        *("file", "later", "new", "new/link", "node_modules", "node_modules/kept", "sub", "sub/deep", "sub/deep/program"),
+    ]
+
+
+def test_nothing_is_written_through_a_link_of_the_parent(source: Path, target: Path, tmp_path: Path) -> None:
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    (tmp_path / "outside").mkdir()
+    (target / "sub/deep/program").write_text("changed")
+    (target / "file").write_text("changed")
+    (source / "sub").rename(source / "moved")
+    (source / "sub").symlink_to(tmp_path / "outside")
+    (source / "file").unlink()
+    (source / "file").symlink_to(tmp_path / "outside/file")
+    changed = bring_back(target, source, copied)
+    assert listed(tmp_path / "outside") == []
+    assert changed.left_out == ["sub/deep/program"]
+    assert (source / "file").read_text() == "changed"
+    assert not (source / "file").is_symlink()
+
+
+def hide_directory(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have walks find a directory that cannot be listed."""
+
+    def walk_without(*arguments: Any, **keywords: Any) -> WalkResult:
+        walked = walk(*arguments, **keywords)
+        walked.entries = [entry for entry in walked.entries if len(entry.parts) == 1 or entry.parts[0] != name]
+        walked.unreadable.append(((name,), PermissionError(13, "Permission denied")))
+        return walked
+
+    monkeypatch.setattr(workspace_copies, "walk", walk_without)
+
+
+def test_what_a_branch_cannot_list_is_not_removed_from_its_parent(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    (target / "file").unlink()
+    hide_directory(monkeypatch, "sub")
+    changed = bring_back(target, source, copied)
+    assert (source / "sub/deep/program").exists()
+    assert not (source / "file").exists()
+    assert (changed.removed, changed.left_out) == (["file"], ["sub"])
+
+
+def test_what_could_not_be_copied_stays_when_the_copy_is_put_back(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        hide_directory(patched, "sub")
+        copied = copy_workspace(source, target, limit_bytes=GIB)
+    assert copied.describe_left_out() == "These files were not copied: sub."
+    (source / "sub/new").touch()
+    (source / "new").touch()
+    assert put_back(target, source, copied).removed == ["new"]
+    assert (source / "sub/new").exists()
+
+
+def test_more_entries_than_the_bound_are_named_and_none_is_removed(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_copies, "_ENTRIES_MAX", 3)
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    assert copied.describe_left_out() == "These files were not copied: what follows the first 3 entries."
+    monkeypatch.undo()
+    (source / "new").touch()
+    assert put_back(target, source, copied).removed == []
+    assert (source / "new").exists()
+
+
+def test_unchanged_links_are_not_replaced(source: Path, target: Path) -> None:
+    (source / "link").symlink_to("file")
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    inode = (source / "link").lstat().st_ino
+    assert put_back(target, source, copied).states == {}
+    assert (source / "link").lstat().st_ino == inode
