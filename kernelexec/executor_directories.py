@@ -12,7 +12,7 @@ import anyio.to_thread
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.runtime.locations import create_temp_root, runtime_bases
+from kernelexec.provisioning.runtime.locations import create_temp_root, swept_bases
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
 from kernelexec.session.lifecycle import run_in_thread
 
@@ -97,10 +97,8 @@ class ExecutorDirectories:
                 awaiting_owner = self._sweep_containers()  # its owner may have ended since the last look
             return str(path) in awaiting_owner if awaiting_owner is not None else bool(list_orphaned_sessions(path))
 
-        sweep(tuple(runtime_bases()), self._stop, spare=is_awaiting_owner)
-        remove_orphaned_workspaces(
-            self._config.absolute_workspace, {root.path.name for root in self._roots[1:]}, runtime_bases()
-        )
+        sweep(tuple(swept_bases()), self._stop, spare=is_awaiting_owner)
+        remove_orphaned_workspaces(self._config.absolute_workspace, {root.path.name for root in self._roots[1:]}, swept_bases())
 
     def _sweep_containers(self) -> frozenset[str] | None:
         """Remove the containers of dead owners; return the directories whose kernels wait for an owner, None if unknown."""

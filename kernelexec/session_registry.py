@@ -213,7 +213,8 @@ class SessionRegistry:
         other = find_session_elsewhere(name, resources.workspace.path, own_root=self._directories.root)
         if other is None:
             return None
-        reach = f'`kernelexec.attach("{name}@{other.pid}")` and `kernelexec attach {name}@{other.pid}` reach that one'
+        address = other.address if other.pid == os.getpid() else f"{name}@{other.pid}"
+        reach = f'`kernelexec.attach("{address}")` and `kernelexec attach {address}` reach that one'
         return FormerSession(f"process {other.pid} has a session of this name and workspace open, with its own state; {reach}")
 
     async def adopt_orphans(self, scope: TaskScope) -> None:

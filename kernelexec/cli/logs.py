@@ -86,7 +86,7 @@ def _find_journal(name: str | None, workspace: str | None) -> Path:
     if name is None and len(known) == 1:
         return next(iter(known.values()))
     live = [] if workspace is not None else list_live_sessions(runtime_bases())
-    is_open = any(name in (None, session.name, f"{session.name}@{session.pid}") for session in live)
+    is_open = any(name is None or name.partition("@")[0] == session.name for session in live)
     if is_open and not (name is None and known):
         session = select_session(name, live)
         if session.journal is None or not session.journal.is_file():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +28,7 @@ from kernelexec.provisioning.runtime.discovery import LiveSession
 from kernelexec.results import ExecutionResult, Stream
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.command_line import kernelexec as command_line
+from tests.support.pace import BOUND, RunningCell, until
 
 OTHER = """
 import json, sys
@@ -61,7 +62,6 @@ while True:
         poll.unregister(number)
         held.pop(number).close()
 """
-BOUND = 60
 
 
 @pytest.fixture(params=EVERY_KIND)
@@ -86,7 +86,7 @@ def own_runtime(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Path:
 
     Others search ``/tmp`` too, where any program may have sessions: there a session is named with its process.
     """
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
     monkeypatch.setattr("kernelexec.control.selection.runtime_bases", lambda: iter([short_path]))
@@ -198,20 +198,17 @@ def test_two_programs_share_the_state_in_turns_and_each_knows_of_the_other(owner
         assert attached == f"{client} has attached to this session: its cells run in turn with yours."
         assert count == f"1 cell of {client} ran here since your last one."
         assert [note for note in session.execute("1").notes if client in note] == []
-        other.send("import time\nfor n in range(5): log.append(n); time.sleep(0.1)")
-        wait_until(lambda: session.busy)
-        waited = session.execute("log[-1]")
+        waits = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        other.send(f"{waits}for n in range(5): log.append(n)")
+        until((session.workspace / "begun").exists)
+        waiting = session.execute("log[-1]", wait=0.1)
+        (session.workspace / "go").touch()
+        waited = session.wait_for(waiting.execution_id).result
+        assert waited is not None
         assert waited.value == 4, "the owner's cell waits for the other's"
         assert other.receive()[0] == ""
         assert f"1 cell of {client} ran here since your last one." in waited.notes
     assert session.execute("len(log)").value == 7
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_all_calls_reach_the_owners_session(owner: Executor) -> None:
@@ -242,24 +239,22 @@ def test_all_calls_reach_the_owners_session(owner: Executor) -> None:
 
 def test_a_running_cell_is_interrupted_by_each_side(session: Session) -> None:
     with kernelexec.attach("a") as attached:
-        session.execute("import time; time.sleep(600)", wait=0.1)
+        code = "import time; print('begun', flush=True); time.sleep(600)"
+        cell = RunningCell(session, code, timeout=600)
         execution_id = attached.interrupt()
         assert execution_id is not None
         assert session.wait_for(execution_id).result.interrupted == "request"  # type: ignore[union-attr]
-        results: list[ExecutionResult] = []
-        thread = threading.Thread(target=lambda: results.append(attached.execute("time.sleep(600)")))
-        thread.start()
-        wait_until(lambda: session.busy)
+        assert cell.result().execution_id == execution_id
+        cell = RunningCell(attached, code, timeout=600)
         session.interrupt()
-        thread.join(BOUND)
-        assert results[0].interrupted == "request"
-        assert results[0].state == "kept"
+        result = cell.result()
+        assert (result.interrupted, result.state) == ("request", "kept")
 
 
 def test_a_program_that_goes_away_leaves_no_cell_running(session: Session) -> None:
     with other_program(OWN, -signal.SIGKILL) as other:
-        other.send("import time; time.sleep(600)")
-        wait_until(lambda: session.busy)
+        other.send("import time; open('begun', 'w').close(); time.sleep(600)")
+        until((session.workspace / "begun").exists)
         (execution_id,) = session.executions()
         other.process.kill()
         progress = session.wait_for(execution_id, wait=BOUND)
@@ -278,10 +273,9 @@ def test_the_end_of_the_owner_is_an_error_with_its_reason(tmp_path: Path, own_ru
         assert process.stdout.readline() == b"ready\n"
         with kernelexec.attach("a", process=process.pid) as attached:
             assert attached.execute("x = 1").ok
-            killing = threading.Timer(0.5, process.kill)
-            killing.start()
+            code = "import time; print('begun', flush=True); time.sleep(600)"
             with pytest.raises(OwnerEnded, match=f"Process {process.pid} ended during the call") as caught:
-                attached.execute("import time; time.sleep(600)")
+                attached.execute(code, on_output=lambda _: process.kill())
             assert caught.value.may_have_run
             process.wait(BOUND)
             with pytest.raises(OwnerEnded, match=f"Process {process.pid} has ended"):
@@ -348,9 +342,19 @@ def test_a_second_program_gets_a_note_about_the_session_that_lives_elsewhere(ses
     )
     assert session.execute("x").value == 1
     with Executor("local", workspace=workspace) as twin, twin.session("a") as other:
-        assert other.execute("1").state == "new"
-        with pytest.raises(InvalidRequest, match="2 sessions are named 'a'"):
+        created = other.execute("twin = 1")
+        assert created.state == "new"
+        with pytest.raises(InvalidRequest, match="2 sessions are named 'a'") as several:
             kernelexec.attach("a")
+        addresses = re.findall(rf"{name}\.[a-z0-9_]{{8}}", str(several.value))
+        assert len(set(addresses)) == 2
+        (first,) = re.findall(r"attach (a@[\w.]+)", created.notes[0])
+        assert first in addresses
+        for address in addresses:
+            with kernelexec.attach(address) as attached:
+                assert attached.execute("'twin' in globals()").value == (address != first)
+        with pytest.raises(InvalidRequest, match="2 sessions are named"):
+            kernelexec.attach(name)
     with Executor("local", workspace=workspace) as elsewhere, elsewhere.session("b") as other:
         assert other.execute("1").state == "kept"
 
@@ -372,9 +376,9 @@ def test_an_asynchronous_program_attaches(session: Session) -> None:
             first = await attached.execute("x = 1\nx")
             items = [item async for item in attached.stream("print(x)")]
             cell = asyncio.create_task(attached.execute("import time; time.sleep(600)"))
-            await asyncio.to_thread(wait_until, lambda: session.busy)
+            await asyncio.to_thread(until, lambda: session.busy)
             cell.cancel()
-            await asyncio.to_thread(wait_until, lambda: not session.busy)
+            await asyncio.to_thread(until, lambda: not session.busy)
             return first.value, len(items), (await attached.execute("x")).state
 
     assert asyncio.run(use()) == (1, 2, "kept")
@@ -391,9 +395,9 @@ def test_a_client_that_leaves_at_any_moment_ends_nothing_else(session: Session, 
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(live.root / "control"))
             client.sendall(line)
-            time.sleep(number * 0.01)
+            time.sleep(number * 0.01)  # whatever the owner does at that moment
         if do == "execute":
-            wait_until(lambda: not session.busy)
+            until(lambda: not session.busy)
     assert session.execute("'still here'").value == "still here"
 
 
@@ -430,7 +434,7 @@ def test_a_client_beyond_the_limit_is_refused_by_its_number(session: Session, mo
         with pytest.raises(CapacityReached, match="clients use the sessions of this process"):
             attached.execute("1")
         assert session.execute("1").ok
-    wait_until(attaches)
+    until(attaches)
 
 
 def attaches() -> bool:
@@ -460,11 +464,11 @@ def test_an_interrupted_program_ends_and_its_cell_with_it(session: Session) -> N
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "attached\n"
-        wait_until(lambda: session.busy)
+        until(lambda: session.busy)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=BOUND)
     assert "KeyboardInterrupt" in errors
-    wait_until(lambda: not session.busy)
+    until(lambda: not session.busy)
     assert session.execute("1").state == "kept"
 
 

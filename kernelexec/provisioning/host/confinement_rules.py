@@ -28,7 +28,7 @@ from kernelexec.provisioning.host.interpreters import (
 from kernelexec.provisioning.launch.environment import kernel_environment
 from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import create_temp_directory, runtime_bases
+from kernelexec.provisioning.runtime.locations import all_bases, create_temp_directory
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
 from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.contexts import contexts, permissions
@@ -159,7 +159,7 @@ def _secret_stores() -> Iterator[str]:
 
 def _other_sessions(config: Config) -> Iterator[str]:
     """Yield the paths of other sessions: private directories with the keys of kernels, workspaces, journals, logs, results."""
-    for base in runtime_bases():
+    for base in all_bases():
         with suppress(OSError):
             yield from (str(path) for path in base.glob(f"{ROOT_PREFIX}*"))
     cache_directory = config.cache.results_directory if config.cache.enabled else None

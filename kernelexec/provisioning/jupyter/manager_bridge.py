@@ -24,7 +24,7 @@ from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, Ke
 from kernelexec.provisioning.backend import backend_for
 from kernelexec.provisioning.launch.kernelspec import describe_stderr
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import new_root, runtime_bases
+from kernelexec.provisioning.runtime.locations import new_root, swept_bases
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class ManagedKernelDirectory:
         """
         config = _load_config(isolation, options, kwargs.get("cwd"))
         if self._root is None:
-            await anyio.to_thread.run_sync(sweep, runtime_bases(), threading.Event())
+            await anyio.to_thread.run_sync(sweep, swept_bases(), threading.Event())
             self._root = OwnedDirectory.claim(new_root())
         runtime = self._create_runtime(self._root.path)
         session = f"jupyter-{self._manager.kernel_name}"

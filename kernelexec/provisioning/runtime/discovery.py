@@ -14,7 +14,7 @@ from typing import Any, Self
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import runtime_bases
-from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, OwnerRecord, has_living_owner, is_private
+from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, ROOT_PREFIX, OwnerRecord, has_living_owner, is_private
 from kernelexec.workspace.directory import check_name
 from kernelexec.workspace.safe_files import DIRECTORY, replace_file
 
@@ -75,6 +75,11 @@ class LiveSession:
     kernel: RuntimeDirectory | None
     root: Path
     journal: Path | None = None
+
+    @property
+    def address(self) -> str:
+        """Its NAME@PROCESS.EXECUTOR, which no other session has: one process may have several executors."""
+        return f"{self.name}@{self.pid}.{self.root.name.removeprefix(ROOT_PREFIX)}"
 
 
 @dataclass(frozen=True, slots=True)

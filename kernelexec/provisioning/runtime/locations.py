@@ -6,7 +6,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -18,6 +18,8 @@ from kernelexec.workspace.safe_files import create_file
 
 #: Longest path of a unix socket (sockaddr_un.sun_path without the final NUL).
 SOCKET_PATH_BYTES = 107
+#: The variable that names the directory for private directories of executors.
+CHOSEN = "KERNELEXEC_RUNTIME_DIR"
 #: In an executor's private directory, a link to another one in the machine's temporary directory.
 _TEMP_LINK, _TEMP_NAME = ".tmp", "tmp"
 
@@ -31,13 +33,36 @@ def new_root() -> Path:
     for base in runtime_bases():
         with suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=ROOT_PREFIX, dir=base))
-    message = f"No directory for unix sockets: TMPDIR must be writable, and short for paths of {SOCKET_PATH_BYTES} bytes."
+    name = CHOSEN if os.environ.get(CHOSEN) else "TMPDIR"
+    message = f"No directory for unix sockets: {name} must be writable, and short for paths of {SOCKET_PATH_BYTES} bytes."
     raise KernelStartFailed(message)
 
 
 def runtime_bases() -> Iterator[Path]:
-    """Yield the directories for private directories of executors, the best first."""
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - private by mkdtemp
+    """Yield the directories in which executors have their private directories and find each other, the best first.
+
+    If ``KERNELEXEC_RUNTIME_DIR`` is set, only that one.
+    """
+    chosen = os.environ.get(CHOSEN)
+    return _suitable_bases([chosen] if chosen else _default_bases())
+
+
+def all_bases() -> Iterator[Path]:
+    """Yield also the directories in which executors with other settings have theirs."""
+    return _suitable_bases([os.environ.get(CHOSEN), *_default_bases()])
+
+
+def swept_bases() -> Iterator[Path]:
+    """Yield the directories in which executors with the settings of this one leave something when they are killed."""
+    return _suitable_bases([*map(str, runtime_bases()), tempfile.gettempdir()])
+
+
+def _default_bases() -> list[str | None]:
+    return [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - private by mkdtemp
+
+
+def _suitable_bases(bases: Iterable[str | None]) -> Iterator[Path]:
+    for base in dict.fromkeys(bases):
         if base and _is_suitable(Path(base)):
             yield Path(base)
 

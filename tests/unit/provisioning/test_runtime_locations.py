@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import load_identity, new_root
+from kernelexec.provisioning.runtime.locations import all_bases, runtime_bases, swept_bases
 
 
 def mode(path: Path) -> int:
@@ -45,6 +47,7 @@ def bases(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(short_path / "tmp"))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.delenv("KERNELEXEC_RUNTIME_DIR", raising=False)
     return short_path
 
 
@@ -54,6 +57,25 @@ def test_the_runtime_directory_of_the_user_comes_first(bases: Path, monkeypatch:
     assert (root.parent, other.parent) == (bases / "run", bases / "run")
     assert root != other
     assert mode(root) == 0o700
+
+
+def test_a_chosen_directory_is_the_only_one(bases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(bases / "run"))
+    (bases / "own").mkdir()
+    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(bases / "own"))
+    assert new_root().parent == bases / "own"
+    assert list(runtime_bases()) == [bases / "own"]
+    assert list(swept_bases()) == [bases / "own", bases / "tmp"]
+    assert list(all_bases()) == [bases / "own", bases / "run", bases / "tmp", Path("/tmp")]
+
+
+@pytest.mark.parametrize("useless", [choice for name, choice in USELESS.items() if name != "empty"])
+def test_a_chosen_directory_that_is_useless_is_an_error(
+    bases: Path, monkeypatch: pytest.MonkeyPatch, useless: Callable[[Path], object]
+) -> None:
+    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(useless(bases)))
+    with pytest.raises(KernelStartFailed, match="KERNELEXEC_RUNTIME_DIR must be writable"):
+        new_root()
 
 
 def test_the_temporary_directory_comes_next(bases: Path) -> None:
