@@ -6,7 +6,7 @@ import nox
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-PARALLEL = ("-n", "auto", "--dist", "loadfile")
+PARALLEL = ("-n", "auto")
 
 nox.options.sessions = ["lint", "types", "unit"]
 

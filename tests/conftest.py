@@ -12,7 +12,6 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ from kernelexec.provisioning import platform
 from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine
 from tests.support.hung_tests import HungTests
 from tests.support.low_memory import MIB, Tight
+from tests.support.pace import FACTOR
+from tests.support.places import PLACES
 from tests.support.remains import RUN
 
 #: The command line in this process: the current directory and the arguments; the end.
@@ -52,100 +53,72 @@ NOT_FORKED: dict[str, dict[str, object]] = {
 ELSEWHERE: dict[str, dict[str, object]] = {"local without unix sockets": {}}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
 _MORE = NOT_FORKED | OVER_TCP | ELSEWHERE
-_MORE_KINDS = (pytest.param(kind, marks=() if kind.startswith("local") else needs_engine) for kind in _MORE)
+_MORE_KINDS = (
+    pytest.param(kind, marks=[pytest.mark.nightly, *([] if kind.startswith("local") else [needs_engine])]) for kind in _MORE
+)
 EVERY_WAY = [*EVERY_KIND, *_MORE_KINDS, *(pytest.param(kind, marks=needs_bubblewrap) for kind in WRAPPED)]
 
 
-#: The modules that take the most seconds. Where several workers share the modules, these begin first, so that none is left to
-#: one worker at the end.
-_LONGEST = (
-    *("container/test_image_build", "contract/session/test_packages", "contract/test_resilience", "contract/test_contract"),
-    *(
-        "end_to_end/mcp/test_stdio",
-        "end_to_end/jupyter/test_server",
-        "local/session/test_takeover",
-        "end_to_end/cli/test_command",
-    ),
-    *("end_to_end/cli/test_repl", "contract/session/test_pool", "container/test_adoption", "end_to_end/frameworks/test_ag2"),
-    *("contract/provisioning/test_languages", "end_to_end/test_readme", "end_to_end/test_notebooks"),
-    *(
-        "local/provisioning/test_wrapped",
-        "container/test_sudo",
-        "local/kernel/test_curve_kernels",
-        "local/replay/test_notebooks",
-    ),
-)
-
-
-#: Tests that run driver code which other tests measure, with other inputs, and tests of the launcher, which has no coverage.
-#: They run without coverage, which takes two thirds of the driver's processor time.
-_UNMEASURED = (
-    *("hostile", "fuzz", "unit/launcher", "unit/outputs/test_collector_bounds.py", "contract/launcher"),
-    *("unit/test_architecture.py", "unit/test_naming.py"),
-    *("local/provisioning/test_confinement.py", "local/session/test_takeover.py"),
-    *("contract/test_resilience.py", "contract/session/test_run_tests.py", "contract/session/test_variable_values.py"),
-    *(f"end_to_end/test_{name}.py" for name in ("command_execution", "notebooks", "readme", "secure_example")),
-    *(f"end_to_end/cli/test_{name}.py" for name in ("agents", "config", "containers", "mcp_entry", "publication", "running")),
-    *(f"end_to_end/cli/test_{name}.py" for name in ("notebooks_of_jupyter", "signals", "streams", "what_nbclient_keeps")),
-    *("end_to_end/frameworks/test_tracing.py", "end_to_end/jupyter/test_server.py"),
-    *(f"end_to_end/mcp/test_{name}.py" for name in ("answer_limits", "answers", "calls", "connections", "elicitation", "http")),
-    *(f"end_to_end/mcp/test_{name}.py" for name in ("jwt", "leaving_clients", "logs", "metrics", "oauth", "oauth_providers")),
-    *(f"end_to_end/mcp/test_{name}.py" for name in ("quotas", "request_bodies", "request_ids", "server_image", "stdio")),
-    *(f"end_to_end/mcp/test_{name}.py" for name in ("structured", "task_owners", "tasks", "toolsets", "untrusted_text")),
-)
-#: How coverage's settings reach the processes that a test starts.
-_COVERAGE = "COVERAGE_PROCESS_CONFIG"
 _HUNG_TESTS = pytest.StashKey[HungTests]()
-
-
-@cache
-def _is_listed(path: Path) -> bool:
-    return any(path.is_relative_to(TESTS / unmeasured) for unmeasured in _UNMEASURED)
-
-
-def _is_unmeasured(item: pytest.Item) -> bool:
-    """Return whether a test runs without coverage: it is listed, or repeats another for a kind of kernel or of client."""
-    if _is_listed(item.path):
-        return True
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    if item.path.is_relative_to(TESTS / "contract") and params.get("kind", "local") != "local":
-        return True
-    return any(value == "legacy" for value in params.values() if isinstance(value, str))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the stderr of this process, before tests have their own."""
-    config.stash[_HUNG_TESTS] = HungTests(float(os.environ.get("KERNELEXEC_TEST_HANG_SECONDS", "580")))
+    config.stash[_HUNG_TESTS] = HungTests(float(os.environ.get("KERNELEXEC_TEST_HANG_SECONDS", "105")))
+
+
+def pytest_report_header() -> str:
+    """Name the factor of this machine."""
+    return f"times of tests are multiplied by {FACTOR}"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Run two workers more than there are cores with ``-n auto``: tests wait for engines and bounds a third of their time."""
-    return (os.cpu_count() or 1) + 2
+    return len(os.sched_getaffinity(0)) + 2
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let the processes of a test without coverage run without it too."""
-    with pytest.MonkeyPatch.context() as patch:
-        if item.get_closest_marker("no_cover") is not None:
-            patch.delenv(_COVERAGE, raising=False)
-        return (yield)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let a worker that has no more tests take some of another one."""
+    from xdist.scheduler import WorkStealingScheduling  # noqa: PLC0415 - where it is installed
+
+    return WorkStealingScheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest modules first, check the tiers, and skip the tests of an engine where the environment says so."""
-    positions = {TESTS / f"{name}.py": position for position, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: positions.get(item.path, len(positions)))
+def _repeats_in_container(item: pytest.Item) -> bool:
+    """Return whether a test repeats in a container what another kernel shows: all but its module's ``ALSO_IN_CONTAINERS``."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or not hasattr(item.module, "ALSO_IN_CONTAINERS"):
+        return False
+    is_in_container = any(isinstance(value, str) and value.startswith("container") for value in item.callspec.params.values())
+    return is_in_container and item.originalname not in item.module.ALSO_IN_CONTAINERS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--nightly``: every test, and not only those of the gate."""
+    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of the night, check the tiers, and skip the tests of an engine where the environment says so."""
+    for item in filter(_repeats_in_container, items):
+        item.add_marker(pytest.mark.nightly)
+    if not config.getoption("nightly"):
+        chosen = [item for item in items if item.get_closest_marker("nightly") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly") is not None])
+        items[:] = chosen
     for item in items:
         needs, tier = item.get_closest_marker("engine") is not None, item.path.relative_to(TESTS).parts[0]
         if needs != (tier == "container") and tier in {"unit", "local", "container"}:
             msg = f"{item.nodeid}: it must stand in tests/container if it needs an engine, and only then"
             raise pytest.UsageError(msg)
-        if _is_unmeasured(item):
-            item.add_marker(pytest.mark.no_cover)
         if needs and os.environ.get("KERNELEXEC_TEST_ENGINE") == "0":
             item.add_marker(pytest.mark.skip(reason="KERNELEXEC_TEST_ENGINE=0: without a container engine"))
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """Keep the directories of a run that failed, for a look; the next run removes them."""
+    PLACES.keeps = exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -170,27 +143,34 @@ def own_programs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def signals_as_in_a_terminal() -> None:
+def signals_as_in_a_terminal() -> Iterator[None]:
     """Have what the tests start hear Ctrl+C, though this run be one in the background, where shells have it ignored."""
-    for signum in (signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(signum) is signal.SIG_IGN:
-            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    ignored = [signum for signum in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(signum) is signal.SIG_IGN]
+    for signum in ignored:
+        signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for signum in ignored:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_preload() -> None:
+def no_preload() -> Iterator[None]:
     """Have fork servers import no large libraries without a test that configures them: each needs two seconds for them."""
-    Config.model_fields["preload"].default = ()
+    field = Config.model_fields["preload"]
+    before, field.default = field.default, ()
+    Config.model_rebuild(force=True)
+    yield
+    field.default = before
     Config.model_rebuild(force=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_remains(own_programs: None) -> Iterator[None]:
     """Give each module its own private directories and mark its processes: other modules' killed owners leave some a moment."""
-    location = tempfile.mkdtemp(prefix="kxr-", dir="/tmp")
+    location = tempfile.mkdtemp(prefix="kxr-")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUN, uuid.uuid4().hex)
-        patch.setenv("XDG_RUNTIME_DIR", location)
+        patch.setenv("KERNELEXEC_RUNTIME_DIR", location)
         yield
     shutil.rmtree(location, ignore_errors=True)
 
@@ -198,7 +178,7 @@ def own_remains(own_programs: None) -> Iterator[None]:
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """A private directory with a path short enough for unix sockets."""
-    path = Path(tempfile.mkdtemp(prefix="kxt-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="kxt-"))
     yield path
     shutil.rmtree(path)
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,31 @@ from kernelexec.provisioning.runtime.discovery import HANDOVER_FILE
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.killed_server import killed_server
 from tests.support.language_image import language_image
+from tests.support.pace import until
 from tests.support.remains import runtime_directories
 
 pytestmark = needs_engine
 
-#: Starts programs one after the other, and would not wait long for an owner's word.
+#: Counts while it has no owner too, and runs until it is told to end, so that the next owner finds it running at any time.
+COUNTING = """
+import os, time
+for n in range(40):
+    print(n, flush=True)
+    time.sleep(0.05)
+while not os.path.exists('go'):
+    time.sleep(0.01)
+x += 1
+x
+"""
+#: Starts programs one after the other, and shows by a file that it knows of its owner's end.
 STARTING = """
-import subprocess, sys, time
-next(module for name, module in sys.modules.items() if name.endswith(".exec_audit"))._PATIENCE = 0.2
+import subprocess, sys, threading, time
+owner = next(module for name, module in sys.modules.items() if name.endswith(".exec_audit")).owner
+def tell():
+    while owner.has_owner.is_set():
+        time.sleep(0.01)
+    open('alone', 'w').close()
+threading.Thread(target=tell, daemon=True).start()
 for n in range(20):
     print(n, flush=True)
     assert subprocess.call(["true"]) == 0
@@ -53,14 +69,14 @@ def labelled(workspace: Path) -> list[ListedContainer]:
         return engine.list_containers(f"{WORKSPACE}={workspace}")
 
 
-def swept(workspace: Path, seconds: float = 60) -> bool:
-    """Whether nothing of a workspace is left, soon."""
-    deadline = time.monotonic() + seconds
-    while labelled(workspace):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+async def swept(workspace: Path) -> None:
+    """Wait until nothing of a workspace is left."""
+    await asyncio.to_thread(until, lambda: not labelled(workspace))
+
+
+async def only(session: str, workspace: Path) -> None:
+    """Wait until one session of a workspace is left."""
+    await asyncio.to_thread(until, lambda: [actual.labels[SESSION] for actual in labelled(workspace)] == [session])
 
 
 def options_of(**options: object) -> dict[str, object]:
@@ -68,7 +84,7 @@ def options_of(**options: object) -> dict[str, object]:
 
 
 def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_path: Path) -> None:
-    killed_server(tmp_path)
+    killed_server(tmp_path, COUNTING)
     before = {actual.id for actual in labelled(tmp_path)}
 
     async def run() -> None:
@@ -77,6 +93,8 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
             a, b = await executor.session("a"), await executor.session("b")
             assert (await b.execute("answer()")).text == "42"
             (running,) = a.executions()
+            assert (await a.wait_for(running, wait=0.01)).result is None
+            (a.workspace / "go").touch()
             result = (await a.wait_for(running)).result
             assert result is not None
             assert (result.status, result.state, result.isolation) == ("ok", "kept", "container")
@@ -88,14 +106,15 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
-    assert runtime_directories() == set()
+    until(lambda: runtime_directories() == set())
     cells = json.loads((tmp_path / "a" / "a.ipynb").read_text())["cells"]
     assert [cell["execution_count"] for cell in cells] == [1, 2, 3, 4]
 
 
+@pytest.mark.nightly
 def test_what_a_cell_starts_meanwhile_waits_for_the_next_owners_word(tmp_path: Path) -> None:
     killed_server(tmp_path, STARTING)
-    time.sleep(1)  # no owner is there, for five times as long as it would wait
+    until((tmp_path / "a" / "alone").exists)
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
@@ -109,14 +128,16 @@ def test_what_a_cell_starts_meanwhile_waits_for_the_next_owners_word(tmp_path: P
 
 
 def test_a_retry_of_the_killed_servers_request_joins_the_running_cell(tmp_path: Path) -> None:
-    killed_server(tmp_path)
+    killed_server(tmp_path, COUNTING)
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
             a = await executor.session("a")
             (running,) = a.executions()
-            cell = "import time, pathlib\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\nx += 1\nx"
-            results = await asyncio.gather(*(a.execute(cell, request_id="once") for _ in range(5)))
+            calls = [asyncio.ensure_future(a.execute(COUNTING, request_id="once")) for _ in range(5)]
+            assert (await a.wait_for(running, wait=0.01)).result is None
+            (a.workspace / "go").touch()
+            results = await asyncio.gather(*calls)
             assert {result.execution_id for result in results} == {running}
             assert (await a.execute("x")).text == "42"
 
@@ -129,39 +150,39 @@ def test_without_adoption_nothing_labelled_is_left(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
             assert executor.sessions() == ()
-            assert await asyncio.to_thread(swept, tmp_path)
+            await swept(tmp_path)
             assert (await (await executor.session("a")).execute("'x' in globals()")).text == "False"
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_an_owner_that_adopts_nothing_removes_what_waits(tmp_path: Path) -> None:
     killed_server(tmp_path)
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
             assert executor.sessions() == ()
-            assert await asyncio.to_thread(swept, tmp_path)
+            await swept(tmp_path)
 
     asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_waits_in_vain_ends_by_itself(tmp_path: Path) -> None:
     killed_server(tmp_path, orphan_seconds=1)
-    deadline = time.monotonic() + 60
-    while any(actual.running for actual in labelled(tmp_path)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: not any(actual.running for actual in labelled(tmp_path)))
 
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
             assert executor.sessions() == ()
-            assert await asyncio.to_thread(swept, tmp_path)
+            await swept(tmp_path)
 
     asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_a_container_that_was_never_ready_is_removed_by_the_next_owner(tmp_path: Path) -> None:
     killed_server(tmp_path)
     [unready] = [actual for actual in labelled(tmp_path) if actual.labels[SESSION] == "b"]
@@ -170,12 +191,13 @@ def test_a_container_that_was_never_ready_is_removed_by_the_next_owner(tmp_path:
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
             assert executor.sessions() == ("a",)
-            assert [actual.labels[SESSION] for actual in labelled(tmp_path)] == ["a"]
+            await only("a", tmp_path)
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_a_container_whose_workspace_is_gone_is_removed_by_the_next_owner(tmp_path: Path) -> None:
     killed_server(tmp_path)
     shutil.rmtree(tmp_path / "b")
@@ -183,12 +205,13 @@ def test_a_container_whose_workspace_is_gone_is_removed_by_the_next_owner(tmp_pa
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=options_of()) as executor:
             assert executor.sessions() == ("a",)
-            assert [actual.labels[SESSION] for actual in labelled(tmp_path)] == ["a"]
+            await only("a", tmp_path)
 
     asyncio.run(run())
     assert labelled(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_the_report_on_an_adopted_container_is_of_its_own_settings(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     killed_server(tmp_path, network="bridge", mounts=[{"source": str(tmp_path / "shared")}])
@@ -208,6 +231,7 @@ def test_the_report_on_an_adopted_container_is_of_its_own_settings(tmp_path: Pat
     asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_an_adopted_session_keeps_the_paths_that_its_container_has(tmp_path: Path) -> None:
     killed_server(tmp_path)
 
@@ -224,6 +248,7 @@ def test_an_adopted_session_keeps_the_paths_that_its_container_has(tmp_path: Pat
     asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_a_kernel_of_another_language_that_ended_with_its_owner_is_called_lost(tmp_path: Path) -> None:
     image = language_image(IMAGE)
     killed = subprocess.run([sys.executable, "-c", BILINGUAL, str(tmp_path), image], check=False)
@@ -242,6 +267,7 @@ def test_a_kernel_of_another_language_that_ended_with_its_owner_is_called_lost(t
     asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) -> None:
     item, other = tmp_path / "one", tmp_path / "other"
     killed_server(item)
@@ -265,6 +291,7 @@ def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) ->
                 engine.remove(container)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("takers", [2])
 def test_of_two_servers_that_start_at_once_one_goes_on(tmp_path: Path, takers: int) -> None:
     killed_server(tmp_path)

@@ -17,11 +17,11 @@ from kernelexec import AsyncExecutor
 from kernelexec.records.journal import journal_path
 from tests.container.test_adoption import labelled
 from tests.support.engine import MINIMAL, needs_engine
+from tests.support.pace import BOUND, until
 from tests.support.remains import runtime_directories
 
 pytestmark = needs_engine
 
-BOUND = 120
 SERVER = """
 import asyncio, sys
 from kernelexec import AsyncExecutor
@@ -104,4 +104,4 @@ def test_the_session_that_kept_the_journal_of_the_name_goes_on_and_nothing_is_le
     [reported] = [record for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
     assert reported.__dict__["session"] == "a"
     assert labelled(tmp_path) == []
-    assert runtime_directories() == set()
+    until(lambda: runtime_directories() == set())

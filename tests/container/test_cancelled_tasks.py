@@ -27,12 +27,13 @@ def test_a_cancelled_installation_leaves_no_container(tmp_path: Path, cancellati
                 for delay in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4):
                     installing = asyncio.create_task(session.install("no-such-thing", wheels=tmp_path))
                     await asyncio.sleep(delay)
+                    was_done = installing.done()
                     for _ in range(cancellations):
                         installing.cancel()
                         await asyncio.sleep(0)
-                    with pytest.raises(asyncio.CancelledError):
-                        await installing
-                await asyncio.sleep(1)  # an abandoned thread would have created its container by now
+                    (result,) = await asyncio.gather(installing, return_exceptions=True)
+                    assert was_done or isinstance(result, asyncio.CancelledError)
+                await asyncio.sleep(1)  # an abandoned thread would have created its container by now, on a quick machine
                 assert len(own) == 1
                 return own, _names(engine, root)
 

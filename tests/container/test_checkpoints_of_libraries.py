@@ -11,7 +11,7 @@ from kernelexec import Executor, Session
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.takeovers import wait_until
 
-pytestmark = needs_engine
+pytestmark = [needs_engine, pytest.mark.nightly]
 ARROW = """
 import io, pandas, pyarrow.compute, pyarrow.csv
 table = pyarrow.csv.read_csv(io.BytesIO(b"a,b\\n" + b"1,2\\n" * 500_000))

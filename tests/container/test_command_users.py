@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +11,9 @@ import pytest
 from kernelexec import Executor, Session
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
+from tests.support.pace import slow, until
 
-pytestmark = needs_engine
+pytestmark = [needs_engine, pytest.mark.nightly]
 
 UID = 4321
 CONTAINER = {**dict(KINDS["container"]["container"]), "user": f"{UID}:{UID}"}  # type: ignore[call-overload]
@@ -80,27 +80,25 @@ def test_quick_output_is_never_lost(session: Session) -> None:
 
 @pytest.mark.parametrize("command", ["sleep 6011", "sleep 6011 & sleep 6011", "trap '' INT TERM; (sleep 6011); sleep 6011"])
 def test_a_timeout_ends_all_processes(session: Session, command: str) -> None:
-    result = session.execute_command(f"echo begun; {command}; true", user="nobody", timeout=2)
+    result = session.execute_command(f"echo begun; {command}; true", user="nobody", timeout=slow(3))
     assert (result.stdout, result.exit_code, result.interrupted, result.state) == ("begun\n", 124, "timeout", "kept")
-    assert living(session, "6011") == 0
+    until(lambda: living(session, "6011") == 0)
 
 
 def test_an_interrupt_ends_all_processes(session: Session) -> None:
-    running = session.execute_command("echo begun; sleep 6012", user="root", wait=0.001)
-    while not session.read_output(running.execution_id).text:
-        time.sleep(0.01)
+    running = session.execute_command("echo begun; sleep 6012", user="root", wait=0.001, timeout=600)
+    until(lambda: session.read_output(running.execution_id).text)
     result = session.interrupt(running.execution_id)
     assert result is not None
     assert (result.interrupted, result.state) == ("request", "kept")
-    assert living(session, "6012") == 0
+    until(lambda: living(session, "6012") == 0)
 
 
 def test_a_kernel_that_dies_takes_the_process_along(session: Session) -> None:
-    running = session.execute_command("echo begun; sleep 6013", user="root", wait=0.001)
-    while not session.read_output(running.execution_id).text:
-        time.sleep(0.01)
+    running = session.execute_command("echo begun; sleep 6013", user="root", wait=0.001, timeout=600)
+    until(lambda: session.read_output(running.execution_id).text)
     session.restart()
     ended = session.wait_for(running.execution_id).result
     assert ended is not None
     assert ended.state == "lost"
-    assert living(session, "6013") == 0
+    until(lambda: living(session, "6013") == 0)

@@ -13,18 +13,18 @@ from kernelexec import AsyncExecutor, ExecutionResult, IsolationUnavailable
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import OWNER
 from kernelexec.errors import KernelStartFailed
-from tests.support.engine import IMAGE, needs_engine
+from tests.support.engine import MINIMAL, needs_engine
 from tests.support.private_engine import OwnEngine, own_engine
 
-pytestmark = needs_engine
+pytestmark = [needs_engine, pytest.mark.timeout(600)]  # an engine of its own, which first loads an image
 
-OPTIONS = {"container": {"image": IMAGE}}
+OPTIONS = {"container": {"image": MINIMAL}}
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[OwnEngine]:
     with own_engine() as own:
-        own.take(IMAGE)
+        own.take(MINIMAL)
         yield own
 
 
@@ -38,6 +38,7 @@ def chosen(engine: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEn
         assert client.list_containers(OWNER) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_the_engine_goes_away_and_comes_back(chosen: OwnEngine, tmp_path: Path, signum: int) -> None:
     async def run() -> None:
@@ -46,7 +47,7 @@ def test_the_engine_goes_away_and_comes_back(chosen: OwnEngine, tmp_path: Path, 
             await session.execute("x = 1")
             begun = asyncio.Event()
             code = "import time\nprint('before\\n', end='', flush=True)\ntime.sleep(600)"  # one write: heard whole
-            cell = asyncio.ensure_future(session.execute(code, on_output=lambda _: begun.set()))
+            cell = asyncio.ensure_future(session.execute(code, on_output=lambda _: begun.set(), timeout=600))
             await begun.wait()
             await asyncio.to_thread(chosen.stop, signum)
             if signum == signal.SIGKILL:  # the kernels of an engine that crashed live until it is back
@@ -66,6 +67,7 @@ def test_the_engine_goes_away_and_comes_back(chosen: OwnEngine, tmp_path: Path, 
     asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_an_executor_ends_while_the_engine_is_away(chosen: OwnEngine, tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=OPTIONS) as executor:

@@ -24,7 +24,7 @@ from tests.support.engine import BASE, MINIMAL, containers, nameless, needs_engi
 from tests.support.paths import ROOT
 from tests.support.takeovers import wait_until
 
-pytestmark = needs_engine
+pytestmark = [needs_engine, pytest.mark.timeout(600)]  # an engine that is busy builds slowly
 
 PINS = ROOT / "images/pins.txt"
 
@@ -60,6 +60,8 @@ def kernelexec(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)  # two whole builds
 def test_the_smallest_image_is_built_behind_this_machines_authorities_and_without_network(
     engine: Engine, tag: str, tmp_path: Path
 ) -> None:

@@ -19,20 +19,35 @@ from tests.support.mcp_server import Server, serving
 pytestmark = needs_engine
 
 OPTIONS = ("--isolation", "container", "--image", MINIMAL, "--workspace")
-COUNTS = "import time\nfor n in range(80):\n    print(f'n={n}', flush=True)\n    time.sleep(0.1)\nx += 1\nx"
+#: Goes on until it is told to end, so that it runs while servers end and begin, whatever time that takes.
+COUNTS = """
+import os, time
+open('begun', 'w').close()
+for n in range(80):
+    print(f'n={n}', flush=True)
+    time.sleep(0.05)
+while not os.path.exists('go'):
+    time.sleep(0.01)
+x += 1
+x
+"""
 
 
 def begin_cell(server: Server) -> str:
     """Run a cell that goes on after its call; return its execution id."""
     with server.client("auto", x_kernelexec_agent="a") as agent:
         agent.text("execute_code", code="x = 41")
-        begun = agent.call("execute_code", code=COUNTS, wait=0.5, timeout=60)
+        begun = agent.call("execute_code", code=COUNTS, wait=0.5, timeout=600)
         assert record_of(begun)["status"] == "running"
         return str(record_of(begun)["execution_id"])
 
 
-def check_cell_and_state(server: Server, execution_id: str) -> None:
+def check_cell_and_state(server: Server, execution_id: str, workspace: str) -> None:
     with server.client("auto", x_kernelexec_agent="a") as agent:
+        seen = agent.call("wait_execution", execution_id=execution_id, wait=0)
+        assert record_of(seen)["status"] == "running"
+        (begun,) = Path(workspace).glob("*/begun")
+        begun.with_name("go").touch()
         ended = agent.call("wait_execution", execution_id=execution_id)
         assert re.findall(r"n=(\d+)\n", text_of(ended)) == [str(n) for n in range(80)], text_of(ended)
         assert (record_of(ended)["status"], record_of(ended)["state"]) == ("ok", "kept")
@@ -56,13 +71,14 @@ def test_the_next_server_has_the_state_and_the_running_cell(how: str, tmp_path: 
             assert record_of(waiting.result(BOUND))["status"] == "running"
         assert server.process.wait(BOUND) == 0
     with serving(tmp_path, *OPTIONS, workspace) as server:
-        check_cell_and_state(server, execution_id)
+        check_cell_and_state(server, execution_id, workspace)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(BOUND) == 0
     with Engine() as engine:
         assert engine.list_containers(f"{WORKSPACE}={workspace}") == []
 
 
+@pytest.mark.nightly
 def test_a_server_that_runs_already_goes_on_with_the_sessions_of_one_that_ends(tmp_path: Path) -> None:
     workspace = str(tmp_path / "ws")
     (tmp_path / "next").mkdir()
@@ -71,11 +87,12 @@ def test_a_server_that_runs_already_goes_on_with_the_sessions_of_one_that_ends(t
         with serving(tmp_path / "next", *OPTIONS, workspace) as server:
             old.process.send_signal(signal.SIGTERM)
             assert old.process.wait(BOUND) == 0
-            check_cell_and_state(server, execution_id)
+            check_cell_and_state(server, execution_id, workspace)
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(BOUND) == 0
 
 
+@pytest.mark.nightly
 def test_results_that_no_call_has_collected_are_at_the_next_server(tmp_path: Path) -> None:
     workspace = str(tmp_path / "ws")
     code = "import time; time.sleep(0.5); print('printed'); 6 * 7"
@@ -96,6 +113,7 @@ def test_results_that_no_call_has_collected_are_at_the_next_server(tmp_path: Pat
         assert server.process.wait(BOUND) == 0
 
 
+@pytest.mark.nightly
 def test_a_server_over_stdio_keeps_them_when_its_client_leaves(tmp_path: Path) -> None:
     options = (*OPTIONS, str(tmp_path / "ws"), "--keep-kernels")
     with raw(tmp_path, "legacy", *options) as client:
@@ -111,13 +129,15 @@ def test_a_server_over_stdio_keeps_them_when_its_client_leaves(tmp_path: Path) -
         assert engine.list_containers(f"{WORKSPACE}={tmp_path / 'ws'}") == []
 
 
+@pytest.mark.nightly
 def test_a_server_without_sessions_leaves_nothing(tmp_path: Path, short_path: Path) -> None:
-    with serving(tmp_path, *OPTIONS, str(tmp_path / "ws"), "--keep-kernels", XDG_RUNTIME_DIR=str(short_path)) as server:
+    with serving(tmp_path, *OPTIONS, str(tmp_path / "ws"), "--keep-kernels", KERNELEXEC_RUNTIME_DIR=str(short_path)) as server:
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(BOUND) == 0
     assert list(short_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_kernels_that_no_server_could_adopt_are_not_kept(tmp_path: Path) -> None:
     words = [COMMAND, "mcp", "--isolation", "local", "--keep-kernels"]
     done = subprocess.run(

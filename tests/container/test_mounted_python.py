@@ -59,6 +59,7 @@ print(said.stdout.decode().strip(), foreign, locale.getpreferredencoding().upper
     assert session.execute(code).stdout == "True [] UTF-8 True\n"
 
 
+@pytest.mark.nightly
 def test_commands_learn_nothing_of_it(session: Session) -> None:
     seen = session.execute_command("env").stdout
     assert "/opt/kernelexec/rt" not in seen
@@ -66,12 +67,14 @@ def test_commands_learn_nothing_of_it(session: Session) -> None:
     assert "PYTHONHOME" not in seen
 
 
+@pytest.mark.nightly
 def test_it_can_only_be_read(session: Session) -> None:
     result = session.execute("open('/opt/kernelexec/rt/pyvenv.cfg', 'a')")
     assert result.error is not None
     assert result.error.ename in ("OSError", "PermissionError")
 
 
+@pytest.mark.nightly
 def test_a_cell_that_hangs_there_is_interrupted_and_keeps_its_state(session: Session) -> None:
     session.execute("x = 1")
     for code, language in (("while True: pass", "python"), ("sleep 600", "bash")):
@@ -80,6 +83,7 @@ def test_a_cell_that_hangs_there_is_interrupted_and_keeps_its_state(session: Ses
     assert session.execute("x").text == "1"
 
 
+@pytest.mark.nightly
 def test_an_image_with_python_and_without_ipykernel_gets_one_too(tmp_path: Path) -> None:
     with Executor("container", workspace=tmp_path, config=options(BASE)) as executor:
         session = executor.session()
@@ -89,6 +93,7 @@ def test_an_image_with_python_and_without_ipykernel_gets_one_too(tmp_path: Path)
         assert session.execute_command("command -v python3").stdout == "/usr/bin/python3\n"
 
 
+@pytest.mark.nightly
 def test_an_image_that_serves_is_neither_asked_nor_given_anything(tmp_path: Path) -> None:
     config = options(IMAGE)
     with Executor("container", workspace=tmp_path, config=config) as executor:
@@ -97,6 +102,7 @@ def test_an_image_that_serves_is_neither_asked_nor_given_anything(tmp_path: Path
         assert mounted_python.chosen_python(executor.config.container) is None
 
 
+@pytest.mark.nightly
 def test_a_mounted_one_can_be_asked_for(tmp_path: Path) -> None:
     with Executor("container", workspace=tmp_path, config=options(IMAGE, runtime="mounted")) as executor:
         result = executor.session().execute("import sys; sys.prefix")
@@ -104,6 +110,7 @@ def test_a_mounted_one_can_be_asked_for(tmp_path: Path) -> None:
         assert result.notes[0].startswith("The kernel runs on a Python that is mounted there (3.")
 
 
+@pytest.mark.nightly
 def test_the_images_own_can_be_insisted_on(tmp_path: Path) -> None:
     with (
         Executor("container", workspace=tmp_path, config=options(BASE, runtime="image")) as executor,
@@ -112,6 +119,7 @@ def test_the_images_own_can_be_insisted_on(tmp_path: Path) -> None:
         executor.session()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("runtime", ["auto", "mounted", "image"])
 def test_an_interpreter_that_was_mistyped_is_not_replaced(runtime: str, tmp_path: Path) -> None:
     config = options(MINIMAL, runtime=runtime, python="python3.99")
@@ -120,6 +128,7 @@ def test_an_interpreter_that_was_mistyped_is_not_replaced(runtime: str, tmp_path
         executor.session()
 
 
+@pytest.mark.nightly
 def test_an_interpreter_that_is_named_where_there_is_none_is_not_replaced(tmp_path: Path) -> None:
     config = options(static_image(BASE), python="python3.99")
     reported = r"has no 'python3\.99' that runs.*: it has no Python at all\. Name an interpreter that it has, or leave"
@@ -127,6 +136,7 @@ def test_an_interpreter_that_is_named_where_there_is_none_is_not_replaced(tmp_pa
         executor.session()
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path) -> None:
     config = options(BASE, runtime_image="kernelexec/none-of-that-name")
     reported = rf"has no ipykernel.*none-of-that-name is not here.*kernelexec image check {BASE}"
@@ -134,6 +144,7 @@ def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path) -> None
         executor.session()
 
 
+@pytest.mark.nightly
 def test_one_volume_serves_all_and_stays(executor: Executor) -> None:
     with Engine() as engine:
         wanted = engine.api.inspect_image(MINIMAL)["Id"]
@@ -146,6 +157,7 @@ def test_one_volume_serves_all_and_stays(executor: Executor) -> None:
     assert {volume["Name"] for volume in after} == names
 
 
+@pytest.mark.nightly
 def test_a_volume_that_was_not_finished_is_filled_again(executor: Executor) -> None:
     with Engine() as engine:
         wanted = str(engine.api.inspect_image(MINIMAL)["Id"])
@@ -169,11 +181,13 @@ def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> in
         engine.remove(container)
 
 
+@pytest.mark.nightly
 def test_what_is_no_name_of_an_image_is_refused() -> None:
     with pytest.raises(ValueError, match="must be an image name"):
         Config.model_validate(options("a", runtime_image="-x"))
 
 
+@pytest.mark.nightly
 def test_an_interpreter_that_lies_in_a_mount_is_taken_and_one_that_is_nowhere_is_not_replaced(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\nexport BY_NAME=1\nexec python3 "$@"\n')

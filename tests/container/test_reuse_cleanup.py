@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from kernelexec.provisioning.container.create import create_container
 from kernelexec.provisioning.provisioners import container
 from tests.support.container_reuse import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.pace import BOUND
 
 pytestmark = needs_engine
-BOUND = 30
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ BOUND = 30
         "import os; os.sched_setaffinity(1, {0})",
         "import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
         "open('/dev/file', 'w').write('left')",
-        "import os, glob; [os.chmod(d, 0o500) for d in glob.glob('/tmp/kx*/kx-*/one/*')]",
+        "import os, glob; [os.chmod(d, 0o500) for d in glob.glob('/tmp/kxs-*/**/kx-*/one/*', recursive=True)]",
     ],
     ids=[
         "a limit",
@@ -136,16 +135,17 @@ def test_a_container_that_is_created_after_its_session_was_cancelled_is_removed(
     async def main() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
             tasks = [asyncio.ensure_future(executor.session(name)) for name in ("closed", "cancelled")]
-            await asyncio.to_thread(making.wait, BOUND)
+            assert await asyncio.to_thread(making.wait, BOUND)
             tasks[1].cancel()
+            asyncio.get_running_loop().call_later(0.1, ending.set)  # the executor is ending by then
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    making = threading.Event()
+    making, ending = threading.Event(), threading.Event()
 
     def slow(*args: Any) -> str:
         making.set()
         created = create_container(*args)
-        time.sleep(1)  # in the thread that makes it
+        assert ending.wait(BOUND)  # in the thread that makes it
         return created
 
     monkeypatch.setattr(container, "create_container", slow)
@@ -160,12 +160,13 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
     async def main() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
             task = asyncio.ensure_future(executor.session())
-            await asyncio.to_thread(created.wait, BOUND)
+            assert await asyncio.to_thread(created.wait, BOUND)
             task.cancel()
+            asyncio.get_running_loop().call_later(0.1, cancelled.set)  # the task has heard of it by then
             await asyncio.gather(task, return_exceptions=True)
             assert there() == []
 
-    created = threading.Event()
+    created, cancelled = threading.Event(), threading.Event()
 
     def there() -> list[ListedContainer]:
         with Engine() as engine:
@@ -174,7 +175,7 @@ def test_a_container_is_removed_whose_session_is_cancelled_while_it_is_made(
     def slow(*args: Any) -> str:
         container = create_container(*args)
         created.set()
-        time.sleep(0.5)  # in the thread, whose mounts are not known yet
+        assert cancelled.wait(BOUND)  # in the thread, whose mounts are not known yet
         return container
 
     monkeypatch.setattr(container, "create_container", slow)

@@ -14,6 +14,7 @@ from kernelexec import Executor, KernelStartFailed, Session
 from kernelexec.config import Config, load
 from kernelexec.docker.client import Engine
 from tests.support.engine import MINIMAL, SUDO, needs_engine
+from tests.support.pace import slow, until
 
 #: What ``CAPABILITIES`` are as the machine's kernel writes them.
 KEPT = 0x200004FB
@@ -81,10 +82,10 @@ def test_the_user_has_no_capability_and_root_has_the_listed_ones(session: Sessio
 @needs_engine
 @needs_root
 def test_what_root_runs_ends_with_its_command_however_deaf_it_is(session: Session) -> None:
-    deaf = "sh -c 'trap \"\" HUP INT TERM; sleep 600; sleep 600'"
-    result = session.execute_command(f"sudo -n {deaf}", timeout=1)
-    assert (result.status, result.state) == ("error", "kept")
-    assert "sleep" not in session.execute_command("cat /proc/[0-9]*/comm").text
+    deaf = "sh -c 'trap \"\" HUP INT TERM; echo begun; sleep 600; sleep 600'"
+    result = session.execute_command(f"sudo -n {deaf}", timeout=slow(3))
+    assert (result.stdout, result.status, result.state) == ("begun\n", "error", "kept")
+    until(lambda: "sleep" not in session.execute_command("cat /proc/[0-9]*/comm").text)
 
 
 @needs_engine

@@ -42,7 +42,7 @@ def session(executor: Executor) -> Session:
 
 
 def runtime_of(session: Session) -> RuntimeDirectory:
-    root = Path(os.environ["XDG_RUNTIME_DIR"])
+    root = Path(os.environ["KERNELEXEC_RUNTIME_DIR"])
     (actual,) = root.glob("kx-*/u*/*/connection.json")
     return RuntimeDirectory(actual.parent)
 
@@ -140,14 +140,14 @@ def cells(name, **options):
         session.snapshot()
         print(os.stat(session.workspace / "file").st_uid, os.stat(session.notebook).st_uid, flush=True)
 
-os.environ["XDG_RUNTIME_DIR"] = "/tmp"
+os.environ["KERNELEXEC_RUNTIME_DIR"] = "/tmp"
 cells("first")
 socket = os.stat("/var/run/docker.sock")
 os.setgroups([socket.st_gid])
 os.setgid(uid)
 os.setuid(uid)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable again: what an ordinary process of that user is
-os.environ["XDG_RUNTIME_DIR"] = os.environ["HOME"] = place
+os.environ["KERNELEXEC_RUNTIME_DIR"] = os.environ["HOME"] = place
 cells("second")
 try:
     cells("third", user="1:1")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import pytest
 
 from kernelexec import Executor, InvalidCode, InvalidRequest, InvalidTimeout, Session
 from tests.conftest import EVERY_WAY
+from tests.support.pace import BOUND, slow
 
 
 @pytest.fixture(scope="module", params=EVERY_WAY)
@@ -85,9 +85,7 @@ def test_a_cell_that_raises_is_a_result_with_its_output(session: Session) -> Non
 @pytest.mark.shared_session
 def test_a_timeout_keeps_state_and_output_and_step(session: Session) -> None:
     session.execute("x = 1")
-    started = time.monotonic()
-    result = session.execute("import time\nprint('before')\ntime.sleep(60)", timeout=0.5)
-    assert time.monotonic() - started < 10
+    result = session.execute("import time\nprint('before')\ntime.sleep(600)", timeout=slow(2))
     assert (result.status, result.interrupted, result.exit_code, result.state) == ("error", "timeout", 124, "kept")
     assert result.stdout == "before\n"
     assert session.execute("print(x)").stdout == "1\n"
@@ -97,7 +95,6 @@ def test_a_timeout_keeps_state_and_output_and_step(session: Session) -> None:
 def test_a_chatty_loop_is_ended_by_the_wall_clock(session: Session) -> None:
     result = session.execute("import time\nwhile True:\n    print('.', end='', flush=True)\n    time.sleep(0.05)", timeout=0.5)
     assert (result.interrupted, result.state) == ("timeout", "kept")
-    assert result.timing.run < 10
 
 
 def test_bad_input_is_refused_before_anything_runs(session: Session) -> None:
@@ -119,9 +116,11 @@ def test_two_kernels_do_not_see_each_other(executor: Executor, session: Session)
 
 @pytest.mark.shared_session
 def test_wait_returns_early_and_the_cell_goes_on(session: Session) -> None:
-    result = session.execute("import time\nprint('a', flush=True)\ntime.sleep(1)\nprint('b')", wait=0.5)
+    code = "import os, time\nprint('a', flush=True)\nwhile not os.path.exists('go on'): time.sleep(0.01)\nprint('b')"
+    result = session.execute(code, wait=0.5)
     assert result.status == "running"
-    progress = session.wait_for(result.execution_id, wait=30)
+    (session.workspace / "go on").touch()
+    progress = session.wait_for(result.execution_id, wait=BOUND)
     assert progress.result is not None
     assert progress.result.stdout == "a\nb\n"
 

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.support.engine import MINIMAL, needs_engine
 from tests.support.killed_server import killed_server
 from tests.support.mcp_clients import record_of, text_of
 from tests.support.mcp_server import serving
+from tests.support.pace import BOUND, RunningCell, slow, until
 from tests.support.paths import ROOT
 
 #: The tests lose the state, so no cell has a checkpoint.
@@ -87,7 +87,7 @@ def test_a_command_exits_7(session: Session, how: str) -> None:
 @pytest.mark.shared_session
 def test_a_timeout_that_the_cell_obeys(session: Session) -> None:
     session.execute("x = 1")
-    result = session.execute("print('before')\nwhile True: pass", timeout=0.3)
+    result = session.execute("print('before')\nwhile True: pass", timeout=slow(2))
     assert verdict(result) == ("error", 124, "kept", "timeout", None)
     assert result.stdout == "before\n"
     runs_in_step(session, kept=True)
@@ -96,7 +96,7 @@ def test_a_timeout_that_the_cell_obeys(session: Session) -> None:
 @row("timeout, and the cell swallows every interrupt")
 def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
     session.execute("x = 1")
-    result = session.execute(SWALLOWS, timeout=0.3)
+    result = session.execute(SWALLOWS, timeout=slow(2))
     assert verdict(result) == ("error", 124, "lost", "timeout", "timeout")
     assert result.ended_by == "kill"
     assert result.lost_names == ("x",)
@@ -111,9 +111,7 @@ def test_a_timeout_that_the_cell_swallows(session: Session) -> None:
 @pytest.mark.shared_session
 def test_input_without_an_answer(session: Session) -> None:
     session.execute("x = 1")
-    started = time.monotonic()
-    assert verdict(session.execute("input('? ')", timeout=30)) == ("error", 1, "kept", None, None)
-    assert time.monotonic() - started < 10
+    assert verdict(session.execute("input('? ')")) == ("error", 1, "kept", None, None)
     runs_in_step(session, kept=True)
 
 
@@ -129,9 +127,7 @@ def test_input_without_an_answer(session: Session) -> None:
 )
 def test_the_kernel_dies(session: Session, code: str, exit_code: int, cause: str) -> None:
     session.execute("x = 1")
-    started = time.monotonic()
     result = session.execute(f"print('before', flush=True); {code}")
-    assert time.monotonic() - started < 10
     assert verdict(result) == ("error", exit_code, "lost", None, cause)
     assert result.stdout == "before\n"
     assert "x" in result.lost_names
@@ -178,14 +174,13 @@ def test_the_container_is_removed(tmp_path: Path) -> None:
     with Executor("container", workspace=tmp_path, config=KINDS["container"]) as executor:
         session = executor.session()
         session.execute("x = 1")
-        session.execute("import time; print('before', flush=True); time.sleep(600)", wait=1)
+        cell = RunningCell(session, "import time; print('before', flush=True); time.sleep(600)", timeout=600)
         with Engine() as engine:
             (container,) = engine.list_containers(f"{WORKSPACE}={tmp_path}")
             engine.remove(container.id)
-        progress = session.wait_for(session.executions()[-1])
-        assert progress.result is not None
-        assert verdict(progress.result) == ("error", 137, "lost", None, "killed")
-        assert progress.result.stdout == "before\n"
+        result = cell.result()
+        assert verdict(result) == ("error", 137, "lost", None, "killed")
+        assert result.stdout == "before\n"
         runs_in_step(session, kept=False)
 
 
@@ -221,15 +216,16 @@ def test_the_server_gets_sigterm(options: tuple[str, ...], tmp_path: Path) -> No
     with serving(tmp_path, *shared, *options) as server:
         with server.client("auto", x_kernelexec_agent="a") as agent:
             agent.text("execute_code", code="x = 41")
-            agent.call("execute_code", code="import time; time.sleep(3); x += 1", wait=0.5)
+            agent.call("execute_code", code="import time; open('begun', 'w').close(); time.sleep(3); x += 1", wait=0.5)
+            until(lambda: any((tmp_path / "ws").rglob("begun")))
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(BOUND) == 0
     with serving(tmp_path, *shared) as server, server.client("auto", x_kernelexec_agent="a") as agent:
         following = agent.call("execute_code", code="print('x' in globals())")
         assert text_of(following).startswith("True" if options else "False")
         assert record_of(following)["state"] == ("kept" if options else "new")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(BOUND) == 0
 
 
 @row("a session is opened again, or a name is mistyped")
@@ -251,10 +247,7 @@ def test_the_server_of_a_local_kernel_is_killed(tmp_path: Path) -> None:
         kernel = Path("/proc", server.stdout.readline().strip())
         assert kernel.exists()
         server.kill()
-    until = time.monotonic() + 30
-    while kernel.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not kernel.exists()
+    until(lambda: not kernel.exists())
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("a")
         first = session.execute("print('x' in globals())")
@@ -268,13 +261,15 @@ def test_the_client_goes_away_mid_cell(tmp_path: Path) -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
             session = await executor.session()
             begun = asyncio.Event()
-            code = "import time\nx = 1\nprint('begun', flush=True)\ntime.sleep(0.5)\nx = 2\nx"
+            code = "import os, time\nx = 1\nprint('begun', flush=True)\n"
+            code += "while not os.path.exists('go'): time.sleep(0.01)\nx = 2\nx"
             client = asyncio.ensure_future(session.execute(code, on_output=lambda _: begun.set()))
             await begun.wait()
             client.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await client
             (running,) = session.executions()
+            (session.workspace / "go").touch()
             progress = await session.wait_for(running)
             assert progress.result is not None
             assert (progress.result.status, progress.result.text) == ("ok", "begun\n2")

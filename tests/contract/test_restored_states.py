@@ -6,6 +6,7 @@ import pytest
 
 from kernelexec import Session
 from tests.conftest import EVERY_WAY
+from tests.support.pace import slow
 
 #: Where kernels can be copied.
 COPIED = {"local", "container", "local without fork server"}
@@ -27,7 +28,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_the_state_from_before_the_cell_is_there(kind: str, session: Session, end: tuple[str, int, str | None, str]) -> None:
     code, exit_code, interrupted, cause = end
     session.execute("kept = [1]")
-    result = session.execute(f"kept.append(2); print('before', flush=True)\n{code}", timeout=1 if interrupted else 60)
+    result = session.execute(f"kept.append(2); print('before', flush=True)\n{code}", timeout=slow(2) if interrupted else 60)
     assert (result.status, result.exit_code, result.interrupted, result.cause) == ("error", exit_code, interrupted, cause)
     assert result.stdout == "before\n"
     following = session.execute("kept if 'kept' in globals() else None")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from kernelexec import Executor, InvalidWorkDir
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.pace import slow
 
 
 def test_simple(tmp_path: Path) -> None:
@@ -23,9 +23,7 @@ def test_simple(tmp_path: Path) -> None:
 def test_timeout(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
-        started = time.monotonic()
-        result = session.execute_command("echo begun; sleep 60", timeout=1)
-        assert time.monotonic() - started < 30
+        result = session.execute_command("echo begun; sleep 600", timeout=slow(2))
         assert (result.stdout, result.exit_code, result.interrupted, result.state) == ("begun\n", 124, "timeout", "kept")
         assert session.execute_command("echo next").stdout == "next\n"
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -21,6 +20,7 @@ import pytest
 
 from tests.end_to_end.test_readme import PYTHON
 from tests.support.command_line import BOUND, environment
+from tests.support.pace import until
 
 LOOP = """
 @app.get("/loop")
@@ -69,21 +69,21 @@ def test_a_service_runs_cells_at_once_and_ends_with_all_kernels(service: Service
     assert service.request("GET", "/loop").split(".")[0] == expected.split(".", maxsplit=1)[0]
     assert service.execute("a", "import os; x = 41; print(x + 1)")["text"] == "42\n"
     kernels = [int(service.execute(name, "import os; os.getpid()")["text"]) for name in ("a", "b")]
-    slow = "import time; start = time.monotonic(); time.sleep(1); print(start, time.monotonic())"
+    places = [Path(service.execute(name, "print(os.getcwd())")["text"].strip()) for name in ("a", "b")]
+    waits = "import time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"
     with ThreadPoolExecutor() as threads:
-        texts = [answer["text"].split() for answer in threads.map(lambda name: service.execute(name, slow), ("a", "b"))]
-    (first, first_end), (second, second_end) = (map(float, text) for text in texts)
-    assert max(first, second) < min(first_end, second_end)
-    late = service.execute("a", "time.sleep(60)", timeout=0.5)
+        answers = threads.map(lambda name: service.execute(name, waits), ("a", "b"))
+        until(lambda: all((place / "begun").exists() for place in places))
+        for place in places:
+            (place / "go").touch()
+        assert [answer["text"] for answer in answers] == ["ended\n", "ended\n"]
+    late = service.execute("a", "time.sleep(600)", timeout=0.5)
     assert (late["exit_code"], late["state"]) == (124, "kept")
     assert service.execute("a", "x")["text"] == "41"
     assert service.execute("a", "") == HTTPStatus.UNPROCESSABLE_ENTITY
     service.process.send_signal(signal.SIGTERM)
     service.process.wait(BOUND)
-    deadline = time.monotonic() + BOUND
-    while any(map(is_alive, kernels)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(map(is_alive, kernels))
+    until(lambda: not any(map(is_alive, kernels)))
 
 
 def is_alive(pid: int) -> bool:

@@ -28,7 +28,7 @@ from tests.benchmarks.mcp import served
 from tests.fuzz.messages import AGENTS, Message, Messages
 
 #: How many are on their way at once, how long one may take, and how long a stream without an end is listened to, in seconds.
-_AT_ONCE, _PATIENCE, _LISTENS = 8, 60.0, 0.2
+_AT_ONCE, _PATIENCE, _LISTENS = 8, 120.0, 0.2
 _LEGACY_SESSIONS = 4
 _HANDLE = re.compile(r"ks-[0-9a-f]{32}")
 _EXTRA_BYTES, _EXTRA_DESCRIPTORS = 64 * 2**20, 40
@@ -157,7 +157,7 @@ async def fuzz(seed: int, count: int, directory: str) -> list[str]:
         await fuzzing.run(seed, count)
         print(f"{count} messages, seed {seed}, {time.monotonic() - began:.0f} s: {dict(sorted(fuzzing.counts.items()))}")
         family = server.children(recursive=True)
-    left = await asyncio.to_thread(psutil.wait_procs, family, timeout=10)
+    left = await asyncio.to_thread(psutil.wait_procs, family, timeout=_PATIENCE)
     return fuzzing.wrong + [f"left behind: {item}" for item in left[1]]
 
 

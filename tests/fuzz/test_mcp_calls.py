@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.command_line import names
+from tests.support.command_line import BOUND, names
 from tests.support.mcp_clients import ERAS, Raw, raw
+from tests.support.pace import until
 
 SEED = int(os.environ.get("KERNELEXEC_TEST_SEED", "20261121"))
 CALLS = 2000
@@ -153,16 +154,16 @@ def cost(client: Raw) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_every_call_is_answered_and_the_server_is_none_the_worse(era: str, tmp_path: Path) -> None:
+def test_every_call_is_answered_and_the_server_is_none_the_worse(era: str, tmp_path: Path, short_path: Path) -> None:
     print("seed", SEED)
-    private = tmp_path / "private"
+    private = short_path / "private"
     private.mkdir(mode=0o700)
     unclear: list[Any] = []
     before = (0, 0)
     (tmp_path / "wheels").mkdir()
     options = ("--packages-from", str(tmp_path / "wheels"))
     with (
-        raw(tmp_path, era, *options, TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as client,
+        raw(tmp_path, era, *options, TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private)) as client,
         ThreadPoolExecutor(1) as writer,
     ):
         known = []
@@ -178,6 +179,7 @@ def test_every_call_is_answered_and_the_server_is_none_the_worse(era: str, tmp_p
             unclear += [answer for answer in answers if not makes_sense(answer)]
             client.lines.clear()
             before = cost(client) if number == CALLS // BATCH // 4 else before
+        until(lambda: cost(client)[1] - before[1] <= 4)  # what was closed last may have its descriptors for a moment more
         after = cost(client)
         family = psutil.Process(client.process.pid).children(recursive=True)
         alive = client.answer(client.call("execute_code", code="print(6 * 7)", session="two"))
@@ -186,7 +188,6 @@ def test_every_call_is_answered_and_the_server_is_none_the_worse(era: str, tmp_p
     assert json.dumps(unclear[:3]) == "[]"
     assert "42" in alive["result"]["content"][0]["text"]
     assert after[0] - before[0] < 64 * 2**20
-    assert after[1] - before[1] <= 4
-    assert psutil.wait_procs(family, timeout=5)[1] == []
-    assert names(private) == []
+    assert psutil.wait_procs(family, timeout=BOUND)[1] == []
+    until(lambda: names(private) == [])
     assert "Traceback" not in stderr

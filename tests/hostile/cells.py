@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tests.support.pace import BOUND, slow
+
 Verdict = Literal["kept", "lost"]
 KEPT: Verdict = "kept"
 LOST: Verdict = "lost"
@@ -39,7 +41,10 @@ PARENT = json.dumps(parent["header"], default=str).encode()
 
 @dataclass(frozen=True, slots=True)
 class Hostile:
-    """A cell, its timeout in seconds, and what its result must say."""
+    """A cell, its timeout in seconds, and what its result must say.
+
+    The timeout is long for cells that end by themselves, and for those that must have begun to be what they are.
+    """
 
     code: str
     state: Verdict
@@ -47,7 +52,7 @@ class Hostile:
     cause: str | None = None
     interrupted: str | None = None
     exit_code: int | None = None
-    timeout: float = 20.0
+    timeout: float = BOUND
     says: str = ""
     then: str = ""  # what the next cell says of the state, where that is not what follows from this one
 
@@ -73,8 +78,8 @@ STREAMS = {
     ),
 }
 VALUES = {
-    "a message of 400 MB": Hostile("display({'text/plain': 'x' * 400_000_000}, raw=True)", KEPT, "ok", timeout=60),
-    "a value of 200 MB": Hostile("'x' * 200_000_000", KEPT, "ok", timeout=60),
+    "a message of 400 MB": Hostile("display({'text/plain': 'x' * 400_000_000}, raw=True)", KEPT, "ok"),
+    "a value of 200 MB": Hostile("'x' * 200_000_000", KEPT, "ok"),
     "a repr that never ends": Hostile(
         "class R:\n    def __repr__(self):\n        while True: pass\nR()",
         KEPT,
@@ -88,7 +93,7 @@ VALUES = {
     "an error that cannot say what it is": Hostile(
         "class E(Exception):\n    def __str__(self): raise RuntimeError('no')\nraise E", KEPT
     ),
-    "an error of 100 MB": Hostile("raise ValueError('x' * 100_000_000)", KEPT, timeout=60),
+    "an error of 100 MB": Hostile("raise ValueError('x' * 100_000_000)", KEPT),
     "an error that is a BaseException": Hostile("class B(BaseException): pass\nraise B('b')", KEPT, says="B: b"),
     "an interrupt of its own": Hostile("raise KeyboardInterrupt", KEPT),
     "SystemExit": Hostile("raise SystemExit(5)", KEPT),
@@ -98,7 +103,6 @@ VALUES = {
         KEPT,
         "ok",
         says="19999",
-        timeout=60,
     ),
     "thousands of display ids": Hostile("for n in range(3000): display(n, display_id=str(n))", KEPT, "ok"),
     "deep JSON in a display": Hostile(
@@ -121,20 +125,20 @@ DEATHS = {
     "the shutdown of its kernel": Hostile("kernel.do_shutdown(False); os._exit(0)", LOST, cause="exited", exit_code=1),
 }
 STUBBORN = {
-    "SIGSTOP": Hostile("os.kill(os.getpid(), signal.SIGSTOP)", LOST, cause="timeout", interrupted="timeout", timeout=0.5),
+    "SIGSTOP": Hostile("os.kill(os.getpid(), signal.SIGSTOP)", LOST, cause="timeout", interrupted="timeout", timeout=slow(2)),
     "every interrupt is swallowed": Hostile(
         "while True:\n    try: time.sleep(60)\n    except BaseException: pass",
         LOST,
         cause="timeout",
         interrupted="timeout",
-        timeout=0.5,
+        timeout=slow(2),
     ),
     "interrupts are ignored": Hostile(
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
         LOST,
         cause="timeout",
         interrupted="timeout",
-        timeout=0.5,
+        timeout=slow(2),
     ),
     "interrupts are blocked": Hostile(
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\nwhile True: pass",
@@ -148,7 +152,7 @@ STUBBORN = {
         LOST,
         cause="timeout",
         interrupted="timeout",
-        timeout=0.5,
+        timeout=slow(2),
     ),
     "the control thread is gone": Hostile(
         "kernel.control_thread.stop(); time.sleep(60)", KEPT, interrupted="timeout", exit_code=124, timeout=1.0
@@ -221,7 +225,6 @@ LIES = {
         KEPT,
         "ok",
         says="end",
-        timeout=60,
     ),
     "a stream that is no text": Hostile(
         "for value in (None, 5, [], {}, ['x'] * 1000): publish('stream', {'name': value, 'text': value})\nprint('end')",
@@ -247,16 +250,15 @@ LIES = {
         says="end",
     ),
     "nothing is sent any more": Hostile(
-        "kernel.session.send = lambda *a, **k: None\nprint('end')", LOST, interrupted="timeout", timeout=1.0
+        "kernel.session.send = lambda *a, **k: None\nprint('end')", LOST, interrupted="timeout", timeout=slow(2)
     ),
-    "the signing key is changed": Hostile("kernel.session.key = b'other'", LOST, interrupted="timeout", timeout=1.0),
+    "the signing key is changed": Hostile("kernel.session.key = b'other'", LOST, interrupted="timeout", timeout=slow(2)),
 }
 PLACES = {
     "every descriptor is closed": Hostile("os.closerange(3, 4096)", LOST),
     "every descriptor leads to /dev/null": Hostile(
         "null = os.open('/dev/null', os.O_RDWR)\nfor fd in range(3, 256):\n    if fd != null: os.dup2(null, fd)",
         LOST,
-        timeout=3.0,
     ),
     "no descriptor is left": Hostile(
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); open('/dev/null')",
@@ -279,11 +281,11 @@ PLACES = {
         LOST,
         cause="timeout",
         interrupted="timeout",
-        timeout=0.5,
+        timeout=slow(2),
     ),
     "its namespace is empty": Hostile("get_ipython().user_ns.clear()", KEPT, "ok", then="kept"),
     "it no longer knows any request": Hostile("kernel.shell_handlers.clear()", KEPT, "ok", then="lost"),
-    "its iopub thread is stopped": Hostile("kernel.iopub_thread.stop(); print('x')", LOST, timeout=3.0),
+    "its iopub thread is stopped": Hostile("kernel.iopub_thread.stop(); print('x')", LOST),
     "a copy of itself": Hostile(
         "pid = os.fork()\nif pid == 0:\n    time.sleep(600)\nprint('parent')", KEPT, "ok", says="parent"
     ),
@@ -294,7 +296,7 @@ PLACES = {
         LOST,
         cause="timeout",
         interrupted="timeout",
-        timeout=1.0,
+        timeout=slow(2),
     ),
 }
 CELLS: dict[str, Hostile] = {**STREAMS, **VALUES, **DEATHS, **STUBBORN, **LIES, **PLACES}

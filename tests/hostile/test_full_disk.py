@@ -37,7 +37,7 @@ def disk(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     directory.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs", str(directory)], check=True)
     (directory / "run").mkdir(mode=0o700)
-    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+    for name in ("KERNELEXEC_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(directory / "run"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield directory

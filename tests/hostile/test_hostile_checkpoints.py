@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,11 +11,14 @@ import pytest
 
 from kernelexec import CheckpointRefused, Executor, KernelexecError, Session
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.pace import slow
 from tests.support.remains import kernel_processes
 from tests.support.takeovers import wait_until
 
-#: How long a call may take that a kernel holds up, in seconds: an answer of a checkpoint may take 10.
-BOUND = 40.0
+pytestmark = pytest.mark.nightly
+
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_IN_CONTAINERS = ("test_a_copy_that_does_not_wait_is_no_checkpoint",)
 
 #: What a kernel does before it is copied. All copies run the functions that were registered for them.
 COPIES_THAT_DO_NOT_WAIT = {
@@ -96,18 +98,16 @@ ANSWERS_OF_IMPOSTORS = {
 
 @pytest.fixture(params=EVERY_KIND)
 def owner(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Executor]:
-    settings = {**KINDS[request.param], "quiet": True, "budgets": {"grace": 0.4}, "checkpoints": "named"}
+    settings = {**KINDS[request.param], "quiet": True, "budgets": {"grace": slow(2)}, "checkpoints": "named"}
     with Executor(request.param, workspace=tmp_path, config=settings) as opened:
         yield opened
     wait_until(lambda: kernel_processes() == {})
 
 
-def assert_refused_in_time(call: Callable[[], object], session: Session, bystander: Session) -> None:
-    """The call fails within the bound; the session answers afterwards, and the other one all the time."""
-    begun = time.monotonic()
+def assert_refused(call: Callable[[], object], session: Session, bystander: Session) -> None:
+    """The call fails, though copies hang for ten minutes; the session answers afterwards, and the other one all the time."""
     with pytest.raises(KernelexecError):
         call()
-    assert time.monotonic() - begun < BOUND
     assert session.execute("keepsake").value == 1
     assert bystander.execute("keepsake").value == 2
 
@@ -129,14 +129,14 @@ def bystander(owner: Executor) -> Session:
 @pytest.mark.parametrize("code", COPIES_THAT_DO_NOT_WAIT.values(), ids=COPIES_THAT_DO_NOT_WAIT)
 def test_a_copy_that_does_not_wait_is_no_checkpoint(code: str, session: Session, bystander: Session) -> None:
     session.execute(code)
-    assert_refused_in_time(session.checkpoint, session, bystander)
+    assert_refused(session.checkpoint, session, bystander)
     session.close()
 
 
 @pytest.mark.parametrize("code", COPIES_THAT_DO_NOT_WAIT.values(), ids=COPIES_THAT_DO_NOT_WAIT)
 def test_a_copy_that_does_not_wait_is_no_branch(owner: Executor, code: str, session: Session, bystander: Session) -> None:
     session.execute(code)
-    assert_refused_in_time(partial(session.branch, timeout=5), session, bystander)
+    assert_refused(partial(session.branch, timeout=5), session, bystander)
     assert owner.sessions() == ("a", "bystander")
     assert list((session.workspace / ".kernelexec/branches").iterdir()) == []
     session.close()
@@ -147,7 +147,7 @@ def test_a_forged_answer_makes_no_checkpoint_and_no_branch(answer: object, sessi
     answers = f"lambda self, *_: setattr(self, 'last_answer', {answer!r})"
     session.execute(f"inf = float('inf')\ntype(get_ipython()).checkpoint = {answers}").raise_for_error()
     for call in (session.checkpoint, session.branch):
-        assert_refused_in_time(call, session, bystander)
+        assert_refused(call, session, bystander)
     assert session.checkpoints() == ()
 
 
@@ -155,10 +155,9 @@ def test_a_forged_answer_makes_no_checkpoint_and_no_branch(answer: object, sessi
 def test_an_impostor_of_a_checkpoint_forges_no_state(answers: list[str], session: Session, bystander: Session) -> None:
     checkpoint = session.checkpoint()
     session.execute(IMPOSTOR.format(answers=answers)).raise_for_error()
-    begun = time.monotonic()
     assert {each.number for each in session.checkpoints()} <= {checkpoint.number, 99}
     result = session.execute("os._exit(3)")
-    assert (result.cause, time.monotonic() - begun < BOUND) == ("exited", True)
+    assert result.cause == "exited"
     assert result.state == "restored", result.notes  # of the kernel's own checkpoint
     assert [each.number for each in session.checkpoints()] == [checkpoint.number]
     assert session.execute("keepsake").value == 1
@@ -166,12 +165,10 @@ def test_an_impostor_of_a_checkpoint_forges_no_state(answers: list[str], session
 
 
 @pytest.mark.parametrize("answers", ANSWERS_OF_IMPOSTORS.values(), ids=ANSWERS_OF_IMPOSTORS)
-def test_going_back_to_an_impostor_fails_in_time(answers: list[str], session: Session, bystander: Session) -> None:
+def test_going_back_to_an_impostor_fails(answers: list[str], session: Session, bystander: Session) -> None:
     session.execute(IMPOSTOR.format(answers=answers)).raise_for_error()
-    begun = time.monotonic()
     with pytest.raises(KernelexecError):
         session.restore(99)
-    assert time.monotonic() - begun < BOUND
     session.execute("1")
     assert session.execute("2").value == 2
     assert bystander.execute("keepsake").value == 2

@@ -13,6 +13,7 @@ from kernelexec import Executor, Session
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from tests.support.engine import IMAGE
+from tests.support.pace import until
 
 #: What a container holds of those that ran in it, beside the kernel that looks.
 LOOK = """
@@ -58,4 +59,4 @@ def watched_session(executor: Executor) -> Iterator[Session]:
     item = executor.session("one")
     yield item
     item.close()
-    assert ids(executor) == set()
+    until(lambda: ids(executor) == set())

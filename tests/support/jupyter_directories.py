@@ -72,7 +72,7 @@ def text_of(client: BlockingKernelClient, code: str, typed: str | None = None) -
 
 def containers() -> list[ContainerStatus]:
     """The containers of kernels that Jupyter started from this test run."""
-    directory = os.environ["XDG_RUNTIME_DIR"]
+    directory = os.environ["KERNELEXEC_RUNTIME_DIR"]
     with Engine() as engine:
         own = [item for item in engine.list_containers(CLIENT) if item.labels[ROOT].startswith(f"{directory}/")]
         return [engine.inspect_container(item.id) for item in own]

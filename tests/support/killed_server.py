@@ -35,6 +35,6 @@ def killed_server(workspace: Path, cell: str = COUNTING, **options: object) -> N
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        for _ in range(5):
+        for _ in range(2):
             assert server.stdout.readline() == "output\n"
         server.send_signal(signal.SIGKILL)

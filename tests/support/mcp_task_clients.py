@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
@@ -13,6 +13,7 @@ from mcp.types import CallToolResult as Answer
 from mcp.types import Request, RequestParams, Result
 from pydantic import Field
 
+from tests.support.command_line import BOUND
 from tests.support.mcp_clients import Agent
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -25,7 +26,7 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {"extensions": {TASKS: {}}},
 }
 #: A cell that is still running whatever is done meanwhile.
-LONG = "x = 41\nprint('begun', flush=True)\nimport time\ntime.sleep(60)"
+LONG = "x = 41\nprint('begun', flush=True)\nimport time\ntime.sleep(600)"
 
 
 class Created(Result):
@@ -70,9 +71,10 @@ async def ask(session: Any, method: str, task_id: str, **more: Any) -> Looked:
 class Knowing(ClientExtension):
     identifier = TASKS
 
-    def __init__(self) -> None:
+    def __init__(self, on_look: Callable[[Looked], object] = lambda _: None) -> None:
         self.looks: list[Looked] = []
         """What was heard of tasks, the oldest first."""
+        self._on_look = on_look
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
         return [ResultClaim(result_type="task", model=Created, resolve=self._resolve)]
@@ -80,6 +82,7 @@ class Knowing(ClientExtension):
     async def _resolve(self, created: Created, context: ClaimContext) -> Answer:
         while (seen := await ask(context.session, "tasks/get", created.task_id)).status == "working":
             self.looks.append(seen)
+            self._on_look(seen)
             await anyio.sleep(seen.poll_interval_ms / 1000)
         self.looks.append(seen)
         assert seen.status == "completed"
@@ -99,10 +102,18 @@ def request(agent: Agent, method: str, task_id: str, /, **more: Any) -> Looked:
 
 def until(agent: Agent, task_id: str, *statuses: str) -> Looked:
     """Look at a task until it has one of these statuses."""
+    return _looked(agent, task_id, lambda seen: seen.status in statuses)
 
+
+def until_written(agent: Agent, task_id: str, words: str) -> Looked:
+    """Look at a task that is working until its cell has written these words."""
+    return _looked(agent, task_id, lambda seen: words in seen.status_message or seen.status != "working")
+
+
+def _looked(agent: Agent, task_id: str, is_enough: Callable[[Looked], bool]) -> Looked:
     async def wait() -> Looked:
-        with anyio.fail_after(60):
-            while (seen := await ask(agent.client.session, "tasks/get", task_id)).status not in statuses:  # noqa: ASYNC110 - polled
+        with anyio.fail_after(BOUND):
+            while not is_enough(seen := await ask(agent.client.session, "tasks/get", task_id)):  # noqa: ASYNC110 - polled
                 await anyio.sleep(seen.poll_interval_ms / 1000)
         return seen
 

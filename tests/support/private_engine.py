@@ -14,8 +14,7 @@ from pathlib import Path
 
 from kernelexec.docker.client import Engine
 from kernelexec.errors import EngineUnavailable
-
-_START_SECONDS = 60.0
+from tests.support.pace import BOUND
 
 
 class OwnEngine:
@@ -43,7 +42,7 @@ class OwnEngine:
         # In a network of its own: an engine without a bridge would remove that of the machine's engine.
         command = ["unshare", "--net", "dockerd", "-H", self.host, f"--containerd={directory}/c", *places]
         self._process = self._started(*command, "--bridge=none", "--iptables=false", "--ip-masq=false")
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + BOUND
         while not self.answers():
             assert self._process.poll() is None, (directory / "log").read_text()[-2000:]
             assert time.monotonic() < deadline, "the engine did not come up"
@@ -57,7 +56,7 @@ class OwnEngine:
         before = os.environ.get("DOCKER_HOST")
         os.environ["DOCKER_HOST"] = self.host
         try:
-            with Engine(timeout=2):
+            with Engine(timeout=int(BOUND)):
                 return True
         except EngineUnavailable:
             return False
@@ -71,7 +70,7 @@ class OwnEngine:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signum)
-            process.wait(60)
+            process.wait(BOUND)
 
     def end(self) -> None:
         """Stop it with all that it runs."""
@@ -80,7 +79,7 @@ class OwnEngine:
         self.stop()
         if self._runs is not None:
             self._runs.terminate()
-            self._runs.wait(60)
+            self._runs.wait(BOUND)
 
     def take(self, image: str) -> None:
         """Have an image of the machine's own engine."""

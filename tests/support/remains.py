@@ -66,4 +66,4 @@ def descriptors() -> dict[str, int]:
 
 def runtime_directories() -> set[Path]:
     """The executors' private directories of this test module that are there."""
-    return set(Path(os.environ["XDG_RUNTIME_DIR"]).glob("kx-*"))
+    return set(Path(os.environ["KERNELEXEC_RUNTIME_DIR"]).glob("kx-*"))

@@ -11,8 +11,7 @@ import pytest
 
 from kernelexec.records.notebook import recorder
 from kernelexec.workspace.safe_files import replace_file
-
-BOUND = 30
+from tests.support.pace import BOUND
 
 
 class Disk:

@@ -27,7 +27,7 @@ from kernelexec.session.cells.takeover import OrphanedSession
 from kernelexec.session_resources import SessionResources
 
 BOUND = 60
-PATIENCE = 30.0
+PATIENCE = 60.0
 OWNER = """
 import asyncio, sys
 from pathlib import Path

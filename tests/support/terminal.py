@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.command_line import environment
+from tests.support.pace import BOUND
 
-BOUND = 8.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
 
@@ -66,7 +66,7 @@ class Terminal:
         return self.process.poll()
 
     def idle(self) -> None:
-        """Read what is there, for a moment."""
+        """Read what comes, for a moment at most: for loops that wait for something else."""
         self._fill(0.2)
 
     def expect(self, pattern: str) -> str:

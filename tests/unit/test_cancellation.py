@@ -13,10 +13,10 @@ from kernelexec.cancellation import await_to_end, wait_interruptibly
 @pytest.mark.parametrize("cancellations", [0, 1, 2, 5])
 def test_a_call_runs_to_its_end_and_then_its_caller_is_cancelled(cancellations: int) -> None:
     async def steps() -> None:
-        ends: list[str] = []
+        ends, may_end = list[str](), asyncio.Event()
 
         async def call() -> str:
-            await asyncio.sleep(0.05)
+            await may_end.wait()
             ends.append("call")
             return "value"
 
@@ -24,6 +24,7 @@ def test_a_call_runs_to_its_end_and_then_its_caller_is_cancelled(cancellations: 
         for _ in range(cancellations):
             await asyncio.sleep(0.001)
             caller.cancel()
+        may_end.set()
         outcome = (await asyncio.gather(caller, return_exceptions=True))[0]
         assert ends == ["call"]
         assert isinstance(outcome, asyncio.CancelledError) if cancellations else outcome == "value"

@@ -13,6 +13,8 @@ import pytest
 
 import kernelexec
 
+pytestmark = pytest.mark.nightly
+
 PACKAGE, TESTS_ROOT = Path(kernelexec.__file__).parent, Path(__file__).parents[1]
 #: Names that a library calls.
 FOREIGN = {("launcher/ipython/shell_channel.py", "closed")}

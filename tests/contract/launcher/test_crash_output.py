@@ -17,6 +17,7 @@ from kernelexec.launcher.output.kept_output import CrashBuffer
 from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
 from kernelexec.outputs import Collector, Displays
 from kernelexec.results import Stream
+from tests.support.pace import slow
 
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
@@ -135,6 +136,6 @@ def test_what_was_printed_before_a_death_is_in_the_result(session: Session, end:
 def test_what_was_printed_before_a_kill_is_in_the_result(session: Session) -> None:
     code = "while True:\n    try:\n        print('stubborn'); time.sleep(60)\n    except BaseException: pass"
     session.execute("import time")
-    result = session.execute(code, timeout=0.2)
+    result = session.execute(code, timeout=slow(2))
     assert (result.ended_by, result.state) == ("kill", "lost")
     assert result.stdout.startswith("stubborn\n")

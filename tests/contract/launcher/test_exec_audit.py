@@ -10,6 +10,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 
 from kernelexec import Executor, Session
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.pace import BOUND, RunningCell
 
 #: Ways to start ``sudo ls`` that no reading of the cell could see.
 HIDDEN = {
@@ -91,8 +92,10 @@ def test_what_may_run_runs(begun: Session) -> None:
 
 
 def test_a_cell_is_interrupted_while_it_waits_for_a_program(begun: Session) -> None:
-    result = begun.execute("subprocess.run(['sleep', '60'])", timeout=0.3)
-    assert (result.interrupted, result.state) == ("timeout", "kept")
+    cell = RunningCell(begun, "subprocess.run(['sh', '-c', 'echo begun; exec sleep 600'])", timeout=600)
+    begun.interrupt()
+    result = cell.result()
+    assert (result.interrupted, result.state) == ("request", "kept")
     assert begun.execute("subprocess.call(['true'])").text.strip() == "0"
 
 
@@ -148,7 +151,7 @@ def test_a_thread_of_a_cell_long_ago_is_answered(begun: Session) -> None:
     assert begun.execute(code).ok
     for _ in range(210):
         begun.execute("1")
-    assert begun.execute("go.set(); thread.join(9); said").text == "[0]"
+    assert begun.execute("go.set(); thread.join(50); said").text == "[0]"
 
 
 def test_another_client_of_the_kernel_is_answered(tmp_path: Path) -> None:
@@ -159,8 +162,9 @@ def test_another_client_of_the_kernel_is_answered(tmp_path: Path) -> None:
         client.load_connection_file()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=20)
-            replies = [client.execute(code, reply=True, timeout=9) for code in ("!true", "subprocess.call([word, 'ls'])")]
+            client.wait_for_ready(timeout=BOUND)
+            codes = ("!true", "subprocess.call([word, 'ls'])")
+            replies = [client.execute(code, reply=True, timeout=BOUND) for code in codes]
         finally:
             client.stop_channels()
         assert [reply["content"]["status"] for reply in replies] == ["ok", "error"]

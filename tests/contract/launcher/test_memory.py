@@ -7,10 +7,13 @@ import pytest
 from kernelexec import MemoryHigh, Session
 from kernelexec.events import Event
 from tests.support.low_memory import MIB, Tight
+from tests.support.pace import slow
 
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
-FILLS = "parts = []\nfor _ in range(500):\n    parts = [*parts, bytearray(b'x') * 2_000_000]\n    time.sleep(0.03)"
+#: It fills slowly where it may be noticed: the kernel looks twice a second.
+FILLS = "parts = []\nfor n in range(500):\n    parts = [*parts, bytearray(b'x') * 2_000_000]\n"
+FILLS += "    time.sleep(0.03 if n < 40 else 0.15)"
 HUNGRY = "python3 -c \"y = bytearray(b'x') * 500_000_000\""
 
 
@@ -74,7 +77,7 @@ def test_a_cell_that_fills_the_memory_step_by_step_is_warned_of_before_it_dies(t
 
 def test_a_peak_within_a_cell_is_reported_as_one(tight: Tight) -> None:
     session = tight.session(256 * MIB)
-    result = session.execute("import time\nbig = bytearray(b'x') * 200_000_000\ntime.sleep(2)\ndel big")
+    result = session.execute(f"import time\nbig = bytearray(b'x') * 200_000_000\ntime.sleep({slow(3)})\ndel big")
     (note,) = result.notes
     assert note.startswith("While the cell ran, memory: ")
     assert "big 190 MiB" in note

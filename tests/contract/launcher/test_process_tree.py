@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kernelexec import Session
+from tests.support.pace import BOUND, until
 from tests.support.remains import process_of
 
 #: The tests count checkpoints and processes: none is made but by request.
@@ -49,7 +50,7 @@ def gone(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     try:
-        return bool(poll.poll(10_000))
+        return bool(poll.poll(BOUND * 1000))
     finally:
         os.close(pidfd)
 
@@ -65,9 +66,8 @@ def test_nothing_outlives_its_kernel(session: Session, way: str, end: Callable[[
 
 def test_orphans_that_ended_are_waited_for(session: Session) -> None:
     session.execute_command("for n in 1 2 3 4 5; do sleep 0.01 & done")
-    session.execute("import time; time.sleep(0.2)")
     listed = "import os, pathlib\nlist(pathlib.Path(f'/proc/self/task/{os.getpid()}').joinpath('children').read_text().split())"
-    assert session.execute(listed).text == "[]"
+    until(lambda: session.execute(listed).text == "[]")
 
 
 def test_the_exit_code_of_a_child_is_its_parents_to_ask_for(session: Session) -> None:
@@ -75,5 +75,6 @@ def test_the_exit_code_of_a_child_is_its_parents_to_ask_for(session: Session) ->
         "from subprocess import Popen\np = Popen('exit 7', shell=True)\nq = Popen('exit 8', shell=True, start_new_session=True)"
     )
     session.execute(code)
-    session.execute("import time; time.sleep(0.2)")
+    ended = "import os\nfor child in (p, q): os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)"
+    assert session.execute(ended).ok
     assert session.execute("p.wait(), q.wait()").text == "(7, 8)"

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import EVERY_KIND, WRAPPED, settings_of
 from tests.support.engine import needs_bubblewrap
+from tests.support.pace import slow
 
 WAYS = [*EVERY_KIND, "local without fork server", *(pytest.param(kind, marks=needs_bubblewrap) for kind in WRAPPED)]
 
@@ -48,8 +49,8 @@ with Executor(isolation, config=config) as executor:
     background = session.start_background("sleep 60")
     cells = {name: [r.interrupted, r.ended_by, r.state, r.stdout] for name, r in cells.items()}
     cells["background"] = session.kill_background(background.command_id).exit_code
-    killed = session.execute("import os; os.kill(os.getpid(), signal.SIGTERM); time.sleep(20)")
-    cells["term"] = [killed.state, killed.timing.run < 15]
+    killed = session.execute("import os; os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)")
+    cells["term"] = [killed.state, killed.interrupted]
 print(json.dumps(cells))
 """
 
@@ -58,7 +59,7 @@ print(json.dumps(cells))
 @pytest.mark.parametrize("kind", WAYS)
 def test_kernels_obey_signals_that_their_parent_does_not(kind: str, how: str, tmp_path: Path) -> None:
     isolation, config = settings_of(kind)
-    words = [sys.executable, "-c", PARENT, how, isolation, json.dumps(config)]
+    words = [sys.executable, "-c", PARENT, how, isolation, json.dumps({**config, "budgets": {"grace": slow(2)}})]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     cells = json.loads(done.stdout.splitlines()[-1])
@@ -73,4 +74,4 @@ def test_kernels_obey_signals_that_their_parent_does_not(kind: str, how: str, tm
     assert cells["codes"][3] == "7 -10\n"
     assert cells["kept"][3] == "1\n"
     assert cells["background"] == 143
-    assert cells["term"] == ["lost", True]
+    assert cells["term"] == ["lost", None]

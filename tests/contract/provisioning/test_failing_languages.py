@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from tests.conftest import EVERY_KIND
 from tests.contract.session.test_commands import gone
 from tests.support.engine import needs_engine
 from tests.support.kernelspecs import BASH, settings, write, write_all
+from tests.support.pace import RunningCell, slow, until
 from tests.support.remains import marked_processes
-from tests.support.takeovers import wait_until
 
 HANGS = {"a loop": "while (true) {}", "an await": "await new Promise(() => {})"}
 
@@ -38,14 +37,14 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=EVERY_KIND)
 def executor(request: pytest.FixtureRequest, specs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    location, config = tmp_path_factory.mktemp("workspaces"), settings(request.param)
+    location, config = tmp_path_factory.mktemp("workspaces"), settings(request.param) | {"budgets": {"grace": slow(2)}}
     with Executor(isolation=request.param, workspace=location, config=config) as opened:
         yield opened
 
 
 def test_bash_over_its_timeout_is_interrupted_and_keeps_its_state(session: Session) -> None:
     session.execute("x=1", language="bash")
-    result = session.execute("echo before; sleep 60", language="bash", timeout=1)
+    result = session.execute("echo before; sleep 600", language="bash", timeout=slow(3))
     assert (result.status, result.exit_code, result.interrupted, result.ended_by) == ("error", 124, "timeout", "signal")
     assert (result.state, result.cause, result.stdout.split()[0]) == ("kept", None, "before")
     following = session.execute("echo $x", language="bash")
@@ -56,7 +55,7 @@ def test_bash_over_its_timeout_is_interrupted_and_keeps_its_state(session: Sessi
 def test_typescript_over_its_timeout_loses_its_state_and_says_so(session: Session, code: str) -> None:
     session.execute("x = 1")
     session.execute("globalThis.x = 1", language="ts")
-    result = session.execute(f"console.log('before'); {code}", language="ts", timeout=1)
+    result = session.execute(f"console.log('before'); {code}", language="ts", timeout=slow(3))
     assert (result.status, result.exit_code, result.interrupted) == ("error", 124, "timeout")
     assert (result.state, result.cause, result.stdout) == ("lost", "timeout", "before\n")
     following = session.execute("typeof x", language="ts")
@@ -78,14 +77,19 @@ def test_a_cell_that_is_interrupted_on_request_says_so(session: Session) -> None
 
 def test_a_kernel_that_wants_a_message_gets_one(session: Session) -> None:
     session.execute("x = 1", language="polite")
-    result = session.execute("import time; time.sleep(60)", language="polite", timeout=0.5)
+    result = session.execute("import time; time.sleep(600)", language="polite", timeout=slow(2))
     assert (result.interrupted, result.ended_by, result.state) == ("timeout", "interrupt", "kept")
     assert session.execute("x", language="polite").text == "1"
 
 
+TS_WAITS = """
+const fs = await import("node:fs");
+while (!fs.existsSync("go")) await new Promise((go) => setTimeout(go, 50));
+"""
+#: They die once their output has been heard.
 DEATHS = {
-    "bash": ("echo before; sleep 0.5; kill -9 $PPID", "killed", 137),
-    "typescript": ("console.log('before'); await new Promise((go) => setTimeout(go, 300)); Deno.exit(3)", "exited", 3),
+    "bash": ("echo before; until [ -e go ]; do sleep 0.05; done; kill -9 $PPID", "killed", 137),
+    "typescript": (f"console.log('before');{TS_WAITS}Deno.exit(3)", "exited", 3),
 }
 
 
@@ -93,7 +97,9 @@ DEATHS = {
 def test_a_kernel_that_dies_is_a_result_with_its_cause(session: Session, language: str, case: tuple[str, str, int]) -> None:
     code, cause, exit_code = case
     session.execute("x = 1")
-    result = session.execute(code, language=language)
+    cell = RunningCell(session, code, language=language)
+    (session.workspace / "go").touch()
+    result = cell.result()
     assert (result.status, result.state, result.cause, result.exit_code) == ("error", "lost", cause, exit_code)
     assert (result.stdout, result.kernel_epoch) == ("before\n", 1)
     following = session.execute("1", language=language)
@@ -149,7 +155,7 @@ def test_a_killed_owner_leaves_no_kernel_of_another_language(specs: None, tmp_pa
             owner.send_signal(signum)
             owner.wait()
             assert all(gone(pid) for pid in pids)
-            wait_until(lambda: marked_processes().keys() <= before.keys())
+            until(lambda: marked_processes().keys() <= before.keys())
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
@@ -173,7 +179,7 @@ def kill_guard(session: Session) -> None:
     assert gone(pid)
     kernel = session._target._kernels._supervisors["typescript"].kernel
     assert kernel is not None
-    wait_until(lambda: not kernel.alive)
+    until(lambda: not kernel.alive)
     result = session.execute("1", language="ts")
     assert (result.status, result.kernel_epoch, result.state) == ("ok", 2, "lost")
 
@@ -189,10 +195,9 @@ def test_a_cell_whose_kernel_starts_is_cancelled_at_once(tmp_path: Path, monkeyp
     write(tmp_path, "slow", ["sleep", "600"], "slow")
     with Executor(isolation="local", workspace=tmp_path / "w") as executor:
         session = executor.session()
-        running = session.execute("1", language="slow", wait=0.5)
-        before = time.monotonic()
+        running = session.execute("1", language="slow", wait=0.01)
+        until(lambda: any("sleep 600" in command for command in marked_processes().values()))
         ended = session.interrupt(running.execution_id)
         assert ended is not None
         assert (ended.status, ended.notes) == ("aborted", ("Cancelled while its kernel started.",))
         assert session.execute("1 + 1").text == "2"
-        assert time.monotonic() - before < 10

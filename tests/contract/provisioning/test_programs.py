@@ -13,6 +13,7 @@ import pytest
 from kernelexec import ExecutionResult, Executor, InvalidConfig, InvalidWorkDir, KernelNotAnswering, KernelStartFailed, Session
 from tests.conftest import KINDS
 from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.pace import RunningCell, slow
 from tests.support.virtual_environments import made_venv, packages_of
 
 WAYS: dict[str, Callable[[Session], ExecutionResult]] = {
@@ -73,7 +74,7 @@ def test_a_prefix_goes_over_a_named_environment_over_the_workspaces_over_the_mac
 
 @pytest.fixture
 def session(machine: Path, tmp_path: Path) -> Iterator[Session]:
-    with Executor("local", workspace=tmp_path) as executor:
+    with Executor("local", workspace=tmp_path, config={"budgets": {"grace": slow(2)}}) as executor:
         yield executor.session("own")
 
 
@@ -295,14 +296,15 @@ def test_the_environment_is_reported_while_a_cell_runs(session: Session) -> None
     record = packages_of(session.workspace / ".venv") / "Some_Thing-1.2.dist-info"
     record.mkdir()
     session.execute("1")
-    running = session.execute("import sys, time; sys.path += [5, 'gone', '/dev/zero']; time.sleep(60)", wait=0.3)
-    assert running.status == "running"
+    code = "import sys, time; sys.path += [5, 'gone', '/dev/zero']; print('begun', flush=True); time.sleep(600)"
+    cell = RunningCell(session, code, timeout=600)
     actual = session.environment()
     assert (actual.version, actual.prefix) == (sys.version.split()[0], sys.prefix)
     assert (actual.venv, actual.served, actual.command_prefix) == (str(session.workspace / ".venv"), "packages", ())
     assert actual.packages["some-thing"] == "1.2"
     assert actual.packages["ipykernel"].startswith("7.")
     session.interrupt()
+    assert cell.result().interrupted == "request"
 
 
 def test_without_a_kernel_there_is_no_environment_to_report(session: Session) -> None:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from kernelexec import Executor, InvalidConfig, KernelStartFailed
 from kernelexec.docker.client import Engine
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.engine import needs_engine
+from tests.support.pace import until
 from tests.unit.records.test_container_log import STAMP
 
 #: A program that runs a cell which says what it has been given and then hangs, until it is killed.
@@ -27,7 +27,7 @@ with Executor(isolation=sys.argv[1], workspace=sys.argv[2], config=eval(sys.argv
     session = executor.session('a')
     session.execute("print('first' + ' cell')")
     session.execute_command("echo second; exit 7")
-    session.execute("print('third'); print('un', end=''); import time; time.sleep(600)")
+    session.execute("print('third'); print('un', end=''); import time; time.sleep(600)", timeout=600)
 """
 
 
@@ -105,12 +105,10 @@ def test_nothing_is_lost_with_an_owner_that_is_killed(kind: str, tmp_path: Path)
     container: Any = KINDS[kind].get("container", {})
     value = config(kind, tmp_path, **({"container": container | {"adopt": False}} if container else {}))
     words = [sys.executable, "-c", OWNER, kind, str(tmp_path / "ws"), repr(value)]
-    path, deadline = tmp_path / "logs" / "a" / "docker_container.log", time.monotonic() + 60
+    path = tmp_path / "logs" / "a" / "docker_container.log"
     with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(Path.cwd())}) as owner:
-        while not (path.exists() and "out | un\n" in path.read_text()):
-            assert owner.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: owner.poll() is not None or (path.exists() and "out | un\n" in path.read_text()))
+        assert owner.poll() is None
         owner.send_signal(signal.SIGKILL)
     for name in re.findall(r"container (kernelexec-a-\S+)", path.read_text()):
         with Engine.acquire() as engine:

@@ -16,10 +16,10 @@ import pytest
 from kernelexec import Closed, Executor, InvalidRequest, Output, Session
 from kernelexec.executor import AsyncExecutor
 from kernelexec.executor_directories import ExecutorDirectories
+from tests.support.pace import BOUND, until
 from tests.support.remains import descriptors, marked_processes, runtime_directories
 
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
-BOUND = 30
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_an_executor_that_cannot_open_says_why_and_can_be_tried_again(
         patch.setattr(AsyncExecutor, "__aenter__", fail)
         with pytest.raises(OSError, match="no"):
             closed.__enter__()
-    assert descriptors() == before
+    until(lambda: descriptors() == before)
     assert "kernelexec" not in [thread.name for thread in threading.enumerate()]
     with closed:
         assert closed.session().execute("1 + 1").text == "2"
@@ -130,13 +130,14 @@ def test_one_of_many_threads_opens_an_executor_and_many_may_leave_it(closed: Exe
 
     def leave(_: int) -> bool:
         closed.__exit__(None, None, None)
-        return runtime_directories() == before[2] and marked_processes() == before[1]
+        until(lambda: runtime_directories() == before[2] and marked_processes() == before[1])
+        return True
 
     with ThreadPoolExecutor(8) as threads:
         assert sorted(threads.map(enter, range(8))) == [False] * 7 + [True]
         closed.session()
         assert list(threads.map(leave, range(8))) == [True] * 8
-    assert (descriptors(), marked_processes(), runtime_directories()) == before
+    until(lambda: (descriptors(), marked_processes(), runtime_directories()) == before)
 
 
 def test_calls_that_are_under_way_end_with_the_executor(closed: Executor) -> None:
@@ -200,7 +201,7 @@ def test_a_callback_that_would_wait_for_itself_is_refused(session: Session, call
         except InvalidRequest as exc:
             actual.append(exc)
 
-    assert session.execute("print(1)", on_output=on_output, timeout=10).text == "1\n"
+    assert session.execute("print(1)", on_output=on_output).text == "1\n"
     assert "run in the executor's thread" in str(actual[0])
 
 
@@ -214,7 +215,7 @@ def test_a_callback_cannot_leave_the_executor(closed: Executor) -> None:
             actual.append(exc)
 
     with closed:
-        assert closed.session().execute("print(1)", on_output=on_output, timeout=10).text == "1\n"
+        assert closed.session().execute("print(1)", on_output=on_output).text == "1\n"
     assert len(actual) == 1
 
 
@@ -243,5 +244,5 @@ with executor:
 
 def test_a_forked_child_is_refused_ends_without_a_wait_and_may_have_an_executor_of_its_own(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKS, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False, env=os.environ)
     assert (done.returncode, done.stdout.split()) == (0, ["True"] * 7 + ["2", "7", "5"]), done.stderr

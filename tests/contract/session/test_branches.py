@@ -22,8 +22,8 @@ from kernelexec import (
     Session,
 )
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.pace import until
 from tests.support.remains import marked_processes
-from tests.support.takeovers import wait_until
 
 #: The tests count checkpoints and processes: none is made but by request.
 CHECKPOINTS = "named"
@@ -210,7 +210,7 @@ def test_what_cannot_be_copied_leaves_nothing(session: Session) -> None:
     with pytest.raises(CheckpointRefused, match="waits"):
         session.branch("b")
     assert list((session.workspace / ".kernelexec/branches").iterdir()) == []
-    wait_until(lambda: len(marked_processes()) == len(before))
+    until(lambda: len(marked_processes()) == len(before))
     session.execute("stop.set()")
     session.branch("b").close()
 
@@ -306,11 +306,11 @@ def test_many_branches_leave_nothing(owner: Executor) -> None:
     session.branch().close()
 
     def remains() -> tuple[int, int, int]:
-        private = sum(1 for _ in Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*"))
+        private = sum(1 for _ in Path(os.environ["KERNELEXEC_RUNTIME_DIR"]).rglob("*"))
         return len(marked_processes()), private, sum(1 for _ in Path("/proc/self/fd").iterdir())
 
     before = remains()
     for _ in range(15):
         session.branch(files="shared").close()
-    assert remains() == before
+    until(lambda: remains() == before)
     assert value(session, "len(data)") == 50_000_000

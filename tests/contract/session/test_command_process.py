@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kernelexec import InvalidRequest, Session
+from tests.support.pace import until
 
 
 async def write_later(content: bytes) -> None:
@@ -68,8 +69,11 @@ def test_a_command_that_waits_for_its_reader_ends_at_its_timeout(session: Sessio
 
 def test_output_of_a_child_that_stays_ends_with_the_command(session: Session) -> None:
     received = bytearray()
-    result = session.execute_command("(sleep 0.5; yes) & echo first", on_stdout=received.extend)
+    stays = "(until [ -e go ]; do sleep 0.01; done; touch gone; exec yes) & echo first"
+    result = session.execute_command(stays, on_stdout=received.extend)
     assert (bytes(received), result.exit_code) == (b"first\n", 0)
+    (session.workspace / "go").touch()
+    until((session.workspace / "gone").exists)
     assert session.execute_command("echo second").stdout == "second\n"
 
 

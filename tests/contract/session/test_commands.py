@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from kernelexec import InvalidCode, InvalidWorkDir, Session
+from tests.support.pace import BOUND, slow, until
 from tests.support.remains import process_of
 
 ENDED = "return not path.exists() or path.read_text().rpartition(')')[2].split()[0] in 'ZX'"
 
 
-def gone(pid: int, seconds: float = 10) -> bool:
+def gone(pid: int, seconds: float = BOUND) -> bool:
     """Whether a process ends in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -63,7 +64,7 @@ def test_output_comes_while_the_command_runs(session: Session) -> None:
         pass
     assert (progress.text, progress.status) == ("first\n", "running")
     (session.workspace / "gate").write_text("last\n")
-    ended = session.wait_for(running.execution_id, cursor=progress.cursor, wait=60)
+    ended = session.wait_for(running.execution_id, cursor=progress.cursor, wait=BOUND)
     assert (ended.text, ended.status) == ("last\n", "ok")
 
 
@@ -74,7 +75,7 @@ def test_cd_and_export_last_for_the_next_command_only(session: Session) -> None:
     assert result.work_dir == f"{session.workspace}/sub"
     assert "not found" in result.stderr
     assert session.execute("!pwd; echo ${A-none}").stdout == f"{session.workspace}\nnone\n"
-    assert session.execute("import os; os.getcwd(), os.environ.get('A')").text == f"('{session.workspace}', None)"
+    assert session.execute("import os; print(os.getcwd(), os.environ.get('A'))").text == f"{session.workspace} None\n"
     session.restart()
     assert session.execute_command('pwd; echo "${A-none}"').stdout == f"{session.workspace}\nnone\n"
 
@@ -162,9 +163,8 @@ def test_bytes_that_are_no_text_are_replaced(session: Session) -> None:
 
 
 def test_a_child_in_the_background_does_not_hold_the_command_up(session: Session) -> None:
-    started = time.monotonic()
     result = session.execute_command("sleep 600 & echo $!")
-    assert time.monotonic() - started < 20
+    assert (result.exit_code, result.interrupted) == (0, None)
     child = process_of(session, int(result.stdout))
     assert Path(f"/proc/{child}").exists()
     session.close()
@@ -175,15 +175,14 @@ def test_late_output_of_a_child_stays_with_its_command(session: Session) -> None
     first = session.execute_command("mkfifo gate; (read line < gate; echo late) & echo now")
     assert first.stdout == "now\n"
     second = session.execute_command("echo go > gate; echo second")
-    deadline = time.monotonic() + 20
-    while not (late := (session.wait_for(first.execution_id).result or first).late) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: (session.wait_for(first.execution_id).result or first).late)
+    late = (session.wait_for(first.execution_id).result or first).late
     assert [output.text for output in late if hasattr(output, "text")] == ["late\n"]
     assert second.stdout == "second\n"
 
 
 def test_a_timeout_ends_the_whole_group(session: Session) -> None:
-    result = session.execute_command("sleep 601 & sleep 602 & (sleep 603; :) & echo $!; jobs -p; wait", timeout=0.5)
+    result = session.execute_command("sleep 601 & sleep 602 & (sleep 603; :) & echo $!; jobs -p; wait", timeout=slow(2))
     assert (result.exit_code, result.interrupted, result.state) == (124, "timeout", "kept")
     pids = [int(line) for line in result.stdout.split()]
     assert len(pids) == 4

@@ -15,7 +15,11 @@ from packaging.pylock import Pylock
 from kernelexec import Executor, InvalidRequest, Session
 from tests.conftest import KINDS, WRAPPED
 from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.pace import BOUND
 from tests.support.virtual_environments import made_venv, made_wheel, packages_of
+
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_IN_CONTAINERS = ("test_cells_and_commands_find_what_was_installed_at_once",)
 
 #: Kernels that have no network, in each way.
 OFFLINE: dict[str, dict[str, Any]] = {
@@ -159,9 +163,9 @@ def test_wheels_may_lie_in_the_workspace(session: Session) -> None:
 def test_it_goes_on_while_a_cell_runs_and_is_found_after_it(session: Session, wheels: Path) -> None:
     session.execute("import pathlib, time")
     wait = "while not pathlib.Path('.venv/bin/python').exists(): time.sleep(0.01)\nprint('seen')"
-    running = session.execute(wait, wait=0.001, timeout=60)
+    running = session.execute(wait, wait=0.001, timeout=BOUND)
     assert session.install("lower", wheels=wheels).ok
-    result = session.wait_for(running.execution_id, wait=30).result
+    result = session.wait_for(running.execution_id, wait=BOUND).result
     assert result is not None
     assert result.stdout == "seen\n"
     assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"

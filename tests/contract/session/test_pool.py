@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import CapacityReached, InvalidConfig
 from kernelexec.pool import KernelPool, WarmSlot
 from tests.support.engine import MINIMAL, containers, needs_engine
+from tests.support.pace import slow, until
 from tests.support.remains import marked_processes, runtime_directories
 
 BOUND = 60
@@ -83,8 +83,7 @@ def test_a_session_takes_an_idle_kernel_and_is_at_home_in_it(tmp_path: Path, iso
         await filled(executor, 2, without=slots)
 
     run(tmp_path, main, isolation, pool={"size": 2}, **config)
-    assert marked_processes() == {}
-    assert runtime_directories() == before
+    until(lambda: marked_processes() == {} and runtime_directories() == before)
     assert sorted(path.name for path in (tmp_path / "w").iterdir()) == [".journals", "a", "b"]
 
 
@@ -127,7 +126,7 @@ def test_one_that_does_not_answer_is_ended_and_another_started(tmp_path: Path) -
         assert (result.text.strip() != str(pid), result.kernel_epoch, result.state) == (True, 1, "kept")
 
     run(tmp_path, main, pool={"size": 1})
-    assert marked_processes() == {}
+    until(lambda: marked_processes() == {})
 
 
 def test_none_gets_older_than_it_may(tmp_path: Path) -> None:
@@ -136,13 +135,13 @@ def test_none_gets_older_than_it_may(tmp_path: Path) -> None:
         await filled(executor, 2, without=slots)
         assert all(slot.kernel.death is not None for slot in slots)
 
-    run(tmp_path, main, pool={"size": 2, "max_age": 1.0})
+    run(tmp_path, main, pool={"size": 2, "max_age": slow(2)})
 
 
 def test_no_more_are_started_than_their_memory_may_be(tmp_path: Path) -> None:
     async def main(executor: AsyncExecutor) -> None:
         await filled(executor, 1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # so that more could come, if they did
         [slot] = await filled(executor, 1)
         assert slot.memory_bytes > 2**20
 
@@ -185,11 +184,9 @@ def test_a_caller_that_waits_in_vain_gets_an_error(tmp_path: Path) -> None:
 
 
 def test_idle_ones_end_with_a_program_that_is_done_at_once(tmp_path: Path) -> None:
-    begun = time.monotonic()
     with Executor("local", workspace=tmp_path, config={"pool": {"size": 5}}):
         pass
-    assert time.monotonic() - begun < BOUND
-    assert marked_processes() == {}
+    until(lambda: marked_processes() == {})
 
 
 def test_an_executor_that_is_entered_again_fills_its_pool_again(tmp_path: Path) -> None:
@@ -203,7 +200,7 @@ def test_an_executor_that_is_entered_again_fills_its_pool_again(tmp_path: Path) 
 
     for in_another_loop in range(2):
         asyncio.run(main(in_another_loop))
-    assert marked_processes() == {}
+    until(lambda: marked_processes() == {})
 
 
 @needs_engine

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +21,8 @@ import pytest
 from kernelexec import Closed, Executor, KernelexecError, KernelStartFailed, Session
 from kernelexec.blocking import Portal
 from kernelexec.executor import AsyncExecutor
+from tests.support.pace import BOUND
 
-BOUND = 30
 LIBRARY, OURS = ContextVar[str]("LIBRARY"), ContextVar[str]("OURS")
 
 
@@ -150,18 +151,17 @@ def test_a_callback_that_does_not_return_delays_the_end_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelexec.blocking.portal._STALL_SECONDS", 2.0)
-    end = threading.Event()
+    begun, end = threading.Event(), threading.Event()
     executor = Executor("local", workspace=tmp_path).open()
     session = executor.session("a")
 
     def block(_: object) -> None:
+        begun.set()
         end.wait(BOUND)
 
     running = threading.Thread(target=partial(session.execute, "print(1)", on_output=block))
     running.start()
-    while not session.busy:
-        time.sleep(0.01)
-    time.sleep(1)
+    assert begun.wait(BOUND)
     with pytest.raises(KernelexecError, match=r"a hook or callback has kept its thread for 2 s, in threading.py, line \d+"):
         executor.close()
     end.set()
@@ -178,62 +178,89 @@ def signals() -> Iterator[None]:
     signal.set_wakeup_fd(wakeup)
 
 
+@dataclass
+class Opening:
+    """An executor that does not open, but fails to when it is told to."""
+
+    executor: Executor
+    begun: threading.Event = field(default_factory=threading.Event)
+    end: threading.Event = field(default_factory=threading.Event)
+
+
 @pytest.fixture
-def opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
-    """One that does not open, and takes a while for it."""
+def opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opening]:
+    actual = Opening(Executor("local", workspace=tmp_path))
 
     async def fails(_: AsyncExecutor) -> None:
-        await asyncio.sleep(1)
+        actual.begun.set()
+        while not actual.end.is_set():  # noqa: ASYNC110 - it may be cancelled
+            await asyncio.sleep(0.01)
         raise KernelStartFailed("no room")
 
     monkeypatch.setattr(AsyncExecutor, "__aenter__", fails)
-    return Executor("local", workspace=tmp_path)
+    yield actual
+    actual.end.set()
 
 
-def test_a_caller_during_a_failed_opening_learns_why(opening: Executor) -> None:
+def test_a_caller_during_a_failed_opening_learns_why(opening: Opening) -> None:
     def call() -> None:
+        assert opening.begun.wait(BOUND)
+        threading.Timer(0.5, opening.end.set).start()  # the call will wait by then, or it comes too late, and learns the same
         try:
-            opening.session()
+            opening.executor.session()
         except (Closed, KernelStartFailed) as exc:
             reported.append(exc)
 
     reported: list[Exception] = []
-    thread = threading.Timer(0.5, call)
+    thread = threading.Thread(target=call)
     thread.start()
     with pytest.raises(KernelStartFailed, match="no room"):
-        opening.__enter__()
+        opening.executor.__enter__()
     thread.join(BOUND)
     assert len(reported) == 1
 
 
-def interrupted(after: float, call: Callable[[], object]) -> None:
-    """A call in the main thread, into which Ctrl+C comes."""
-    timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+def interrupted(begun: Callable[[], object], call: Callable[[], object], end: Callable[[], object] = lambda: None) -> None:
+    """A call in the main thread, into which Ctrl+C comes once it has begun, and which may end then."""
+
+    def interrupt() -> None:
+        begun()
+        os.kill(os.getpid(), signal.SIGINT)
+        end()
+
+    def begin() -> None:
+        thread.start()
         call()
-    timer.join()
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    thread.join()
 
 
 @pytest.mark.usefixtures("signals")
-def test_an_interrupt_while_it_opens_in_vain_ends_that(opening: Executor) -> None:
-    interrupted(0.5, opening.__enter__)
+def test_an_interrupt_while_it_opens_in_vain_ends_that(opening: Opening) -> None:
+    interrupted(partial(opening.begun.wait, BOUND), opening.executor.__enter__, opening.end.set)
+
+
+WAITS = "import os, time\nprint(1, flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nx = 41"
 
 
 @pytest.mark.usefixtures("signals")
 def test_an_interrupt_of_a_call_leaves_its_cell_and_the_executor_as_they_are(session: Session) -> None:
     begun = threading.Event()
-    code = "import time; print(1, flush=True); time.sleep(2); x = 41"
-    interrupted(1.0, lambda: session.execute(code, on_output=lambda _: begun.set()))
+    interrupted(partial(begun.wait, BOUND), lambda: session.execute(WAITS, on_output=lambda _: begun.set()))
     assert begun.is_set()
+    (session.workspace / "go").touch()
     assert session.execute("x + 1").text == "42"
 
 
 @pytest.mark.usefixtures("signals")
 def test_an_interrupt_of_a_stream_is_raised_and_leaves_its_cell(session: Session) -> None:
-    outputs = session.stream("import time; print(1, flush=True); time.sleep(3); x = 41")
+    outputs = session.stream(WAITS)
     next(outputs)
-    interrupted(0.5, lambda: next(outputs))
+    interrupted(partial(time.sleep, 0.5), lambda: next(outputs))  # nothing tells that it waits
+    (session.workspace / "go").touch()
     assert session.execute("x + 1").text == "42"
 
 
@@ -264,7 +291,7 @@ def test_interrupts_at_any_time_cost_no_later_call(portal: Portal) -> None:
     thread = threading.Thread(target=storm)
     thread.start()
     try:
-        while time.monotonic() < end:
+        while time.monotonic() < end or hits <= 10:
             try:
                 aimed[0] = True
                 assert portal.call(nothing) == 1
@@ -275,5 +302,4 @@ def test_interrupts_at_any_time_cost_no_later_call(portal: Portal) -> None:
         over.set()
         thread.join()
         signal.signal(signal.SIGUSR1, previous)
-    assert hits > 10
     assert portal.call(nothing) == 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,15 @@ import pytest
 from kernelexec import Approval, ExecutionFailed, Executor, SecurityError, Session
 from kernelexec.errors import InvalidCode, InvalidRequest, InvalidTimeout
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.pace import BOUND, RunningCell, slow, until
 from tests.support.remains import marked_processes
 
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_IN_CONTAINERS = ("test_the_tutorials_example",)
+
+#: The seconds that a case has where one of them hangs, and in which the others begin and end.
+LIMIT = math.ceil(slow(2))
+TOO_LONG = f"It took longer than {LIMIT} s."
 FIBONACCI = """
 def fibonacci(n):
     if n < 2:
@@ -100,7 +108,7 @@ MOCKS = {
 KERNELS_OWN = ("no calls", "a len of its own")
 
 
-def verdict_of(session: Session, case: str, code: str = FIBONACCI, timeout: float = 10) -> tuple[str, str]:
+def verdict_of(session: Session, case: str, code: str = FIBONACCI, timeout: float = 60) -> tuple[str, str]:
     [actual] = session.run_tests(code, [case], timeout=timeout).cases
     return actual.verdict, actual.message
 
@@ -178,14 +186,12 @@ def test_the_line_of_the_case_or_of_the_code(session: Session) -> None:
 
 
 def test_raising_hanging_exiting_and_passing_cases_in_one_run(session: Session) -> None:
-    began = time.monotonic()
-    cases = ["1 / 0", "while True: pass", "os._exit(0)", "fibonacci(3) == 2", "time.sleep(60)"]
-    report = session.run_tests(FIBONACCI, cases, timeout=1)
-    assert time.monotonic() - began < 20
+    cases = ["1 / 0", "while True: pass", "os._exit(0)", "fibonacci(3) == 2", "time.sleep(600)"]
+    report = session.run_tests(FIBONACCI, cases, timeout=LIMIT)
     assert [case.verdict for case in report.cases] == ["ERROR", "ERROR", "ERROR", "PASS", "ERROR"]
-    assert [case.message for case in report.cases][1::3] == ["It took longer than 1 s."] * 2
+    assert [case.message for case in report.cases][1::3] == [TOO_LONG] * 2
     assert report.summary == "1 PASS, 4 ERROR"
-    assert 1 <= report.cases[1].duration < 5
+    assert report.cases[1].duration >= LIMIT
 
 
 def test_code_that_fails_runs_no_case(session: Session) -> None:
@@ -199,7 +205,7 @@ def test_code_that_fails_runs_no_case(session: Session) -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("while True: pass", "It took longer than 1 s."),
+        ("while True: pass", "It took longer than {limit} s."),  # no number: workers measure their own, and name tests by it
         ("import os\nos._exit(7)", "It ended its process, with exit code 7."),
         ("raise SystemExit", "It exits."),
         ("exit()\nraise ValueError", "It exits."),
@@ -207,9 +213,9 @@ def test_code_that_fails_runs_no_case(session: Session) -> None:
     ],
 )
 def test_code_that_does_not_end_well(session: Session, code: str, message: str) -> None:
-    report = session.run_tests(code, ["True"], timeout=1)
+    report = session.run_tests(code, ["True"], timeout=LIMIT)
     assert report.error is not None
-    assert report.error.message == message
+    assert report.error.message == message.format(limit=LIMIT)
 
 
 def test_a_case_sees_nothing_of_another(session: Session) -> None:
@@ -233,16 +239,16 @@ def test_what_is_printed_is_kept_apart(session: Session) -> None:
 
 
 def test_a_flood_ends_with_its_case(session: Session) -> None:
-    assert verdict_of(session, "while True: print('x' * 1000)", timeout=1) == ("ERROR", "It took longer than 1 s.")
+    assert verdict_of(session, "while True: print('x' * 1000)", timeout=LIMIT) == ("ERROR", TOO_LONG)
 
 
 def test_nothing_that_a_case_started_is_left(session: Session) -> None:
     number = f"4321.{uuid.uuid4().int % 10**9}"  # other kinds' programs may be seen from here
     stay = f"import subprocess\nsubprocess.Popen(['sleep', '{number}'])\n"
     apart = f"subprocess.run('setsid sleep {number} & sleep 0.1', shell=True)\nTrue"
-    report = session.run_tests(stay, [apart, f"{stay}time.sleep(60)", "os._exit(0)"], timeout=1)
+    report = session.run_tests(stay, [apart, f"{stay}time.sleep(600)", "os._exit(0)"], timeout=LIMIT)
     assert [case.verdict for case in report.cases] == ["PASS", "ERROR", "ERROR"]
-    assert count_with(session, number) == 0
+    until(lambda: count_with(session, number) == 0)
 
 
 def test_the_code_has_children_that_serve_its_cases(session: Session) -> None:
@@ -252,20 +258,35 @@ def test_the_code_has_children_that_serve_its_cases(session: Session) -> None:
 
 
 def test_it_takes_its_turn_behind_the_cell_that_runs(session: Session) -> None:
-    thread = threading.Thread(target=session.execute, args=("time.sleep(0.7); y.append(9)",))
-    thread.start()
-    time.sleep(0.3)
+    cell = RunningCell(session, "print('begun', flush=True); time.sleep(0.5); y.append(9)")
     assert session.run_tests("", ["y == [1, 9]"]).ok
-    thread.join()
+    assert cell.result().ok
     assert session.execute("y.pop()").ok
 
 
-def test_it_can_be_interrupted(session: Session) -> None:
-    timer = threading.Timer(0.7, session.interrupt)
-    timer.start()
+BEGIN = "open('begun', 'w').close()\n"
+
+
+@contextmanager
+def once_begun(session: Session, call: Callable[[], object]) -> Iterator[None]:
+    """Call it when a case has begun, which ends the tests."""
+    begun = session.workspace / "begun"
+
+    def watch() -> None:
+        until(begun.exists)
+        call()
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
     with pytest.raises(ExecutionFailed):
-        session.run_tests("", ["time.sleep(60)"], timeout=60)
-    timer.join()
+        yield
+    watching.join(BOUND)
+    begun.unlink()
+
+
+def test_it_can_be_interrupted(session: Session) -> None:
+    with once_begun(session, session.interrupt):
+        session.run_tests("", [f"{BEGIN}time.sleep(600)"], timeout=600)
     assert session.execute("1").text == "1"
 
 
@@ -327,13 +348,11 @@ def test_secrets_are_masked_and_the_journal_has_the_report(tmp_path: Path, monke
 def test_no_process_is_left_when_the_kernel_dies_during_a_case(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
-        timer = threading.Timer(1, session.restart)
-        timer.start()
-        with pytest.raises(ExecutionFailed):
-            session.run_tests("import subprocess", ["subprocess.run(['sleep', '4322'])"], timeout=30)
-        timer.join()
+        case = "subprocess.run(['sh', '-c', 'touch begun; exec sleep 4322'])"
+        with once_begun(session, session.restart):
+            session.run_tests("import subprocess", [case], timeout=600)
         assert session.execute("1").ok
-        assert [words for words in marked_processes().values() if "4322" in words] == []
+        until(lambda: not any("4322" in words for words in marked_processes().values()))
 
 
 @pytest.mark.parametrize("verdicts", VERDICTS.values(), ids=VERDICTS)
@@ -379,18 +398,18 @@ def test_what_gets_away_ends_with_the_tests(session: Session) -> None:
         report = session.run_tests(code, cases)
         assert [case.verdict for case in report.cases] == ["PASS", "PASS", "ERROR", "ERROR"]
         assert report.cases[3].message == "The code's process ended, by SIGKILL."
-    assert len(session.execute(children).text.split()) == before
-    assert count_with(session, number) == 0
+    until(lambda: len(session.execute(children).text.split()) == before)
+    until(lambda: count_with(session, number) == 0)
 
 
 @pytest.mark.parametrize("mock", MOCKS.values(), ids=MOCKS)
 def test_code_that_changes_what_the_watching_uses(session: Session, mock: str) -> None:
-    report = session.run_tests(mock, ["1 == 1", "1 == 2", "while True: pass", "os.abort()"], timeout=0.7)
+    report = session.run_tests(mock, ["1 == 1", "1 == 2", "while True: pass", "os.abort()"], timeout=LIMIT)
     assert report.error is None
     assert [(case.verdict, case.message) for case in report.cases] == [
         ("PASS", ""),
         ("FAIL", "1 == 2 does not hold"),
-        ("ERROR", "It took longer than 0.7 s."),
+        ("ERROR", TOO_LONG),
         ("ERROR", "It ended its process, by SIGABRT."),
     ]
 
@@ -405,7 +424,7 @@ def test_a_session_that_has_changed_what_the_watching_uses(tmp_path: Path) -> No
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
         assert session.execute("\n".join(mock for name, mock in MOCKS.items() if name not in KERNELS_OWN)).ok
-        report = session.run_tests("", ["1 == 1", "time.time() == 0", "while True: pass"], timeout=0.7)
+        report = session.run_tests("", ["1 == 1", "time.time() == 0", "while True: pass"], timeout=LIMIT)
         assert [case.verdict for case in report.cases] == ["PASS", "PASS", "ERROR"]
         assert session.execute("time.time()").text == "0.0"
 
@@ -413,19 +432,9 @@ def test_a_session_that_has_changed_what_the_watching_uses(tmp_path: Path) -> No
 def test_an_interrupt_leaves_nothing(session: Session) -> None:
     number = f"4324.{uuid.uuid4().int % 10**9}"
     case = f"import subprocess\nsubprocess.Popen(['sleep', '{number}'], start_new_session=True, env={{}})"
-    case += "\nopen('begun', 'w').close()\ntime.sleep(60)"
-
-    def interrupt() -> None:
-        while not (session.workspace / "begun").exists():
-            time.sleep(0.01)
-        session.interrupt()
-
-    interrupting = threading.Thread(target=interrupt, daemon=True)
-    interrupting.start()
-    with pytest.raises(ExecutionFailed):
-        session.run_tests("", [case], timeout=60)
-    interrupting.join()
-    assert count_with(session, number) == 0
+    with once_begun(session, session.interrupt):
+        session.run_tests("", [f"{case}\n{BEGIN}time.sleep(600)"], timeout=600)
+    until(lambda: count_with(session, number) == 0)
 
 
 def test_lines_that_user_code_writes_to_the_reports_change_no_other_verdict(session: Session) -> None:
@@ -434,5 +443,5 @@ def test_lines_that_user_code_writes_to_the_reports_change_no_other_verdict(sess
     writes += "    except OSError: pass\n"
     forged = [b"no json\n", b"[" * 50_000 + b"\n", b"5\n", b'{"case": 1, "ended": "x"}\n', b'{"case": 3, "verdict": "PASS"}\n']
     cases = [*(writes.replace("LINES", repr(lines)) + "assert True" for lines in (b"".join(forged), b"x" * 100_000)), "1 == 2"]
-    report = session.run_tests("", cases, timeout=20)
+    report = session.run_tests("", cases, timeout=60)
     assert [case.verdict for case in report.cases] == ["PASS", "ERROR", "FAIL"]  # the second spoils its own report

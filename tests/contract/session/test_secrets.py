@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from kernelexec.kernel.wire.messages import MessageSession
 from kernelexec.outputs import Collector
 from kernelexec.session import AsyncSession
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.pace import slow, until
 from tests.support.secret_values import AWKWARD, MARK, NAME, NAME_MARK, config, shown, written
 
 NAMES = "import os, sys\ns, n = os.environ['API_KEY'], os.environ['NAME_LIKE']"
@@ -138,14 +138,17 @@ def test_what_a_thread_says_late_is_masked(watched: Watched) -> None:
     code += "    print(s[3:])\n    print(s)\nthreading.Thread(target=late).start()\nprint(s[:3], end='')"
     first = watched.run(code)
     assert watched.session.execute_command("touch go").ok
+
+    def late() -> str:
+        result = watched.session.wait_for(first.execution_id).result
+        assert result is not None
+        return "".join(output.text for output in result.late if hasattr(output, "text"))
+
+    until(lambda: late().count("\n") == 2)
     progress = watched.session.wait_for(first.execution_id)
-    deadline = time.monotonic() + 20
-    while progress.result is not None and MARK not in repr(progress.result.late) and time.monotonic() < deadline:
-        progress = watched.session.wait_for(first.execution_id)
     assert progress.result is not None
     watched.check(progress.result.to_json(), repr(progress))
-    late = "".join(output.text for output in progress.result.late if hasattr(output, "text"))
-    assert late.splitlines() == [MARK, MARK]
+    assert late().splitlines() == [MARK, MARK]
 
 
 def test_a_cut_shows_no_half(watched: Watched) -> None:
@@ -214,10 +217,13 @@ def test_a_request_that_is_sent_again_is_known_by_what_is_recorded(watched: Watc
 
 
 def test_progress_shows_nothing_while_a_cell_runs(watched: Watched) -> None:
-    running = watched.run("print(s, flush=True)\nprint(s[:9], end='', flush=True)\nimport time\ntime.sleep(60)", wait=0.5)
+    code = "print(s, flush=True)\nprint(s[:9], end='', flush=True)\nopen('said', 'w').close()\nimport time\ntime.sleep(600)"
+    running = watched.run(code, wait=0.01, timeout=600)
     assert running.status == "running"
-    assert running.stdout == f"{MARK}\n"
-    progress = watched.session.wait_for(running.execution_id, wait=0.1)
+    until((watched.session.workspace / "said").exists)
+    until(lambda: watched.session.wait_for(running.execution_id, wait=0.1).text)
+    progress = watched.session.wait_for(running.execution_id, wait=0.5)  # by when the half would have come too
+    assert (progress.status, progress.text) == ("running", f"{MARK}\n")
     ended = watched.session.interrupt(running.execution_id)
     assert ended is not None
     watched.check(running.to_json(), repr(progress), ended.to_json())
@@ -237,7 +243,7 @@ def test_a_dead_kernel_s_last_words_are_masked_and_the_next_one_has_the_secrets(
         after = session.execute(f"{NAMES}\nprint(s)")
         assert after.stdout == f"{MARK}\n"
         assert NAME_MARK in "".join(after.notes)
-        stuck = session.execute(f"import time\ndef {NAME}():\n    {SWALLOW}\n{NAME}()", timeout=0.2)
+        stuck = session.execute(f"import time\ndef {NAME}():\n    {SWALLOW}\n{NAME}()", timeout=slow(2))
         assert stuck.ended_by == "kill"
         assert session.execute(f"{NAMES}\nn").ok
         session.save_notebook()

@@ -26,6 +26,7 @@ from tests.conftest import EVERY_KIND, EVERY_WAY, executor_of
 from tests.support.command_line import LOCAL, kernelexec
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.kernelspecs import settings, write_all
+from tests.support.pace import BOUND
 from tests.support.secret_values import AWKWARD, MARK, NAME, NAME_MARK, config, shown, written
 
 TELL = "import os\nprint(os.environ['API_KEY'], os.environ['NAME_LIKE'])"
@@ -33,7 +34,7 @@ TOLD = f"{MARK} {NAME_MARK}\n"
 
 #: A server whose session runs a cell that shows secrets, until it is killed.
 OWNER = """
-import os, signal, sys
+import os, signal, sys, time
 from kernelexec import Executor
 
 secrets = {"API_KEY": {"env": "KX_AWKWARD"}, "NAME_LIKE": {"env": "KX_NAME"}}
@@ -42,8 +43,10 @@ executor = Executor("container", workspace=sys.argv[1], config={"container": opt
 session = executor.session("a")
 session.execute("import os, time\\ns = os.environ['API_KEY']")
 code = "print(s, flush=True)\\nprint(s[:9], end='', flush=True)\\n"
-code += "while not os.path.exists('go'): time.sleep(0.05)\\nprint(s[9:])"
-session.execute(code, wait=1)
+code += "open('said', 'w').close()\\nwhile not os.path.exists('go'): time.sleep(0.05)\\nprint(s[9:])"
+session.execute(code, wait=0.01)
+while not (session.workspace / "said").exists(): time.sleep(0.01)
+time.sleep(0.5)  # in which it may arrive
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -74,7 +77,7 @@ def test_kernels_of_other_languages_get_them_too(kind: str, tmp_path: Path, monk
         assert shown(shell.to_json(), script.to_json()) == []
         if kind == "container":
             assert _seen_by_the_engine(tmp_path / "ws") == []
-        assert written(Path(os.environ["XDG_RUNTIME_DIR"])) == {}
+        assert written(Path(os.environ["KERNELEXEC_RUNTIME_DIR"])) == {}
 
 
 @needs_engine
@@ -83,7 +86,7 @@ def test_a_user_of_the_engine_sees_no_value(tmp_path: Path) -> None:
         session = executor.session("a")
         session.execute(TELL)
         assert _seen_by_the_engine(tmp_path / "ws") == []
-        private = written(Path(os.environ["XDG_RUNTIME_DIR"]))
+        private = written(Path(os.environ["KERNELEXEC_RUNTIME_DIR"]))
         assert {Path(path).name for path in private} == {"words"}  # what the kernel itself notes of the running cell
 
 
@@ -135,18 +138,19 @@ def test_tools_answer_without_secrets(tmp_path: Path) -> None:
             assert NAME_MARK in await call(client, "execute_command", command=f"sudo rm -rf / {NAME}")
             assert MARK in await call(client, "list_variables")
             await call(client, "execute_code", code="print((s + n) * 2000)")
-            code = f"print(s, flush=True)\nimport time  # {NAME}\ntime.sleep(60)"
+            code = f"print(s, flush=True)\nimport time  # {NAME}\ntime.sleep(600)"
             reported: list[str] = []
 
             async def hear(_progress: float, _total: float | None, message: str | None) -> None:
                 reported.append(message or "")
 
-            arguments = {"code": f"{NAME!r}\n{code}", "wait": 1}
-            running = await client.call_tool("execute_code", arguments, progress_handler=hear)
-            assert shown(repr(running), *reported) == []
-            assert any(MARK in line for line in reported)
+            arguments = {"code": f"{NAME!r}\n{code}", "timeout": 600, "wait": BOUND}
+            running = asyncio.create_task(client.call_tool("execute_code", arguments, progress_handler=hear))
+            while not any(MARK in line for line in reported):  # noqa: ASYNC110 - reports come as they like
+                await asyncio.sleep(0.01)
             assert NAME_MARK in await call(client, "list_sessions")
             assert "interrupted" in await call(client, "interrupt_kernel")
+            assert shown(repr(await running), *reported) == []
 
     anyio.run(serve)
 
@@ -265,7 +269,7 @@ def test_what_is_replayed_is_not_reported_with_its_secrets(recorded: str, tmp_pa
 def test_a_session_that_is_taken_over_shows_no_secret_either(tmp_path: Path) -> None:
     values = {"KX_AWKWARD": AWKWARD, "KX_NAME": NAME}
     environ = {**os.environ, **values, "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run([sys.executable, "-c", OWNER, str(tmp_path / "ws"), IMAGE], env=environ, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", OWNER, str(tmp_path / "ws"), IMAGE], env=environ, check=False, timeout=BOUND)
     assert done.returncode == -signal.SIGKILL
 
     async def run() -> None:

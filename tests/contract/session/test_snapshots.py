@@ -14,6 +14,10 @@ import anyio.to_thread
 import pytest
 
 from kernelexec import AsyncExecutor, ExecutionFailed, Executor, InvalidRequest, InvalidTimeout, KernelError, Session, Snapshot
+from tests.support.pace import RunningCell, slow
+
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_IN_CONTAINERS = ("test_variables_come_back_in_a_new_kernel",)
 
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
@@ -142,15 +146,15 @@ def test_a_snapshot_survives_as_json(session: Session) -> None:
 
 
 def test_a_snapshot_waits_for_its_turn(session: Session) -> None:
-    running = session.execute("import time\ntime.sleep(1)\nx = 1", wait=0.1)
-    assert running.status == "running"
+    cell = RunningCell(session, "import time\nprint('begun', flush=True)\ntime.sleep(0.5)\nx = 1")
     assert session.snapshot().names == {"x"}
+    assert cell.result().ok
 
 
 def test_one_that_takes_too_long_leaves_nothing_and_keeps_the_state(session: Session) -> None:
-    session.execute("import time\nclass Slow:\n    def __reduce__(self):\n        time.sleep(60)\nslow, x = Slow(), 1")
+    session.execute("import time\nclass Slow:\n    def __reduce__(self):\n        time.sleep(600)\nslow, x = Slow(), 1")
     with pytest.raises(ExecutionFailed) as caught:
-        session.snapshot(timeout=0.5)
+        session.snapshot(timeout=slow(1))
     assert (caught.value.result.interrupted, caught.value.result.state) == ("timeout", "kept")
     assert list((session.workspace / ".kernelexec" / "snapshots").iterdir()) == []
     assert text(session, "x") == "1"
@@ -160,7 +164,7 @@ def test_one_whose_caller_goes_away_is_ended_and_leaves_nothing(tmp_path: Path) 
     begun = tmp_path / "default" / "begun"
     begun.parent.mkdir()
     os.mkfifo(begun)
-    body = f"open({str(begun)!r}, 'w').close()\n        time.sleep(60)"
+    body = f"open({str(begun)!r}, 'w').close()\n        time.sleep(600)"
     code = f"import time\nclass Slow:\n    def __reduce__(self):\n        {body}"
 
     async def cancelled() -> None:

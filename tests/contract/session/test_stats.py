@@ -8,6 +8,10 @@ from kernelexec import Closed, Executor, Session
 from kernelexec.docker.container_usage import usage_figures
 from kernelexec.results.usage import LargeVariable, MemoryUse, format_size
 from tests.support.low_memory import MIB, Tight
+from tests.support.pace import RunningCell
+
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_IN_CONTAINERS = ("test_the_figures_follow_the_work", "test_where_it_runs_is_reported")
 
 #: The tests count memory and processes, while a checkpoint may just begin.
 CHECKPOINTS = "named"
@@ -43,10 +47,10 @@ def test_what_the_kernel_started_counts_too(session: Session) -> None:
 
 
 def test_a_running_cell_is_seen(session: Session) -> None:
-    running = session.execute("import time\nprint('begun', flush=True)\ntime.sleep(60)", wait=0.2)
-    assert running.status == "running"
+    cell = RunningCell(session, "import time\nprint('begun', flush=True)\ntime.sleep(600)", timeout=600)
     assert session.stats().kernel == "busy"
     session.interrupt()
+    assert cell.result().interrupted == "request"
     assert session.stats().kernel == "idle"
 
 

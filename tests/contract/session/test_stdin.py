@@ -13,9 +13,13 @@ import pytest
 
 from kernelexec import ExecutionResult, InputRequest, InvalidRequest, Session
 from tests.conftest import EVERY_WAY, executor_of
+from tests.support.pace import BOUND, slow, until
 from tests.support.secret_values import AWKWARD, MARK, shown
 from tests.support.secret_values import config as with_secrets
-from tests.support.takeovers import inherited, kill_after, session_owner, wait_until
+from tests.support.takeovers import inherited, kill_after, session_owner
+
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_IN_CONTAINERS = ("test_a_cell_is_answered_and_its_output_reads_like_the_dialogue",)
 
 
 class Answers:
@@ -31,11 +35,6 @@ class Answers:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-
-def silent(_request: InputRequest) -> str:
-    time.sleep(30)
-    return "too late"
 
 
 def end_of_file(result: ExecutionResult) -> str:
@@ -71,7 +70,6 @@ def test_without_an_answering_client_it_is_an_error_at_once(session: Session) ->
     result = session.execute("input('Name? ')")
     assert result.error is not None
     assert (result.error.ename, result.state) == ("StdinNotImplementedError", "kept")
-    assert result.timing.run < 2
 
 
 def test_a_password_is_not_shown(session: Session) -> None:
@@ -82,17 +80,16 @@ def test_a_password_is_not_shown(session: Session) -> None:
 
 def test_an_interrupt_ends_the_waiting(session: Session) -> None:
     for code in ("x = input()", "import asyncio\nawait asyncio.sleep(0)\nx = input()"):
-        asked = threading.Event()
+        asked, end = threading.Event(), threading.Event()
 
-        def ask(_request: InputRequest, asked: threading.Event = asked) -> None:
+        def ask(_request: InputRequest, asked: threading.Event = asked, end: threading.Event = end) -> None:
             asked.set()
-            time.sleep(3)
+            end.wait(BOUND)
 
         running = session.execute(code, on_input=ask, wait=0.01)
-        assert asked.wait(20)
-        began = time.monotonic()
-        result = session.interrupt()
-        assert time.monotonic() - began < 2
+        assert asked.wait(BOUND)
+        result = session.interrupt()  # which does not wait for an answer: there is none before its end
+        end.set()
         assert result is not None
         assert (result.execution_id, result.interrupted, result.state) == (running.execution_id, "request", "kept")
 
@@ -111,23 +108,23 @@ def test_what_is_no_answer_is_an_end_of_the_file(answer: Any, reason: str, local
 
 
 def test_time_until_the_answer_is_not_the_cells(local: Session) -> None:
-    def slow(_request: InputRequest) -> str:
-        time.sleep(1.5)
+    def late(_request: InputRequest) -> str:
+        time.sleep(slow(2) + 0.5)
         return "late, and in time"
 
-    result = local.execute("print(input())", on_input=slow, timeout=1)
+    result = local.execute("print(input())", on_input=late, timeout=slow(2))
     assert (result.status, result.interrupted) == ("ok", None)
-    result = local.execute("input(); import time; time.sleep(30)", on_input=slow, timeout=1)
+    result = local.execute("input(); import time; time.sleep(600)", on_input=late, timeout=1)
     assert (result.interrupted, result.state) == ("timeout", "kept")
 
 
 def test_silence_has_a_bound_and_no_question_is_repeated(tmp_path: Path) -> None:
-    with executor_of("local", tmp_path, budgets={"approval": 0.5, "timeout": 2}) as executor:
-        session, asked = executor.session(), []
+    with executor_of("local", tmp_path, budgets={"approval": 0.5, "timeout": slow(2)}) as executor:
+        session, asked, end = executor.session(), [], threading.Event()
 
         def silent(request: InputRequest) -> None:
             asked.append(request)
-            time.sleep(2)
+            end.wait(BOUND)
 
         assert end_of_file(session.execute("input()", on_input=silent)) == "there was no answer within 0.5 s"
         stubborn = "while True:\n    try:\n        input()\n    except EOFError:\n        pass"
@@ -135,6 +132,7 @@ def test_silence_has_a_bound_and_no_question_is_repeated(tmp_path: Path) -> None
         assert (result.interrupted, result.state) == ("timeout", "kept")
         assert len(asked) == 2
         assert session.execute("1 + 1").text == "2"
+        end.set()
 
 
 def test_threads_ask_too_and_forked_processes_do_not(local: Session, tmp_path: Path) -> None:
@@ -154,7 +152,7 @@ for thread in threads: thread.join()
 """
 
     def late(request: InputRequest) -> str:
-        wait_until(lambda: any(tmp_path.rglob("refused")))  # all have asked by then
+        until(lambda: any(tmp_path.rglob("refused")))  # all have asked by then
         return request.prompt.upper()
 
     assert local.execute(threads, on_input=late).status == "ok"
@@ -179,7 +177,7 @@ def test_a_new_owner_answers_no_earlier_request(tmp_path: Path) -> None:
 
     async def taken(path: Path) -> ExecutionResult:
         async with inherited(tmp_path, path) as session:
-            actual = await session.wait_for(session.executions()[-1], wait=20)
+            actual = await session.wait_for(session.executions()[-1], wait=BOUND)
             assert actual.result is not None
             return actual.result
 

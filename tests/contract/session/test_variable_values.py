@@ -15,6 +15,9 @@ from kernelexec import AsyncExecutor, Executor, Session
 from kernelexec.errors import InvalidRequest, Refused
 from tests.conftest import settings_of
 
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_IN_CONTAINERS = ("test_a_value_goes_there_and_back",)
+
 VALUES: dict[str, Any] = {
     "json": {"a": [1, 2.5, None, True, "ü"]},
     "python": ({1, 2}, (3, b"\0"), {1: dt.date(2020, 1, 1)}, 2**70),
@@ -130,8 +133,10 @@ def test_values_wait_for_the_running_cell_and_for_one_another(kind: str, tmp_pat
         isolation, config = settings_of(kind)
         async with AsyncExecutor(isolation, workspace=tmp_path, config=config) as executor:
             session = await executor.session("a")
-            cell = asyncio.create_task(session.execute("import time\ntime.sleep(0.5)\nx = 1"))
-            await asyncio.sleep(0.1)
+            begun = asyncio.Event()
+            code = "import time\nprint('begun', flush=True)\ntime.sleep(0.5)\nx = 1"
+            cell = asyncio.create_task(session.execute(code, on_output=lambda _: begun.set()))
+            await begun.wait()
             before = asyncio.create_task(session.get("x"))
             await session.put("x", 2)
             return [await before, await session.get("x"), (await cell).ok]

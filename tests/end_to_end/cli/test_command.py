@@ -9,6 +9,10 @@ import pytest
 
 from kernelexec import ExecutionResult
 from tests.support.command_line import AWAY, LOCAL, SWALLOW, cells_of, kernelexec, names, notebook, refused, script
+from tests.support.pace import slow
+
+#: Stands for a time in which something is printed: as a parameter it must be the same text in each worker.
+ENOUGH = "enough"
 
 
 def test_a_script_runs_in_one_session(tmp_path: Path) -> None:
@@ -46,17 +50,18 @@ def test_stdin_runs_and_is_written_only_to_the_given_file(tmp_path: Path) -> Non
         ("print('a')\n1/0", (), 1, "a\n"),
         ("!exit 7", (), 1, ""),
         ("import os; os._exit(0)", (), 1, ""),
-        ("import time\nprint('a')\ntime.sleep(60)", ("--timeout", "0.5"), 124, "a\n"),
-        (f"import time\nprint('a')\n{SWALLOW}", ("--timeout", "0.5"), 124, "a\n"),
+        ("import time\nprint('a')\ntime.sleep(60)", ("--timeout", ENOUGH), 124, "a\n"),
+        (f"import time\nprint('a')\n{SWALLOW}", ("--timeout", ENOUGH), 124, "a\n"),
         ("print('a')\n1/0", ("--allow-errors",), 0, "a\nend\n"),
         ("import os; os._exit(3)", ("--allow-errors",), 0, "end\n"),
-        ("import time; time.sleep(60)", ("--timeout", "0.5", "--allow-errors"), 0, "end\n"),
+        ("import time; time.sleep(60)", ("--timeout", ENOUGH, "--allow-errors"), 0, "end\n"),
     ],
 )
 def test_the_exit_status_says_how_the_cells_ended(
     source: str, args: tuple[str, ...], status: int, stdout: str, tmp_path: Path
 ) -> None:
-    done = kernelexec(tmp_path, "run", script(tmp_path, source, "print('end')"), *LOCAL, *args)
+    words = [str(slow(2)) if word == ENOUGH else word for word in args]
+    done = kernelexec(tmp_path, "run", script(tmp_path, source, "print('end')"), *LOCAL, *words)
     assert (done.returncode, done.stdout) == (status, stdout)
     _, last = cells_of(tmp_path / "given.executed.ipynb")
     assert bool(last.outputs) is ("end" in stdout)

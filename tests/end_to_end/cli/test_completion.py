@@ -38,7 +38,7 @@ def test_options_and_commands_below_are_completed(tmp_path: Path, words: str, ex
 
 
 def test_names_of_open_sessions_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
-    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+    for name in ("KERNELEXEC_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
     with Executor("local", workspace=tmp_path) as executor:

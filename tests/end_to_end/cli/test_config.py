@@ -9,12 +9,13 @@ import pytest
 
 from tests.support.command_line import kernelexec
 from tests.support.mcp_clients import connected, transport
+from tests.support.pace import slow
 
-ONE = """
+ONE = f"""
 isolation: local
-budgets: {timeout: 1.5}
-rules: {blocked_commands: ["curl"]}
-environment: {set: {MODE: file, KEPT: kept}}
+budgets: {{timeout: {slow(2)}}}
+rules: {{blocked_commands: ["curl"]}}
+environment: {{set: {{MODE: file, KEPT: kept}}}}
 """
 MANY = """
 defaults: {isolation: local}
@@ -40,8 +41,9 @@ def test_a_file_says_where_and_how(directory: Path) -> None:
 
 
 def test_options_go_over_it(directory: Path) -> None:
+    (directory / "one.yaml").write_text("isolation: local\nbudgets: {timeout: 600}\n")
     config = "--config", "one.yaml"
-    assert kernelexec(directory, "exec", "import time; time.sleep(2)", *config, "--timeout", "30").returncode == 0
+    assert kernelexec(directory, "exec", "import time; time.sleep(300)", *config, "--timeout", "0.5").returncode == 124
     assert kernelexec(directory, "exec", "!echo said", *config, "--blocked-commands", "echo").returncode == 126
 
 

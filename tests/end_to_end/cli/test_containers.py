@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,26 @@ import pytest
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import OWNER
 from tests.end_to_end.cli.test_doctor import CONTAINER
-from tests.support.command_line import BOUND, COMMAND, END_STATUS, SWALLOW, appears, environment, script, started
+from tests.support.command_line import (
+    BOUND,
+    COMMAND,
+    END_STATUS,
+    SWALLOW,
+    appears,
+    environment,
+    next_line,
+    script,
+    started,
+)
 from tests.support.engine import needs_engine
+from tests.support.pace import until
 from tests.support.terminal import Terminal
 
 pytestmark = needs_engine
 
 READY = f"import time\nopen('ready', 'w').close()\n{SWALLOW}"
-#: How long a command may take to end after a signal, in seconds; a machine where nothing else happens needs one.
-SOON = 30.0
+#: How long that cell may run, in seconds: longer than a test waits for the end of its command.
+MINUTES = 600
 
 
 def containers_of(process: int) -> list[str]:
@@ -38,17 +48,20 @@ def test_a_signal_removes_the_container_of_a_cell_that_obeys_nothing(
     command: str, signum: signal.Signals, tmp_path: Path
 ) -> None:
     code = script(tmp_path, READY) if command == "run" else READY
-    with started(tmp_path, command, code, *CONTAINER) as process:
+    with started(tmp_path, command, code, *CONTAINER, "--timeout", str(MINUTES)) as process:
         appears(process, tmp_path / "ready")
         assert len(containers_of(process.pid)) == 1
         process.send_signal(signum)
-        if signum == signal.SIGINT:
-            time.sleep(0.1)  # the first asks the cell, which obeys nothing; the second ends the command
+        stderr = ""
+        if signum == signal.SIGINT:  # the first asks the cell, which obeys nothing; the second ends the command
+            while "interrupting the cell" not in stderr:
+                line = next_line(process, "stderr")
+                assert line, stderr
+                stderr += line
             process.send_signal(signum)
-        begun = time.monotonic()
-        _, stderr = process.communicate(timeout=BOUND)
-        assert time.monotonic() - begun < SOON
-        assert process.returncode == 128 + signum
+        assert process.stderr is not None
+        stderr += process.stderr.read()
+        assert process.wait(BOUND) == 128 + signum
     assert containers_of(process.pid) == []
     assert stderr.count("kernelexec: code runs in containers of") == 1
     assert "removing" not in stderr
@@ -79,32 +92,26 @@ def test_the_server_removes_its_containers_at_a_signal_and_when_its_client_leave
         client = {"name": "test", "version": "1"}
         process.stdin.write(call(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client))
         process.stdin.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
-        process.stdin.write(call(2, "tools/call", name="execute_code", arguments={"code": READY}))
+        process.stdin.write(call(2, "tools/call", name="execute_code", arguments={"code": READY, "timeout": MINUTES}))
         process.stdin.flush()
-        deadline = time.monotonic() + BOUND
-        while not list(tmp_path.glob("workspaces/*/ready")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: process.poll() is not None or list(tmp_path.glob("workspaces/*/ready")))
+        assert process.poll() is None
         assert len(containers_of(process.pid)) == 1
-        begun = time.monotonic()
         if end is not None:
             process.send_signal(end)
         _, stderr = process.communicate(timeout=BOUND)
-        assert time.monotonic() - begun < SOON
         assert process.returncode == END_STATUS[end]
     assert containers_of(process.pid) == []
     assert stderr.decode().count("kernelexec: code runs in containers of") == 1
 
 
-def test_leaving_the_prompt_removes_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.terminal.BOUND", BOUND)
+def test_leaving_the_prompt_removes_its_container(tmp_path: Path) -> None:
     with Terminal([COMMAND, "repl", *CONTAINER], cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state")) as terminal:
         terminal.expect(r"In \[1\]: ")
         terminal.send("40 + 2\r")
         terminal.expect("42")
         terminal.expect(r"In \[2\]: ")
-        terminal.idle()  # the prompt is drawn before it reads
+        terminal.until_hidden()  # the prompt is drawn before it reads
         assert len(containers_of(terminal.process.pid)) == 1
         terminal.send("\x04")
         assert terminal.end() == 0

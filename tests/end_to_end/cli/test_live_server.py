@@ -7,7 +7,6 @@ import signal
 import socket
 import stat
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,14 @@ from tests.conftest import Command
 from tests.support.command_line import BOUND, COMMAND, environment, kernelexec
 from tests.support.mcp_clients import record_of
 from tests.support.mcp_server import Server, serving
+from tests.support.pace import until
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Iterator[Server]:
     """One whose private directory is in a place of its own, so that there is no other server."""
     monkeypatch.setenv("TMPDIR", str(short_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
     with serving(tmp_path) as server:
         yield server
 
@@ -44,7 +44,9 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Serve
     assert [(row["name"], row["state"]) for row in shown(server, tmp_path)] == [("", "no session")]
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="x = 41")
-        begun = agent.call("execute_code", code="import time; time.sleep(600)", wait=0)
+        code = "import time; open('begun', 'w').close(); time.sleep(600)"
+        begun = agent.call("execute_code", code=code, wait=0, timeout=600)
+        until(lambda: list(tmp_path.glob("workspaces/*/begun")))
         (row,) = shown(server, tmp_path)
         name, own = row["name"], f"{row['name']}@{row['pid']}"
         assert row["client"].endswith(", agent name a")
@@ -83,12 +85,11 @@ def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: 
             assert following.stdout is not None
             assert "seconds" in following.stdout.readline()
             assert following.stdout.readline()
-            time.sleep(1)  # until it follows
             agent.call("execute_code", code="'followed'")
+            assert any("'followed'" in line for line in following.stdout), "it comes while the session is open"
             agent.call("close_session", session="default")
-            rest = following.stdout.read()
+            following.stdout.read()
             assert following.wait(BOUND) == 0
-    assert "'followed'" in rest
 
 
 def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_entry_starts_the_server_with_its_options(tmp_path: Path, in_process
         "env": {"DOCKER_HOST": "unix:///nope"},
         "cwd": str(tmp_path),
     }
-    env = {"XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}  # a client passes few variables
+    env = {"KERNELEXEC_RUNTIME_DIR": os.environ["KERNELEXEC_RUNTIME_DIR"]}  # a client passes few variables
     transport = StdioTransport(entry["command"], entry["args"], env=env, cwd=entry["cwd"], log_file=tmp_path / "log")
     with connected(transport, "auto") as agent:
         assert "42" in agent.text("execute_code", code="6 * 7")

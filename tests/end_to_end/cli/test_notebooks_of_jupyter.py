@@ -11,6 +11,8 @@ import pytest
 from tests.support.command_line import LOCAL, cells_of, kernelexec
 from tests.support.kernelspecs import BASH, write
 
+pytestmark = pytest.mark.nightly
+
 CODE: dict[str, Any] = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
 
 

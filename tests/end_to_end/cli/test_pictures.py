@@ -28,6 +28,8 @@ from tests.support.picture_terminal import (
 from tests.support.terminal import Terminal
 from tests.support.terminal_sequences import SEQUENCES, harm
 
+pytestmark = pytest.mark.nightly
+
 PNG = make_png(300, 150)
 CELL = display_cell(PNG)
 NO_NAMES: Any = dict.fromkeys(NAMES, "")
@@ -178,11 +180,14 @@ def test_what_is_typed_while_the_terminal_is_asked_answers_the_input_of_the_cell
 
 def test_the_terminal_is_not_asked_while_a_cell_awaits_input(repl: Callable[..., Terminal], tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(PNG)
+    waits = "def show():\n    while not os.path.exists('go'): time.sleep(0.01)\n    print(display(Image('picture.png')))\n"
+    (tmp_path / "later.py").write_text(f"import os, threading, time\nfrom IPython.display import Image\n{waits}")
     terminal = repl(TERM="xterm")
-    terminal.send("import threading; from IPython.display import Image\r")
+    terminal.send("exec(open('later.py').read())\r")
     terminal.expect(r"In \[2\]: ?")
-    terminal.send("threading.Timer(0.5, lambda: print(display(Image('picture.png')))).start(); input('Name? ')\r")
-    terminal.expect(r"Name\? ")
+    terminal.send("threading.Thread(target=show).start(); input('Name? ')\r")
+    terminal.expect(r"\nName\? ")
+    (tmp_path / "go").touch()
     terminal.expect("Image object")
     terminal.send("Ada\n")
     terminal.expect(r"\n'Ada'\n")
@@ -202,7 +207,7 @@ def test_text_that_was_typed_before_is_left_to_its_reader_and_nothing_is_asked(t
 def test_a_session_of_another_process_shows_its_pictures(
     tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
     with Executor("local", workspace=tmp_path, quiet=True) as executor:
         session = executor.session("with-pictures")
         session.execute("from IPython.display import Image")

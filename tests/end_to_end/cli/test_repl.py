@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import COMMAND, kernelexec, refused
+from tests.support.pace import until
 from tests.support.remains import marked_processes
 from tests.support.terminal import Terminal
 
@@ -38,7 +39,7 @@ def test_state_lasts_over_cells_and_leaving_leaves_nothing(repl: Terminal) -> No
     assert "jupyter console --existing /" in repl.text
     repl.send("\x04")
     assert repl.end() == 0
-    assert marked_processes() == {}
+    until(lambda: marked_processes() == {})
 
 
 def test_typed_cells_are_there_at_the_next_prompt_for_this_user_only(repl: Terminal, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_kernels_death_without_a_checkpoint_is_reported_and_the_loop_goes_on(t
 def test_a_signal_ends_it_with_its_number(repl: Terminal) -> None:
     repl.process.send_signal(signal.SIGTERM)
     assert repl.end() == 128 + signal.SIGTERM
-    assert marked_processes() == {}
+    until(lambda: marked_processes() == {})
 
 
 def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
             terminal.idle()
         terminal.send("\x03")
         assert terminal.end() == 128 + signal.SIGINT
-    assert marked_processes() == {}
+    until(lambda: marked_processes() == {})
 
 
 def test_without_a_terminal_it_says_what_runs_cells_from_a_pipe(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_eight_notebooks_run_four_at_a_time(tmp_path: Path) -> None:
         (tmp_path / f"n{number}.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=cells)))
         files.append(f"n{number}.ipynb")
     (tmp_path / "out").mkdir()
-    done = kernelexec(tmp_path, "run", *files, "--jobs", "4", "-o", "out", "--timeout", "60", *QUIET)
+    done = kernelexec(tmp_path, "run", *files, "--jobs", "4", "-o", "out", "--timeout", "600", *QUIET)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert names(tmp_path / "out") == files
     for number in range(1, 9):

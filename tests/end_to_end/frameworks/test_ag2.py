@@ -18,6 +18,7 @@ from kernelexec.adapters.ag2 import Ag2CodeExecutor, create_executor
 from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.pace import slow
 from tests.support.scripted_model import CONVERSATION, ScriptedModel
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ SECURE = {
     ],
 }
 LOCAL = {"work_dir": "coding", "use_docker": False, "timeout": 60, "last_n_messages": 3}
-SLEEPS = "x = 7\nimport time\ntime.sleep(20)"
+SLEEPS = "x = 7\nimport time\ntime.sleep(600)"
 
 
 def block(code: str, language: str) -> CodeBlock:
@@ -122,7 +123,7 @@ def test_blocks_run_in_order_keep_their_state_and_end_at_the_first_failure(execu
 
 def test_a_timeout_keeps_the_state(tmp_path: Path) -> None:
     with Ag2CodeExecutor(
-        code_execution_config={"use_docker": False, "timeout": 1, "work_dir": str(tmp_path / "w")}
+        code_execution_config={"use_docker": False, "timeout": slow(2), "work_dir": str(tmp_path / "w")}
     ) as executor:
         result = executor.execute_code_blocks(python(SLEEPS))
         assert result.exit_code == 124

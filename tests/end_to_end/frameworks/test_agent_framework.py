@@ -13,8 +13,13 @@ from agent_framework import Agent, BaseChatClient, ChatResponse, Content, Functi
 
 from kernelexec import Executor
 from kernelexec.adapters.agent_framework import SessionProvider, session_tools
+from tests.support.pace import until
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("collect_garbage")]  # the framework's own
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("default"),  # the framework's own
+    pytest.mark.usefixtures("collect_garbage"),
+]
 
 
 class Scripted(FunctionInvocationLayer, BaseChatClient):
@@ -87,8 +92,9 @@ def test_a_cancelled_run_interrupts_its_cell(executor: Executor) -> None:
 
     async def cancel() -> None:
         tool = session_tools(session)[0]
-        running = asyncio.create_task(tool.invoke(arguments={"code": "import time; time.sleep(600)", "timeout": 600}))
-        await asyncio.sleep(1)
+        code = "import time; open('begun', 'w').close(); time.sleep(600)"
+        running = asyncio.create_task(tool.invoke(arguments={"code": code, "timeout": 600}))
+        await asyncio.to_thread(until, (session.workspace / "begun").exists)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.framework_suites import failures, install_beside, run_suite
+
+pytestmark = pytest.mark.nightly
 
 
 def test_tables_are_carried_and_hostile_ones_are_refused(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from kernelexec.adapters.autogen import AutogenCodeExecutor, AutogenCodeResult
 from kernelexec.errors import KernelStartFailed
 from tests.end_to_end.frameworks.test_ag2 import LOCAL, SECURE
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.pace import slow
 from tests.support.scripted_model import CONVERSATION
 
 
@@ -195,8 +196,8 @@ def test_no_kernel_is_an_error_not_an_answer(tmp_path: Path) -> None:
 
 def test_a_timeout_keeps_the_state(tmp_path: Path) -> None:
     async def work() -> None:
-        async with opened(tmp_path, config={"budgets": {"timeout": 1}}) as executor:
-            assert (await done(executor, "x = 7\nimport time\ntime.sleep(20)")).exit_code == 124
+        async with opened(tmp_path, config={"budgets": {"timeout": slow(2)}}) as executor:
+            assert (await done(executor, "x = 7\nimport time\ntime.sleep(600)")).exit_code == 124
             assert (await done(executor, "print(x)")).output == "7\n"
 
     run(work)

@@ -17,6 +17,9 @@ from fastmcp.experimental.transforms.code_mode import CodeMode
 from kernelexec import AsyncExecutor, ExecutionFailed, InvalidCode, InvalidRequest, InvalidWorkDir, SecurityError
 from kernelexec.adapters.code_mode import ARGUMENTS_CHARS, SandboxProvider, build_cell
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.pace import BOUND, slow, until
+
+pytestmark = pytest.mark.nightly
 
 KINDS = ["local", pytest.param("container", marks=needs_engine)]
 
@@ -114,21 +117,21 @@ def test_a_run_that_takes_too_long_is_raised_and_the_state_is_kept(tmp_path: Pat
     async def steps(provider: SandboxProvider) -> None:
         await provider.run("x = 41")
         with pytest.raises(ExecutionFailed, match="state kept"):
-            await provider.run("import time\ntime.sleep(60)")
+            await provider.run("import time\ntime.sleep(600)")
         assert await provider.run("x + 1") == 42
 
-    run(tmp_path, steps, timeout=1.0)
+    run(tmp_path, steps, timeout=slow(2))
 
 
 def test_a_run_that_is_cancelled_ends_and_the_next_is_in_step(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         await provider.run("x = 1")
-        running = asyncio.create_task(provider.run("import time\ntime.sleep(60)"))
-        await asyncio.sleep(0.5)
+        running = asyncio.create_task(provider.run("import time\nopen('begun', 'w').close()\ntime.sleep(600)"))
+        await asyncio.to_thread(until, (tmp_path / "default" / "begun").exists)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert await asyncio.wait_for(provider.run("x"), 30) == 1
+        assert await asyncio.wait_for(provider.run("x"), BOUND) == 1
 
     run(tmp_path, steps)
 
@@ -324,12 +327,12 @@ def test_whatever_a_function_raises_reaches_the_code(tmp_path: Path, kind: type[
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
 
         functions: dict[str, Callable[..., Any]] = {"plain": plain, "later": later, "cancelled": cancelled}
         for name in functions:
             with pytest.raises(ExecutionFailed, match=r"error, state kept[\s\S]*RuntimeError: \w+"):
-                await asyncio.wait_for(provider.run(f"await {name}()", external_functions=functions), 20)
+                await asyncio.wait_for(provider.run(f"await {name}()", external_functions=functions), BOUND)
 
     run(tmp_path, steps)
 
@@ -344,7 +347,7 @@ def test_nothing_is_left_of_a_run_however_it_ends(tmp_path: Path, kind: str) -> 
         async def slow() -> None:
             begun.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
             finally:
                 await asyncio.sleep(0)
                 ended.append("slow")
@@ -352,7 +355,7 @@ def test_nothing_is_left_of_a_run_however_it_ends(tmp_path: Path, kind: str) -> 
         functions: dict[str, Callable[..., Any]] = {"slow": slow, "quick": lambda: "a" * 1_000_000}
         waiting = "import asyncio\nawait asyncio.gather(slow(), *(quick() for _ in range(20)))"
         running = asyncio.create_task(provider.run(waiting, external_functions=functions))
-        await asyncio.wait_for(begun.wait(), 30)
+        await asyncio.wait_for(begun.wait(), BOUND)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -364,7 +367,7 @@ def test_nothing_is_left_of_a_run_however_it_ends(tmp_path: Path, kind: str) -> 
         assert left_behind(tmp_path) == []
         begun.clear()
         running = asyncio.create_task(provider.run("await slow()", external_functions=functions))
-        await asyncio.wait_for(begun.wait(), 30)
+        await asyncio.wait_for(begun.wait(), BOUND)
         await provider._session.close()
         with pytest.raises(ExecutionFailed):
             await running
@@ -376,15 +379,17 @@ def test_functions_that_still_run_are_cancelled_and_waited_for(tmp_path: Path) -
     ended: list[str] = []
 
     async def steps(provider: SandboxProvider) -> None:
-        async def slow() -> None:
+        async def lasting() -> None:
+            (tmp_path / "default" / "begun").touch()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
             finally:
-                ended.append("slow")
+                ended.append("lasting")
 
-        code = "import asyncio\nasyncio.create_task(slow())\nawait asyncio.sleep(0.3)\n1"
-        assert await provider.run(code, external_functions={"slow": slow}) == 1
-        assert ended == ["slow"]
+        code = "import asyncio, os\nasyncio.create_task(lasting())\n"
+        code += "while not os.path.exists('begun'): await asyncio.sleep(0.01)\n1"
+        assert await provider.run(code, external_functions={"lasting": lasting}) == 1
+        assert ended == ["lasting"]
 
     run(tmp_path, steps)
 
@@ -395,7 +400,7 @@ def test_a_call_after_its_run_fails_at_once(tmp_path: Path) -> None:
         assert await provider.run("kept = f\nawait f()", external_functions=functions) == 1
         for settings in ({}, functions):
             with pytest.raises(ExecutionFailed, match="RuntimeError: f: its run is over"):
-                await asyncio.wait_for(provider.run("await kept()", external_functions=settings), 20)
+                await asyncio.wait_for(provider.run("await kept()", external_functions=settings), BOUND)
 
     run(tmp_path, steps)
 
@@ -409,7 +414,7 @@ def test_code_waits_for_no_answer_that_cannot_be_written(tmp_path: Path) -> None
             folder.write_text("in its place")
 
         with pytest.raises(ExecutionFailed, match="could not be written"):
-            await asyncio.wait_for(provider.run("await breaking()", external_functions={"breaking": breaking}), 20)
+            await asyncio.wait_for(provider.run("await breaking()", external_functions={"breaking": breaking}), BOUND)
         for left in left_behind(tmp_path)[::-1]:
             left.rmdir() if left.is_dir() else left.unlink()
         (tmp_path / "default" / ".kernelexec").write_text("in its place")

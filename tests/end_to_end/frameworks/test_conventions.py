@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import sys
 import warnings
 from collections.abc import Callable, Coroutine
@@ -19,11 +20,14 @@ from kernelexec import Executor
 from kernelexec.adapters.ag2 import Ag2CodeExecutor
 from kernelexec.adapters.autogen import AutogenCodeExecutor, AutogenCodeResult
 from kernelexec.adapters.tools import function_tools
+from tests.support.pace import slow, until
 
-pytestmark = pytest.mark.usefixtures("import_ag2")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("import_ag2")]
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
 PICTURE = "from PIL import Image\ndisplay(Image.new('RGB', (9, 9)))"
 HTML = "from IPython.display import HTML\nHTML('<b>page</b>')"
+#: Seconds in which a short block surely ends.
+ENOUGH = math.ceil(slow(2))
 
 
 def blocks(*codes: str, language: str = "python") -> list[Any]:
@@ -113,8 +117,8 @@ def test_displays_are_files_of_the_output_directory_and_texts_name_them(tmp_path
 
 
 def test_a_timeout_says_so_and_keeps_the_state() -> None:
-    with Ag2CodeExecutor(isolation="local", timeout=1) as executor:
-        result = executor.execute_code_blocks(blocks("x = 123\nimport time\ntime.sleep(20)"))
+    with Ag2CodeExecutor(isolation="local", timeout=ENOUGH) as executor:
+        result = executor.execute_code_blocks(blocks("x = 123\nimport time\ntime.sleep(600)"))
         assert result.exit_code == 124
         assert "Timeout" in result.output
         assert executor.execute_code_blocks(blocks("print(x)")).output == "123\n"
@@ -174,9 +178,9 @@ def test_results_are_those_of_a_jupyter_executor(tmp_path: Path) -> None:
             assert page.output_files[0].read_text() == "<b>page</b>"
             await executor.restart()
             assert await done("print('again')") == AutogenCodeResult(0, "again\n")
-        async with AutogenCodeExecutor("local", output_dir=tmp_path, timeout=1) as slow:
+        async with AutogenCodeExecutor("local", output_dir=tmp_path, timeout=1) as late:
             with pytest.raises(TimeoutError):
-                await slow.execute_code_blocks(blocks("import time; time.sleep(20)"), CancellationToken())
+                await late.execute_code_blocks(blocks("import time; time.sleep(600)"), CancellationToken())
 
     run(work)
 
@@ -184,17 +188,18 @@ def test_results_are_those_of_a_jupyter_executor(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_results_are_those_of_a_command_line_executor(tmp_path: Path) -> None:
     async def work() -> None:
-        executor = AutogenCodeExecutor("local", work_dir=tmp_path, timeout=2, cleanup_temp_files=True)
+        executor = AutogenCodeExecutor("local", work_dir=tmp_path, timeout=2 * ENOUGH, cleanup_temp_files=True)
         result = await executor.execute_code_blocks(blocks("print('first')"), CancellationToken())  # opens it
         assert (result.exit_code, result.output) == (0, "first\n")
         assert result.code_file is not None
         assert list(tmp_path.glob("tmp_code_*")) == []  # noqa: ASYNC240 - nothing else runs
-        late = await executor.execute_code_blocks(blocks("import time; time.sleep(20)"), CancellationToken())
+        late = await executor.execute_code_blocks(blocks("import time; time.sleep(600)"), CancellationToken())
         assert (late.exit_code, "Timeout" in late.output) == (124, True)
         token = CancellationToken()
-        code = "import time\ntime.sleep(20)\nopen('written', 'w').close()"
+        code = "import time\nopen('begun', 'w').close()\ntime.sleep(600)\nopen('written', 'w').close()"
         call = asyncio.ensure_future(executor.execute_code_blocks(blocks(code), token))
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(until, (tmp_path / "begun").exists)
+        (tmp_path / "begun").unlink()
         token.cancel()
         cancelled = await call
         assert (cancelled.exit_code, "Cancelled" in cancelled.output) == (125, True)
@@ -268,8 +273,10 @@ def test_another_event_loop_may_call_and_cancel(tmp_path: Path) -> None:
         result = await executor.execute_code_blocks(blocks("print('out')"), CancellationToken())
         assert result.output == "out\n"
         token = CancellationToken()
-        call = asyncio.ensure_future(executor.execute_code_blocks(blocks("sleep 60", language="bash"), token))
-        await asyncio.sleep(0.3)
+        call = asyncio.ensure_future(executor.execute_code_blocks(blocks("touch begun; sleep 600", language="bash"), token))
+        begun = executor.session.workspace / "begun"
+        await asyncio.to_thread(until, begun.exists)
+        begun.unlink()
         token.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -15,6 +15,8 @@ from tests.support.engine import IMAGE, needs_engine
 from tests.support.framework_suites import install_beside
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.nightly
+
 PROGRAM = "tests.end_to_end.frameworks.suites.google_adk_program"
 
 

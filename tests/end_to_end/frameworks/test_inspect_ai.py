@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +15,16 @@ import pytest
 
 from tests.support.engine import IMAGE, SUDO, needs_engine
 from tests.support.framework_suites import failures, run_suite
+from tests.support.pace import slow, until
 
 if TYPE_CHECKING:
     from kernelexec.adapters.inspect_ai import KernelSandboxConfig, KernelSandboxEnvironment
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("collect_garbage")]  # the framework's own
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("default"),  # the framework's own
+    pytest.mark.usefixtures("collect_garbage"),
+]
 LOCAL: dict[str, Any] = {"isolation": "local"}
 CONTAINER: dict[str, Any] = {"config": {"container": {"image": IMAGE}}}
 KINDS = [pytest.param(LOCAL, id="local"), pytest.param(CONTAINER, id="container", marks=needs_engine)]
@@ -70,7 +76,7 @@ def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
         ModelOutput.for_tool_call("mockllm/model", "bash", {"command": "cat numbers.txt; echo problem >&2"}),
         ModelOutput.for_tool_call("mockllm/model", "python_session", {"code": "x = sum(map(int, open('numbers.txt')))"}),
         ModelOutput.for_tool_call("mockllm/model", "python_session", {"code": f"print(x)\n{figure}"}),
-        ModelOutput.for_tool_call("mockllm/model", "python_session", {"code": "import time; time.sleep(60)"}),
+        ModelOutput.for_tool_call("mockllm/model", "python_session", {"code": "import time; time.sleep(600)"}),
         ModelOutput.for_tool_call("mockllm/model", "python_session", {"code": "import os; os._exit(1)"}),
         ModelOutput.from_content("mockllm/model", "The sum is 42."),
     ]
@@ -78,7 +84,7 @@ def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
         output.usage = ModelUsage()  # without it the framework loads a tokenizer from the network
     task = Task(
         dataset=[Sample("Add the numbers.", target="42", files={"numbers.txt": "20\n22\n"})],
-        solver=[use_tools(bash(timeout=30), python_session(timeout=8)), generate()],
+        solver=[use_tools(bash(timeout=30), python_session(timeout=math.ceil(slow(8)))), generate()],
         scorer=includes(),
         sandbox=SandboxEnvironmentSpec("kernelexec", config_of(LOCAL)),
     )
@@ -89,11 +95,11 @@ def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
     sample = log.samples[0]
     assert sample.scores is not None
     assert sample.scores["includes"].value == "C"
-    printed, _, pictured, slow, died = (message for message in sample.messages if isinstance(message, ChatMessageTool))
+    printed, _, pictured, late, died = (message for message in sample.messages if isinstance(message, ChatMessageTool))
     assert printed.text.endswith("problem\n\n20\n22\n")
     assert "\n42\n" in pictured.text
     assert isinstance(pictured.content[1], ContentImage)
-    assert "Timeout: it was ended" in slow.text
+    assert "Timeout: it was ended" in late.text
     assert "state restored" in died.text
     assert "numbers.txt" not in [path.name for path in Path.cwd().iterdir()]
 
@@ -117,8 +123,8 @@ def test_commands_have_exact_streams_and_their_own_errors(options: dict[str, Any
             with pytest.raises(OutputLimitExceededError) as caught:
                 await sandbox.exec(["head", "-c", "11000000", "/dev/zero"])
             assert len(caught.value.truncated_output or "") == 10 * 1024 * 1024
-            running = asyncio.create_task(sandbox.exec(["sleep", "600"]))
-            await asyncio.sleep(0.5)
+            running = asyncio.create_task(sandbox.exec(["sh", "-c", "touch begun; exec sleep 600"]))
+            await asyncio.to_thread(until, (sandbox.session.workspace / "begun").exists)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running

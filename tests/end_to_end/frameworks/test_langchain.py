@@ -13,6 +13,9 @@ from langchain_core.tools import BaseTool
 from kernelexec import Executor, InvalidConfig
 from kernelexec.adapters.langchain import session_tools
 from kernelexec.results import ExecutionResult
+from tests.support.pace import until
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
@@ -46,12 +49,14 @@ def test_state_lasts_and_pictures_are_content_blocks(executor: Executor) -> None
 
 
 def test_tools_run_in_an_event_loop_and_are_cancelled_there(executor: Executor) -> None:
-    code = session_tools(executor.session())[0]
+    session = executor.session()
+    code = session_tools(session)[0]
 
     async def use() -> str:
         await code.ainvoke({"code": "x = 1", "timeout": None})
-        running = asyncio.create_task(code.ainvoke({"code": "import time; time.sleep(600)", "timeout": 600}))
-        await asyncio.sleep(1)
+        sleeps = "import time; open('begun', 'w').close(); time.sleep(600)"
+        running = asyncio.create_task(code.ainvoke({"code": sleeps, "timeout": 600}))
+        await asyncio.to_thread(until, (session.workspace / "begun").exists)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,9 @@ from kernelexec.adapters import pydantic_ai
 from kernelexec.adapters.pydantic_ai import SessionToolset, SessionWorkspace
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.framework_suites import failures, run_suite
+from tests.support.pace import slow, until
+
+pytestmark = pytest.mark.nightly
 
 KINDS = ["local", pytest.param("container", marks=needs_engine)]
 #: Rules of the suite that need two operations at once: a session's take turns.
@@ -46,13 +48,6 @@ def agent(session_toolset: SessionToolset, *codes: str) -> tuple[Agent, list[Too
         return ModelResponse(parts=[ToolCallPart(info.function_tools[0].name, arguments)])
 
     return Agent(FunctionModel(model), toolsets=[session_toolset]), answers
-
-
-def wait_for_file(directory: Path, pattern: str) -> None:
-    for _ in range(600):
-        if any(path.stat().st_size for path in directory.glob(pattern)):
-            return
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -98,10 +93,10 @@ def test_a_workspace_runs_commands(tmp_path: Path, kind: str) -> None:
         assert (ran.stdout, ran.stderr, ran.exit_code) == ("a\rb\x1b[1mc", "a b", 3)
         assert len((await workspace.run(["head", "-c", "3000000", "/dev/zero"])).stdout) == 3_000_000
         with pytest.raises(WorkspaceTimeoutError) as caught:
-            await workspace.run("echo before; sleep 60", shell=True, timeout=1)
+            await workspace.run("echo before; sleep 600", shell=True, timeout=slow(3))
         assert caught.value.stdout == "before\n"
         running = asyncio.create_task(workspace.run("echo $$ > pid; sleep 600", shell=True))
-        await asyncio.to_thread(wait_for_file, tmp_path, "*/pid")
+        await asyncio.to_thread(until, lambda: any(path.stat().st_size for path in tmp_path.glob("*/pid")))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

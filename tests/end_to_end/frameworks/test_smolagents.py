@@ -20,6 +20,8 @@ from kernelexec import InvalidConfig
 from kernelexec.adapters.smolagents import PythonExecutor
 from tests.support.engine import IMAGE, needs_engine
 
+pytestmark = pytest.mark.nightly
+
 KINDS = ["local", pytest.param("container", marks=needs_engine)]
 
 

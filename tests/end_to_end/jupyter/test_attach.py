@@ -14,15 +14,14 @@ import pytest
 from kernelexec import Executor, Session
 from tests.conftest import EVERY_KIND, KINDS, Command
 from tests.support.command_line import kernelexec, refused
+from tests.support.pace import BOUND
 from tests.support.terminal import Terminal
-
-BOUND = 60.0
 
 
 @pytest.fixture(params=EVERY_KIND)
 def alone(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Any:
     """An executor with a place for private directories of its own."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
     with Executor(request.param, workspace=tmp_path / "spaces", config=KINDS[request.param]) as executor:
@@ -60,7 +59,7 @@ def test_the_variables_of_a_session_are_shown_idle_and_busy(alone: Executor, tmp
     expected = [["x", "list", "2", sizes[0], "[1, 2]"], ["y", "str", "12", sizes[1], repr(text)]]
     done = kernelexec(tmp_path, "variables", "looked-at")
     assert (done.returncode, [line.split("\t") for line in done.stdout.splitlines()]) == (0, expected)
-    running = session.execute("import time; time.sleep(60)", wait=0.01)
+    running = session.execute("import time; time.sleep(600)", wait=0.01, timeout=600)
     actual = json.loads(kernelexec(tmp_path, "variables", "looked-at", "--json").stdout)
     assert {"x", "y"} <= {variable["name"] for variable in actual["variables"]}
     ended = session.interrupt(running.execution_id)
@@ -106,13 +105,13 @@ def test_a_dead_owners_sessions_are_not_listed(short_path: Path, tmp_path: Path)
     code = "from kernelexec import Executor\nwith Executor('local') as e:\n"
     code += "    e.session('orphan'); print('up', flush=True); input()"
     words = [sys.executable, "-c", code]
-    env = {"XDG_RUNTIME_DIR": str(short_path), "PYTHONPATH": ":".join(sys.path)}
+    env = {"KERNELEXEC_RUNTIME_DIR": str(short_path), "PYTHONPATH": ":".join(sys.path)}
     with subprocess.Popen(words, cwd=tmp_path, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "up\n"
-        assert "orphan" in kernelexec(tmp_path, "sessions", XDG_RUNTIME_DIR=str(short_path)).stdout
+        assert "orphan" in kernelexec(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
         owner.kill()
-    assert "orphan" not in kernelexec(tmp_path, "sessions", XDG_RUNTIME_DIR=str(short_path)).stdout
+    assert "orphan" not in kernelexec(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
     with Executor("local", workspace=tmp_path):
         pass  # sweeps what was left, in its own time
 

@@ -22,6 +22,7 @@ from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.support.engine import needs_engine
 from tests.support.equal_outputs import comparable_outputs
 from tests.support.jupyter_directories import IMAGE, SPECS, containers, jupyter_place, kernel_of, text_of
+from tests.support.pace import BOUND, slow, until
 from tests.support.remains import marked_processes, runtime_directories
 
 pytestmark = needs_engine
@@ -46,9 +47,7 @@ def location(own_remains: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def name(request: pytest.FixtureRequest) -> Iterator[str]:
     """A kernelspec of ours; after the test nothing of its kernels is left."""
     yield str(request.param)
-    assert containers() == []
-    assert runtime_directories() == set()
-    assert marked_processes() == {}
+    until(lambda: (containers(), runtime_directories(), marked_processes()) == ([], set(), {}))
 
 
 def executed(kernel: str, directory: Path) -> Any:
@@ -114,7 +113,7 @@ def test_a_restart_gives_a_new_kernel_to_the_clients_that_are_there(name: str, t
         text_of(client, "x = 1")
         file, before = manager.connection_file, sockets(manager)
         manager.restart_kernel()
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=BOUND)
         assert text_of(client, "x") == "NameError"
         assert manager.connection_file == file
         assert before.isdisjoint(sockets(manager))
@@ -139,7 +138,7 @@ def test_a_kernel_cannot_lead_the_manager_to_another_socket(tmp_path: Path) -> N
         other = manager.client()
         other.start_channels()
         try:
-            other.wait_for_ready(timeout=60)
+            other.wait_for_ready(timeout=BOUND)
             assert text_of(other, "print(1)") == "1\n"
         finally:
             other.stop_channels()
@@ -150,10 +149,10 @@ def test_interrupting_keeps_the_state(name: str, tmp_path: Path) -> None:
         # many short sleeps: a signal that comes between Python's last look for one and a long sleep is seen after it only
         code = "import time; x = 7\nprint('up', flush=True)\nfor _ in range(6000): time.sleep(0.1)"
         request = client.execute(code, stop_on_error=False)
-        while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
+        while client.get_iopub_msg(timeout=BOUND)["msg_type"] != "stream":
             pass
         manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=60)
+        reply = client.get_shell_msg(timeout=BOUND)
         assert (reply["parent_header"]["msg_id"], reply["content"]["ename"]) == (request, "KeyboardInterrupt")
         assert text_of(client, "print(x)") == "7\n"
 
@@ -166,8 +165,12 @@ def test_input_is_asked_of_clients_that_allow_it(name: str, tmp_path: Path) -> N
 
 def test_what_was_sent_to_run_after_a_cell_that_fails_does_not(name: str, tmp_path: Path) -> None:
     with kernel_of(name, tmp_path) as (_, client):
-        requests = [client.execute(code) for code in ("import time; time.sleep(1); 1/0", "x = 1", "y = 2")]
-        replies = [client.get_shell_msg(timeout=60) for _ in requests]
+        fails = (
+            f"import os, time\nwhile not os.path.exists('sent'): time.sleep(0.01)\ntime.sleep({slow(1)})  # they arrive\n1/0"
+        )
+        requests = [client.execute(code) for code in (fails, "x = 1", "y = 2")]
+        (tmp_path / "sent").touch()
+        replies = [client.get_shell_msg(timeout=BOUND) for _ in requests]
         assert [reply["content"]["status"] for reply in replies] == ["error", "aborted", "aborted"]
         assert text_of(client, "print('x' in globals())").endswith("False\n")
 
@@ -177,8 +180,7 @@ def test_two_kernels_live_beside_each_other_and_one_death_is_seen(name: str, tmp
         text_of(item, "x = 1")
         assert text_of(two, "x") == "NameError"
         two.execute("import os; os._exit(3)")
-        while manager.is_alive():
-            pass
+        until(lambda: not manager.is_alive())
         assert text_of(item, "print(x)") == "1\n"
 
 
@@ -198,7 +200,7 @@ def test_a_kernel_that_cannot_start_is_reported_with_its_reason(
     with pytest.raises(KernelStartFailed) as caught:
         nbclient.NotebookClient(notebook, kernel_name="broken").execute(cwd=str(tmp_path))
     assert reason in str(caught.value)
-    assert (containers(), runtime_directories()) == ([], set())
+    until(lambda: (containers(), runtime_directories()) == ([], set()))
 
 
 def test_an_engine_that_is_away_is_reported(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_an_engine_that_is_away_is_reported(tmp_path: Path) -> None:
     env = os.environ | {"DOCKER_HOST": "unix:///no/such.sock"}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert "KernelNotStarted: The container engine does not answer: there is no socket at" in done.stderr
-    assert runtime_directories() == set()
+    until(lambda: runtime_directories() == set())
 
 
 @pytest.mark.parametrize("cwd", ["home", "above"])

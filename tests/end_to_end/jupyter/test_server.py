@@ -21,9 +21,10 @@ import websocket
 from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 from tests.support.engine import needs_engine
 from tests.support.jupyter_directories import BOUND, SPECS, comes_true, containers, jupyter_place, kernel_of, text_of
+from tests.support.pace import until
 from tests.support.remains import marked_processes, runtime_directories
 
-pytestmark = needs_engine
+pytestmark = [needs_engine, pytest.mark.nightly]
 
 
 class Server:
@@ -130,7 +131,7 @@ def test_a_server_starts_runs_restarts_and_ends_kernels(name: str, start: Callab
     assert server.ask("DELETE", f"api/kernels/{kernel}") == (204, None)
     assert server.run(other, "print(1)") == "1\n"
     assert server.ask("DELETE", f"api/kernels/{other}") == (204, None)
-    assert nothing_is_left()
+    until(nothing_is_left)
 
 
 def test_the_answer_says_why_a_kernel_did_not_start(start: Callable[[], Server], directory: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_terminated_server_leaves_nothing(name: str, start: Callable[[], Serve
     server = start()
     server.run(server.kernel(name), "x = 1")
     server.end(signal.SIGTERM)
-    assert nothing_is_left()
+    until(nothing_is_left)
 
 
 @pytest.mark.parametrize("name", SPECS.values(), ids=SPECS)
@@ -168,4 +169,4 @@ def test_the_kernel_of_a_killed_server_ends_by_itself_and_the_next_start_removes
         assert text_of(client, "print(1)") == "1\n"
         assert not left.exists()
         assert len(containers()) == (name == SPECS["container"])
-    assert nothing_is_left()
+    until(nothing_is_left)

@@ -13,6 +13,8 @@ from kernelexec.results import ExecutionResult
 from tests.support.mcp_clients import Agent, connected, record_of, text_of, transport
 from tests.unit.mcp.test_answer_limits import ANSWER_BYTES, pictures, size_of
 
+pytestmark = pytest.mark.nightly
+
 
 def read_all(agent: Agent, execution_id: str) -> str:
     actual = ""

@@ -9,13 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.command_line import appears
-from tests.support.mcp_clients import ERAS, Agent, connected, links_of, raw, record_of, text_of, transport
+from tests.support.command_line import BOUND, appears
+from tests.support.mcp_clients import Agent, connected, links_of, raw, record_of, text_of, transport
+from tests.support.pace import until
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    with connected(transport(tmp_path_factory.mktemp("served")), ERAS[0]) as agent:
+    with connected(transport(tmp_path_factory.mktemp("served")), "auto") as agent:
         yield agent
 
 
@@ -51,8 +52,7 @@ def test_displays_over_their_budget_are_reported(agent: Agent) -> None:
 
 
 def test_a_page_of_what_still_runs_is_not_the_end(agent: Agent) -> None:
-    code = "import time\nprint('first')\ntime.sleep(60)"
-    running = agent.call("execute_code", code=code, session="pages", wait=1)
+    running = agent.begin("first", code="import time\nprint('first', flush=True)\ntime.sleep(600)", session="pages")
     execution_id = record_of(running)["execution_id"]
     page = agent.text("read_output", execution_id=execution_id)
     assert "all output so far; the cell still runs, continue later with offset=6]" in page
@@ -82,13 +82,13 @@ def test_what_is_left_out_is_not_reported_as_less_than_it_is(agent: Agent) -> No
 
 
 def test_an_unknown_outcome_says_so_and_what_to_do(tmp_path: Path) -> None:
-    call = {"code": "open('begun', 'w').close()\nimport time\ntime.sleep(60)", "request_id": "one"}
+    call = {"code": "open('begun', 'w').close()\nimport time\ntime.sleep(600)", "request_id": "one"}
     with raw(tmp_path, "legacy") as client:
         client.call("execute_code", **call)
         appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]
         family = psutil.Process(client.process.pid).children(recursive=True)
         client.process.kill()
-        psutil.wait_procs(family, timeout=10)
+        psutil.wait_procs(family, timeout=BOUND)
     with raw(tmp_path, "legacy") as client:
         text = client.answer(client.call("execute_code", **call))["result"]["content"][0]["text"]
     assert text.startswith(
@@ -99,14 +99,15 @@ def test_an_unknown_outcome_says_so_and_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_command_in_the_queue_says_so_and_one_that_is_interrupted_has_no_traceback(agent: Agent) -> None:
-    first = agent.start("execute_command", command="sleep 60", session="waiting")
-    while not any(row["name"] == "waiting" and row["executions"] for row in agent.rows("list_sessions", "sessions")):
-        pass
+    agent.text("execute_code", code="1", session="waiting")
+    [workspace] = [row["workspace"] for row in agent.rows("list_sessions", "sessions") if row["name"] == "waiting"]
+    first = agent.start("execute_command", command="touch begun; sleep 600", timeout=700, wait=600, session="waiting")
+    until(Path(workspace, "begun").exists)
     waiting = agent.call("execute_command", command="echo 1", session="waiting", wait=0).structured_content
     assert waiting is not None
     assert waiting["notes"][0].startswith("It waits behind 1 other(s): call wait_execution(")
     agent.call("interrupt_kernel", session="waiting")
-    interrupted = first.result(30).structured_content
+    interrupted = first.result(BOUND).structured_content
     assert interrupted is not None
     assert (interrupted["exit_code"], interrupted["stderr"]) == (130, "")
 
@@ -115,7 +116,7 @@ def test_an_outcome_of_an_earlier_server_promises_no_more_than_it_has(tmp_path: 
     call = {"code": "print('x' * 100_000)", "request_id": "one"}
     texts = []
     for _ in range(2):
-        with connected(transport(tmp_path), ERAS[0]) as agent:
+        with connected(transport(tmp_path), "auto") as agent:
             texts.append(agent.text("execute_code", **call))
     assert "read_output(" in texts[0]
     assert "[kernelexec: 80001 characters left out: it ran before, and its output is no longer available]" in texts[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,20 @@ from kernelexec import AsyncExecutor
 from kernelexec.mcp.calls.progress import find_last_line, generate_report_times
 from kernelexec.mcp.server import make_server
 from kernelexec.results import DisplayData, Stream
-from tests.support.mcp_clients import ERAS, record_of, text_of
+from tests.support.command_line import BOUND
+from tests.support.mcp_clients import BOTH_ERAS, record_of, text_of
 
 Served = Callable[[Callable[[Client[Any], AsyncExecutor], Awaitable[None]]], None]
-#: A cell that says that it runs, and goes on for a minute.
-ENDLESS = "open('begun', 'w').close()\nimport time\ntime.sleep(60)"
+#: A cell that says that it runs, and goes on for ten minutes.
+ENDLESS = {"code": "open('begun', 'w').close()\nimport time\ntime.sleep(600)", "timeout": 700}
 
 
-@pytest.fixture(params=ERAS)
+@pytest.fixture(params=BOTH_ERAS)
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
     """Runs a test against a server that tells of progress five times a second."""
 
     async def serve(test: Callable[[Client[Any], AsyncExecutor], Awaitable[None]]) -> None:
-        with anyio.fail_after(60):
+        with anyio.fail_after(BOUND):
             async with AsyncExitStack() as stack:
                 executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path))
                 client = await stack.enter_async_context(Client(make_server(executor, interval=0.2), mode=request.param))
@@ -43,14 +45,21 @@ async def until(happened: Callable[[], bool]) -> None:
         await anyio.sleep(0.01)
 
 
-def test_progress_has_the_seconds_and_the_newest_line(served: Served) -> None:
+def test_progress_has_the_seconds_and_the_newest_line(served: Served, tmp_path: Path) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         reported: list[tuple[float, str]] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
             reported.append((progress, message or ""))
+            for word in ("first", "third"):
+                if sum(word in heard for _, heard in reported) == 2:
+                    (tmp_path / "default" / word).touch()
 
-        code = "import time\nprint('first')\ntime.sleep(0.7)\nprint('second\\r\\nthird ' + 'x' * 1000)\ntime.sleep(0.7)"
+        code = (
+            "import os, time\ndef wait(word):\n    while not os.path.exists(word): time.sleep(0.02)\n"
+            "print('first', flush=True)\nwait('first')\n"
+            "print('second\\r\\nthird ' + 'x' * 1000, flush=True)\nwait('third')"
+        )
         await client.call_tool("execute_code", {"code": code}, progress_handler=hear)
         assert len(reported) >= 3
         assert [elapsed for elapsed, _ in reported] == sorted({elapsed for elapsed, _ in reported})
@@ -61,14 +70,18 @@ def test_progress_has_the_seconds_and_the_newest_line(served: Served) -> None:
     served(test)
 
 
-def test_a_call_that_starts_a_kernel_tests_code_or_installs_reports_progress(served: Served) -> None:
+def test_a_call_that_starts_a_kernel_tests_code_or_installs_reports_progress(served: Served, tmp_path: Path) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         reported: list[str] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
             reported.append(message or "")
+            if reported[-1].endswith("the cases run"):
+                (tmp_path / "heard").touch()
 
-        await client.call_tool("run_tests", {"cases": ["__import__('time').sleep(1) is None"]}, progress_handler=hear)
+        case = f"while not os.path.exists({str(tmp_path / 'heard')!r}): time.sleep(0.02)"
+        call = {"code": "import os, time", "cases": [case], "timeout": BOUND}
+        await client.call_tool("run_tests", call, progress_handler=hear)
         assert any(message.endswith("s: the cases run") for message in reported)
 
     served(test)
@@ -101,7 +114,7 @@ def test_a_cancelled_call_interrupts_its_cell_and_the_kernel_is_in_step(served: 
     async def test(client: Client[Any], executor: AsyncExecutor) -> None:
         await client.call_tool("execute_code", {"code": "x = 5"})
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.call_tool, "execute_code", {"code": ENDLESS})
+            tasks.start_soon(client.call_tool, "execute_code", ENDLESS)
             await until((tmp_path / "default" / "begun").exists)
             tasks.cancel_scope.cancel()
         result = await client.call_tool("execute_code", {"code": "print(x)"})
@@ -116,14 +129,14 @@ def test_a_cancelled_call_interrupts_its_cell_and_the_kernel_is_in_step(served: 
 
 def test_a_cell_that_waits_never_runs_once_its_call_is_cancelled(served: Served, tmp_path: Path) -> None:
     async def test(client: Client[Any], executor: AsyncExecutor) -> None:
-        running = await client.call_tool("execute_code", {"code": ENDLESS, "wait": 0})
+        running = await client.call_tool("execute_code", ENDLESS | {"wait": 0})
         session = await executor.session()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "execute_code", {"code": "open('never', 'w')"})
             await until(lambda: len(session.executions()) == 2)
             tasks.cancel_scope.cancel()
         waiting = session.executions()[-1]
-        ended = (await session.wait_for(waiting, wait=30)).result
+        ended = (await session.wait_for(waiting, wait=BOUND)).result
         assert ended is not None
         assert ended.status == "aborted"
         first = await session.wait_for(record_of(running)["execution_id"], wait=0.001)
@@ -138,25 +151,30 @@ def test_a_cancelled_call_does_not_end_what_a_retry_of_it_waits_for(served: Serv
     async def test(client: Client[Any], executor: AsyncExecutor) -> None:
         code = "open('begun', 'w').close()\nimport time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"
         arguments = {"code": code, "request_id": "one"}
-        texts: list[str] = []
+        texts, reported = list[str](), list[float]()
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            reported.append(progress)
 
         async def retry() -> None:
-            texts.append(text_of(await client.call_tool("execute_code", arguments)))
+            texts.append(text_of(await client.call_tool("execute_code", arguments, progress_handler=hear)))
 
         async with anyio.create_task_group() as tasks:
             async with anyio.create_task_group() as first:
                 first.start_soon(client.call_tool, "execute_code", arguments)
                 await until((tmp_path / "default" / "begun").exists)
                 tasks.start_soon(retry)
-                await anyio.sleep(0.5)
+                await until(lambda: bool(reported))  # it has joined
                 first.cancel_scope.cancel()
-            await anyio.sleep(0.5)
+            heard = len(reported)
+            await until(lambda: len(reported) > heard + 1)  # it goes on waiting
             (tmp_path / "default" / "go").touch()
         assert "ended" in texts[0]
         assert texts[0].startswith("ended\n")
+        (tmp_path / "default" / "begun").unlink()
         async with anyio.create_task_group() as alone:
-            alone.start_soon(client.call_tool, "execute_code", {"code": ENDLESS, "request_id": "two"})
-            await anyio.sleep(0.5)
+            alone.start_soon(client.call_tool, "execute_code", ENDLESS | {"request_id": "two"})
+            await until((tmp_path / "default" / "begun").exists)
             alone.cancel_scope.cancel()
         assert "7" in text_of(await client.call_tool("execute_code", {"code": "7"}))
 
@@ -168,11 +186,17 @@ def test_cancelling_a_collecting_call_costs_the_cell_nothing(served: Served, tmp
         code = "open('begun', 'w').close()\nimport time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"
         running = await client.call_tool("execute_code", {"code": code, "wait": 0})
         arguments = {"execution_id": record_of(running)["execution_id"]}
+        collects = anyio.Event()
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            collects.set()
+
         await until((tmp_path / "default" / "begun").exists)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.call_tool, "wait_execution", arguments)
-            await client.call_tool("list_sessions")
+            tasks.start_soon(partial(client.call_tool, "wait_execution", arguments, progress_handler=hear))
+            await collects.wait()
             tasks.cancel_scope.cancel()
+        await client.call_tool("list_sessions")  # what was sent before has been read
         (tmp_path / "default" / "go").touch()
         assert "ended" in text_of(await client.call_tool("wait_execution", arguments))
 
@@ -194,7 +218,7 @@ def test_first_calls_at_once_make_one_session(served: Served) -> None:
 
 def test_the_place_in_the_queue_is_reported(served: Served) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
-        await client.call_tool("execute_code", {"code": "import time; time.sleep(60)", "wait": 0})
+        await client.call_tool("execute_code", ENDLESS | {"wait": 0})
         waiting = await client.call_tool("execute_code", {"code": "1", "wait": 0})
         assert record_of(waiting)["place"] == 1
         assert "it waits behind 1 other(s)" in text_of(waiting)

@@ -57,7 +57,7 @@ def test_a_client_that_leaves_before_any_call_leaves_nothing(tmp_path: Path, sho
     private = short_path / "private"
     private.mkdir(mode=0o700)
     command = [sys.executable, "-m", "kernelexec", "mcp", "--isolation", "local"]
-    env = environment(TMPDIR=str(private), XDG_RUNTIME_DIR=str(private))
+    env = environment(TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private))
     done = subprocess.run(command, cwd=tmp_path, env=env, input=b"", capture_output=True, check=False, timeout=BOUND)
     assert (done.returncode, done.stdout, list(private.iterdir())) == (0, b"", [])
 

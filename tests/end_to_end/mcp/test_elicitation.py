@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from fastmcp.client.elicitation import ElicitResult
 
-from tests.support.mcp_clients import ENVELOPE, ERAS, Agent, connected, record_of, text_of, transport
+from tests.support.command_line import BOUND
+from tests.support.mcp_clients import BOTH_ERAS, ENVELOPE, Agent, connected, record_of, text_of, transport
 from tests.support.mcp_server import Server, serving
 from tests.support.mcp_task_clients import META, TASKS, Knowing, answer_of, begin, request, until
 from tests.support.takeovers import wait_until
 
 ASKS = "name = input('Name? ')\nprint('Hello', name)"
-#: A cell that has asked only once the call that sent it has let go of it.
-ASKS_LATER = f"open('begun', 'w').close()\nimport time\ntime.sleep(1)\n{ASKS}"
-
-
+#: The beginning of a cell that waits until the test makes a file, also after the call that sent it has let go of it.
+WAITS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.02)\n"
 TASKING: dict[str, Any] = {"extensions": [Knowing()]}
 
 
@@ -38,7 +37,7 @@ class Person:
         return ElicitResult(action="accept", content={name: answer})
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
     person = Person("Ada", "Grace", "Joan")
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
@@ -50,7 +49,7 @@ def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
     assert person.questions == [f"The running cell in session default asks: {prompt}" for prompt in ("Name? ", "1? ", "2? ")]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_an_answer_that_is_refused_is_an_end_of_the_file(era: str, tmp_path: Path) -> None:
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=Person(None)) as agent:
         expected = agent.call("execute_code", code=ASKS)
@@ -58,19 +57,20 @@ def test_an_answer_that_is_refused_is_an_end_of_the_file(era: str, tmp_path: Pat
     assert "EOFError: the client's answer was decline" in text_of(expected)
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_call_that_waits_takes_the_question_to_its_client(era: str, tmp_path: Path) -> None:
     person = Person("Ada")
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
-        running = record_of(agent.call("execute_code", code=ASKS_LATER, wait=0.1))
+        running = record_of(agent.call("execute_code", code=WAITS.format("go") + ASKS, wait=0.1))
         assert running["status"] == "running"
-        expected = agent.call("wait_execution", execution_id=running["execution_id"], wait=30)
+        (tmp_path / "workspaces/default/go").touch()
+        expected = agent.call("wait_execution", execution_id=running["execution_id"], wait=BOUND)
     assert record_of(expected)["status"] == "ok"
     assert "Hello Ada" in text_of(expected)
     assert len(person.questions) == 1
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path) -> None:
     def refused(agent: Agent, state: str) -> None:
         expected = agent.call("execute_code", code=ASKS)
@@ -85,7 +85,7 @@ def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path
     assert person.questions == []
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_password_is_not_asked_for(era: str, tmp_path: Path) -> None:
     person = Person()
     with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
@@ -94,7 +94,7 @@ def test_a_password_is_not_asked_for(era: str, tmp_path: Path) -> None:
     assert person.questions == []
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_an_approved_cell_asks_too(era: str, tmp_path: Path) -> None:
     class Approving(Person):
         async def __call__(self, message: str, _response_type: Any, params: Any, _context: Any) -> Any:
@@ -116,7 +116,8 @@ def test_a_task_asks_what_its_cell_asks(expected: dict[str, Any], reported: str,
         serving(tmp_path, "--allow-input") as server,
         server.client(x_kernelexec_agent="one", options={"extensions": [Knowing()], "elicitation_handler": Person()}) as agent,
     ):
-        task = begin(agent, "execute_code", code=f"import time; time.sleep(1)\n{ASKS}")
+        task = begin(agent, "execute_code", code=WAITS.format(str(tmp_path / "go")) + ASKS)
+        (tmp_path / "go").touch()
         asking = until(agent, task.task_id, "input_required", "completed")
         assert asking.input_requests is not None
         [(key, question)] = asking.input_requests.items()
@@ -142,12 +143,13 @@ def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:
 
 def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path: Path) -> None:
     capable = META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "extensions": {TASKS: {}}}}
-    code = "a = input('1? ')\nimport time; time.sleep(1)\nprint(a, input('2? '))"
+    code = f"a = input('1? ')\n{WAITS.format(str(tmp_path / 'go'))}print(a, input('2? '))"
     with serving(tmp_path, "--allow-input") as server, server.client(x_kernelexec_agent="a", options=TASKING) as agent:
         asked = sent(server, "a", {"_meta": capable}, code=code)
         assert asked["resultType"] == "input_required"
         task = sent(server, "a", {"_meta": capable} | answer(asked["requestState"], "Ada"), code=code)
         assert task["resultType"] == "task"
+        (tmp_path / "go").touch()
         asking = until(agent, task["taskId"], "input_required", "completed")
         assert asking.input_requests is not None
         [(key, question)] = asking.input_requests.items()
@@ -159,7 +161,7 @@ def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path:
 def test_cancelling_a_call_that_has_answered_interrupts_its_cell(tmp_path: Path) -> None:
     code = "input('Name? ')\nopen('answered', 'w').close()\nimport time\ntime.sleep(600)"
     with connected(transport(tmp_path, "--allow-input"), "auto", elicitation_handler=Person("Ada")) as agent:
-        call = agent.start("execute_code", code=code, wait=600)
+        call = agent.start("execute_code", code=code, timeout=700, wait=600)
         wait_until((tmp_path / "workspaces/default/answered").exists)
         call.cancel()
         assert "no output" in agent.text("execute_code", code="pass")

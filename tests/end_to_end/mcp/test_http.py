@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +17,9 @@ from mcp.types import INVALID_PARAMS
 from kernelexec.mcp.callers import Caller
 from tests.conftest import Command
 from tests.support.command_line import BOUND, END_STATUS, STUBBORN, appears, kernelexec, names, refused
-from tests.support.mcp_clients import ERAS, text_of
+from tests.support.mcp_clients import BOTH_ERAS, text_of
 from tests.support.mcp_server import TOOLS, Server, create_token, serving
+from tests.support.pace import until
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_each_agent_has_a_kernel_of_its_own_under_the_same_name(server: Server, era: str) -> None:
     with server.client(era, x_kernelexec_agent=f"a-{era}") as item, server.client(era, x_kernelexec_agent=f"b-{era}") as other:
         assert "no output" in item.text("execute_code", code="x = 'one'")
@@ -50,7 +50,7 @@ def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
         assert text_of(reported).splitlines()[0] == "1"
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: str) -> None:
     with (
         pytest.raises(McpError, match=r"x-kernelexec-agent: 'nnn.* must be an agent name") as caught,
@@ -135,12 +135,10 @@ def test_tokens_say_which_user_it_is_and_what_is_allowed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("end", "era"), [(signal.SIGTERM, "auto"), (signal.SIGINT, "legacy")])
-def test_everything_ends_in_time_also_while_a_cell_runs(
-    tmp_path: Path, short_path: Path, end: signal.Signals, era: str
-) -> None:
+def test_everything_ends_also_while_a_cell_runs(tmp_path: Path, short_path: Path, end: signal.Signals, era: str) -> None:
     private = short_path / "private"
     private.mkdir(mode=0o700)
-    with serving(tmp_path, TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as server:
+    with serving(tmp_path, TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private)) as server:
         family: list[psutil.Process] = []
         with (
             suppress(TransportError),
@@ -150,29 +148,27 @@ def test_everything_ends_in_time_also_while_a_cell_runs(
             workspace = tmp_path / "workspaces" / Caller(agent="name a").resolve_session("default")
             appears(server.process, workspace / "begun")  # type: ignore[arg-type]
             family = psutil.Process(server.process.pid).children(recursive=True)
-            began = time.monotonic()
             server.process.send_signal(end)
-            status, took = server.process.wait(BOUND), time.monotonic() - began
-        assert (status, took < 5) == (END_STATUS[end], True)
-        gone, left = psutil.wait_procs(family, timeout=5)
+            status = server.process.wait(BOUND)
+        assert status == END_STATUS[end]
+        gone, left = psutil.wait_procs(family, timeout=BOUND)
         assert (left, len(gone)) == ([], len(family))
         assert len(family) >= 2
     assert "Traceback" not in (tmp_path / "stderr.txt").read_text()
-    assert names(private) == []
+    until(lambda: names(private) == [])
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_client_that_goes_away_or_gives_up_leaves_the_kernel_in_step(server: Server, era: str) -> None:
     name = f"leaver-{era}"
     with server.client(era, x_kernelexec_agent=name) as agent:
         agent.text("execute_code", code="x = 1")
-        call = agent.start("execute_code", code="import time\nopen('begun', 'w').close()\ntime.sleep(60)")
+        code = "import time\nopen('begun', 'w').close()\ntime.sleep(600)"
+        call = agent.start("execute_code", code=code, timeout=700, wait=600)
         directory = Path(agent.rows("list_sessions", "sessions")[0]["workspace"]) / "begun"
         appears(server.process, directory)  # type: ignore[arg-type]
         call.cancel()
-        began = time.monotonic()
-        assert agent.text("execute_code", code="x").splitlines()[0] == "1"
-        assert time.monotonic() - began < 20  # the cell was interrupted: it would run for a minute
+        assert agent.text("execute_code", code="x").splitlines()[0] == "1"  # the cell was interrupted: it would run on
 
 
 def test_a_unix_socket_is_this_users_alone(tmp_path: Path, short_path: Path) -> None:

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.command_line import BOUND
 from tests.support.mcp_clients import record_of
 from tests.support.mcp_server import Server, create_token, serving
+from tests.support.pace import until
 
 
 def figures(server: Server, **headers: str) -> dict[str, float]:
@@ -34,7 +35,8 @@ def test_the_figures_are_what_happened(tmp_path: Path) -> None:
             agent.call("execute_code", code="1", language="klingon")
             agent.call("read_output", execution_id="0" * 32)
             agent.call("no_tool_at_all")
-            begun = agent.call("execute_code", code="import time; time.sleep(600)", wait=0.2)
+            begun = agent.call("execute_code", code="import time; time.sleep(600)", timeout=700, wait=0.2)
+            until(lambda: figures(server)["kernelexec_cells_running"] == 1)
             amid = figures(server)
             agent.call("interrupt_kernel")
             agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])

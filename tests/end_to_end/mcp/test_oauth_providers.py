@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import Command
 
+pytestmark = pytest.mark.nightly
+
 BROKEN = """
 import os
 def needs(): os.environ["MISSING_SECRET"]

@@ -56,7 +56,7 @@ def test_a_body_without_a_length_ends_at_the_limit(server: Server) -> None:
         stranger.sendall(f"{head}Accept: application/json, text/event-stream\r\n\r\n".encode())
         for _ in range(64):
             stranger.sendall(chunk)
-        stranger.settimeout(0.2)
+        stranger.settimeout(0.2)  # so that an answer that comes too early is seen
         with pytest.raises(TimeoutError):
             stranger.recv(1)
         stranger.settimeout(BOUND)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import appears
+from tests.support.command_line import BOUND, appears
 from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
 
 COUNT = "with open('count', 'a') as file: _ = file.write('x')"
@@ -20,7 +20,7 @@ def count(cwd: Path) -> int:
 
 def twenty(agent: Agent, **arguments: Any) -> list[Any]:
     started = [agent.start("execute_code", **arguments) for _ in range(20)]
-    return [call.result(60) for call in started]
+    return [call.result(BOUND) for call in started]
 
 
 def test_twenty_retries_at_once_run_it_once_also_after_the_client_was_killed(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ print(token)
 
 
 def test_the_output_of_a_running_cell_is_what_it_is_so_far(agent: Agent) -> None:
-    begun = agent.call("execute_code", code="print('begun', flush=True)\ninput_ = 1\nwhile True: pass", session="runs", wait=1)
+    begun = agent.begin("begun", code="print('begun', flush=True)\ninput_ = 1\nwhile True: pass", session="runs")
     assert read(agent, f"runs/output/{record_of(begun)['execution_id']}") == ("text/plain", "begun\n")
     agent.call("interrupt_kernel", session="runs")
     long = agent.call("execute_code", code="print('x' * 2_000_000)", session="runs")

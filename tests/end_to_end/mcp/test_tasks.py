@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -24,7 +23,23 @@ from kernelexec.mcp.server import make_server
 from tests.support.command_line import BOUND, END_STATUS, ENDS, STUBBORN, appears, names
 from tests.support.mcp_clients import ERAS, Agent, connected, raw, record_of, text_of, transport
 from tests.support.mcp_server import serving
-from tests.support.mcp_task_clients import LONG, META, METHODS, TASKS, Created, Knowing, answer_of, begin, request, until
+from tests.support.mcp_task_clients import (
+    LONG,
+    META,
+    METHODS,
+    TASKS,
+    Created,
+    Knowing,
+    Looked,
+    answer_of,
+    begin,
+    request,
+    until,
+    until_written,
+)
+from tests.support.pace import until as until_true
+
+pytestmark = pytest.mark.nightly
 
 Connect = Callable[..., AbstractContextManager[Agent]]
 PICTURE = """
@@ -32,8 +47,9 @@ import base64, time
 from IPython.display import Image, display
 display(Image(base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")))
 print('drawn', flush=True)
-time.sleep(1.5)
 """
+#: The end of a cell that waits until the test makes a file.
+WAITS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.02)\n"
 UNKNOWN, UNDECLARED, NO_METHOD = -32602, -32021, -32601
 
 
@@ -54,10 +70,14 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
     return by_pipes if request.param == "stdio" else by_http
 
 
-def test_a_long_cell_is_a_task_with_the_result_of_a_call_that_blocks(connect: Connect) -> None:
-    knowing = Knowing()
+def test_a_long_cell_is_a_task_with_the_result_of_a_call_that_blocks(connect: Connect, tmp_path: Path) -> None:
+    def let_go(seen: Looked) -> None:
+        if "drawn" in seen.status_message:
+            (tmp_path / "go").touch()
+
+    knowing = Knowing(let_go)
     with connect(extensions=[knowing]) as agent:
-        answer = agent.call("execute_code", code=PICTURE)
+        answer = agent.call("execute_code", code=PICTURE + WAITS.format(str(tmp_path / "go")))
         assert [seen.status for seen in knowing.looks][-1] == "completed"
         assert any("drawn" in seen.status_message for seen in knowing.looks[:-1])
         assert [block.type for block in answer.content] == ["text", "image", "resource_link"]
@@ -72,22 +92,38 @@ def test_a_long_cell_is_a_task_with_the_result_of_a_call_that_blocks(connect: Co
         assert (command["exit_code"], command["stdout"], command["status"]) == (7, "out\n", "error")
 
 
-def test_what_is_done_at_once_or_says_how_long_it_waits_is_no_task(connect: Connect) -> None:
+def test_what_is_done_at_once_is_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_TASK_AFTER", BOUND)
+    knowing = Knowing()
+
+    async def test() -> None:
+        async with (
+            AsyncExecutor("local", workspace=tmp_path) as executor,
+            Client(make_server(executor, interval=5), extensions=[knowing]) as client,
+        ):
+            answer = await client.call_tool("execute_code", {"code": "1 + 1"})
+            assert text_of(answer).splitlines()[0] == "2"
+
+    anyio.run(test)
+    assert knowing.looks == []
+
+
+def test_what_says_how_long_it_waits_is_no_task(connect: Connect, tmp_path: Path) -> None:
     knowing = Knowing()
     with connect(extensions=[knowing]) as agent:
-        agent.text("execute_code", code="pass")
-        assert agent.text("execute_code", code="1 + 1").splitlines()[0] == "2"
-        begun = agent.call("execute_code", code="import time; time.sleep(1); 6 * 7", wait=0.1)
+        begun = agent.call("execute_code", code=WAITS.format(str(tmp_path / "go")) + "6 * 7", wait=0.1)
         assert record_of(begun)["status"] == "running"
+        (tmp_path / "go").touch()
         assert "42" in agent.text("wait_execution", execution_id=record_of(begun)["execution_id"])
         assert "No session" in agent.text("interrupt_kernel", session="other")
-    assert [seen for seen in knowing.looks if seen.status != "completed"] == []
+    assert knowing.looks == []
 
 
 def test_a_cancelled_task_has_interrupted_its_cell_and_the_state_is_kept(connect: Connect) -> None:
     with connect(extensions=[Knowing()]) as agent:
-        task = begin(agent, "execute_code", code=LONG)
+        task = begin(agent, "execute_code", code=LONG, timeout=700)
         assert (task.status, task.ttl_ms) == ("working", None)
+        until_written(agent, task.task_id, "begun")
         request(agent, "tasks/cancel", task.task_id)
         ended = until(agent, task.task_id, "cancelled", "completed", "failed")
         assert ended.status == "cancelled"
@@ -102,7 +138,8 @@ def test_a_cancelled_task_has_interrupted_its_cell_and_the_state_is_kept(connect
 
 def test_a_task_whose_cell_another_client_interrupts_has_a_result(connect: Connect) -> None:
     with connect(extensions=[Knowing()]) as agent:
-        task = begin(agent, "execute_code", code=LONG)
+        task = begin(agent, "execute_code", code=LONG, timeout=700)
+        until_written(agent, task.task_id, "begun")
         agent.call("interrupt_kernel")
         ended = until(agent, task.task_id, "cancelled", "completed")
         assert record_of(answer_of(ended))["interrupted"] == "request"
@@ -110,17 +147,18 @@ def test_a_task_whose_cell_another_client_interrupts_has_a_result(connect: Conne
         assert request(agent, "tasks/get", task.task_id).status == "completed"  # what has ended stays as it is
 
 
-def test_a_request_that_is_sent_again_is_the_same_task(connect: Connect) -> None:
+def test_a_request_that_is_sent_again_is_the_same_task(connect: Connect, tmp_path: Path) -> None:
     with connect(extensions=[Knowing()]) as agent:
-        code = "import time; time.sleep(2); print('once')"
+        code = WAITS.format(str(tmp_path / "go")) + "print('once')"
         first, second = (begin(agent, "execute_code", code=code, request_id="one") for _ in range(2))
+        (tmp_path / "go").touch()
         assert first.task_id == second.task_id
         assert "once" in text_of(answer_of(until(agent, first.task_id, "completed")))
 
 
 def test_a_task_of_a_session_that_has_ended_is_unknown(connect: Connect) -> None:
     with connect(extensions=[Knowing()]) as agent:
-        task = begin(agent, "execute_code", code=LONG)
+        task = begin(agent, "execute_code", code=LONG, timeout=700)
         agent.call("close_session", session="default")
         with pytest.raises(MCPError, match="none of a closed session") as caught:
             request(agent, "tasks/get", task.task_id)
@@ -153,7 +191,7 @@ def test_before_the_extension_there_are_no_tasks(connect: Connect) -> None:
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_task_asks_its_client_when_the_turn_comes(connect: Connect, answer: bool) -> None:  # noqa: FBT001
     with connect("auto", "--ask", "refused", extensions=[Knowing()], elicitation_handler=never_asked) as agent:
-        before = begin(agent, "execute_code", code="import time; time.sleep(60)")
+        before = begin(agent, "execute_code", code="import time; time.sleep(600)", timeout=700)
         task = begin(agent, "execute_code", code="!sudo --version; echo ran")
         assert request(agent, "tasks/get", task.task_id).status == "working"
         request(agent, "tasks/cancel", before.task_id)
@@ -178,17 +216,14 @@ async def never_asked(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("end", ENDS, ids=["SIGTERM", "SIGINT", "EOF"])
-def test_a_server_with_a_task_ends_in_time_and_leaves_nothing(
-    end: signal.Signals | None, tmp_path: Path, short_path: Path
-) -> None:
+def test_a_server_with_a_task_ends_and_leaves_nothing(end: signal.Signals | None, tmp_path: Path, short_path: Path) -> None:
     private = short_path / "private"
     private.mkdir(mode=0o700)
-    with raw(tmp_path, "auto", TMPDIR=str(private), XDG_RUNTIME_DIR=str(private)) as client:
+    with raw(tmp_path, "auto", TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private)) as client:
         client.send(call_of(STUBBORN))
         assert client.answer(100)["result"].items() >= {"resultType": "task", "status": "working", "ttlMs": None}.items()
         appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]
         family = psutil.Process(client.process.pid).children(recursive=True)
-        began = time.monotonic()
         if end is None:
             assert client.process.stdin is not None
             client.process.stdin.close()
@@ -196,12 +231,11 @@ def test_a_server_with_a_task_ends_in_time_and_leaves_nothing(
         else:
             client.process.send_signal(end)
         status = client.process.wait(BOUND)
-        assert time.monotonic() - began < 5
-        assert psutil.wait_procs(family, timeout=5)[1] == []
+        assert psutil.wait_procs(family, timeout=BOUND)[1] == []
         _, stderr = client.end()
     assert status == END_STATUS[end]
     assert "Traceback" not in stderr
-    assert names(private) == []
+    until_true(lambda: names(private) == [])
 
 
 def call_of(code: str) -> dict[str, Any]:
@@ -209,22 +243,21 @@ def call_of(code: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 100, "method": "tools/call", "params": params}
 
 
-def test_a_server_over_http_with_a_task_ends_in_time_and_leaves_nothing(tmp_path: Path, short_path: Path) -> None:
+def test_a_server_over_http_with_a_task_ends_and_leaves_nothing(tmp_path: Path, short_path: Path) -> None:
     private = short_path / "private"
     private.mkdir(mode=0o700)
-    places = {"TMPDIR": str(private), "XDG_RUNTIME_DIR": str(private)}
+    places = {"TMPDIR": str(private), "KERNELEXEC_RUNTIME_DIR": str(private)}
     with serving(tmp_path, **places) as server:
         with server.client("auto", x_kernelexec_agent="one", options={"extensions": [Knowing()]}) as agent:
             begin(agent, "execute_code", code=STUBBORN)
+            until_true(lambda: list((tmp_path / "workspaces").glob("*/begun")))
         family = psutil.Process(server.process.pid).children(recursive=True)
         assert len(family) >= 2  # the client has gone, its task has not
-        began = time.monotonic()
         server.process.terminate()
         assert server.process.wait(BOUND) == 0
-        assert time.monotonic() - began < 5
-        assert psutil.wait_procs(family, timeout=5)[1] == []
+        assert psutil.wait_procs(family, timeout=BOUND)[1] == []
     assert "Traceback" not in (tmp_path / "stderr.txt").read_text()
-    assert names(private) == []
+    until_true(lambda: names(private) == [])
 
 
 def test_tasks_of_departed_clients_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +271,7 @@ def test_tasks_of_departed_clients_are_not_kept(tmp_path: Path, monkeypatch: pyt
             extension: Any = server._extensions[TASKS]
             async with Client(server, extensions=[Knowing()]) as client:
                 for number in range(9):
-                    code = {"code": "import time; time.sleep(0.1)"}
+                    code = {"code": "import time; time.sleep(600)", "timeout": 700}
                     assert isinstance(await client.session.call_tool("execute_code", code, allow_claimed=True), Created)
                     kept.append(len(extension._tasks))
                     if number == 5:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kernelexec
 from tests.fuzz.test_mcp_calls import TOOLS
-from tests.support.mcp_clients import ERAS, Agent, connected, record_of, text_of, transport
+from tests.support.command_line import BOUND
+from tests.support.mcp_clients import BOTH_ERAS, Agent, connected, record_of, text_of, transport
+from tests.support.pace import slow
 
 SEVEN = ["success", "exit_code", "stdout", "stderr", "execution_time", "command", "work_dir"]
 FRAME = "import pandas as pd\nframe = pd.DataFrame({'a': [1, 2, 3]})"
 
 
-@pytest.fixture(scope="module", params=ERAS)
+@pytest.fixture(scope="module", params=BOTH_ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     with connected(transport(tmp_path_factory.mktemp("served")), request.param) as agent:
         yield agent
@@ -49,8 +51,12 @@ def test_a_frame_of_one_call_is_plotted_in_the_next(agent: Agent, name: str) -> 
 
 
 def test_a_long_cell_is_collected_later(agent: Agent, name: str) -> None:
-    code = "import time\nprint('begun')\ntime.sleep(3)\nprint('ended')\n'value'"
-    running = agent.call("execute_code", code=code, session=name, wait=1)
+    code = (
+        "import time\nimport os\nprint('begun', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\nprint('ended')\n'value'"
+    )
+    begun = agent.call("execute_code", code=code, session=name, wait=0)
+    running = agent.until("begun", "wait_execution", execution_id=record_of(begun)["execution_id"], wait=0)
     record = record_of(running)
     assert record["status"] == "running"
     assert "begun" in text_of(running)
@@ -58,6 +64,7 @@ def test_a_long_cell_is_collected_later(agent: Agent, name: str) -> None:
     [row] = [row for row in agent.rows("list_sessions", "sessions") if row["name"] == name]
     assert row["busy"]
     assert row["executions"] == [{"execution_id": record["execution_id"], "code": "import time"}]
+    Path(row["workspace"], "go").touch()
     ended = agent.call("wait_execution", execution_id=record["execution_id"], cursor=record["cursor"])
     assert record_of(ended)["status"] == "ok"
     assert "ended\n'value'" in text_of(ended)
@@ -180,15 +187,18 @@ def test_a_command_that_fails_has_the_seven_fields(agent: Agent, name: str) -> N
 
 
 def test_a_command_over_its_timeout_keeps_its_output(agent: Agent, name: str) -> None:
-    actual = structure(agent.call("execute_command", command="echo first; sleep 60", timeout=0.5, session=name))
+    actual = structure(agent.call("execute_command", command="echo first; sleep 600", timeout=slow(2), session=name))
     assert [actual[field] for field in SEVEN[:3]] == [False, 124, "first\n"]
     assert (actual["timed_out"], actual["state"]) == (True, "kept")
     assert any("larger timeout" in note for note in actual["notes"])
 
 
 def test_a_command_that_still_runs_says_so(agent: Agent, name: str) -> None:
-    actual = structure(agent.call("execute_command", command="echo first; sleep 2; echo last", wait=0.8, session=name))
+    command = "echo first; until test -e go; do sleep 0.02; done; echo last"
+    asked = {"command": command, "session": name, "request_id": "one", "wait": 0.1}
+    actual = structure(agent.until("first", "execute_command", **asked))
     assert (actual["success"], actual["exit_code"], actual["status"], actual["stdout"]) == (False, None, "running", "first\n")
+    Path(actual["work_dir"], "go").touch()
     assert "last" in agent.text("wait_execution", execution_id=actual["execution_id"])
 
 
@@ -240,7 +250,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(
 
 def test_an_interrupt_keeps_the_state_and_gives_the_result(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="x = 5", session=name)
-    running = agent.call("execute_code", code="print('begun')\nimport time; time.sleep(60)", session=name, wait=0.5)
+    running = agent.begin("begun", code="print('begun', flush=True)\nimport time; time.sleep(600)", session=name)
     interrupted = agent.call("interrupt_kernel", session=name)
     assert record_of(interrupted)["execution_id"] == record_of(running)["execution_id"]
     assert "ended by request, state kept" in text_of(interrupted)
@@ -258,7 +268,7 @@ def test_a_restart_is_a_new_kernel_in_the_same_workspace(agent: Agent, name: str
 
 def test_ten_calls_at_once_on_two_sessions_each_get_their_own_answer(agent: Agent) -> None:
     calls = [agent.start("execute_code", code=f"print('n', {n})", session=f"many{n % 2}") for n in range(10)]
-    assert ["n " + str(n) in text_of(call.result(60)) for n, call in enumerate(calls)] == [True] * 10
+    assert ["n " + str(n) in text_of(call.result(BOUND)) for n, call in enumerate(calls)] == [True] * 10
     rows = agent.rows("list_sessions", "sessions")
     epochs = {row["name"]: row["kernel_epoch"] for row in rows if row["name"].startswith("many")}
     assert epochs == {"many0": 1, "many1": 1}
@@ -309,7 +319,7 @@ def test_the_server_describes_itself(agent: Agent) -> None:
 
 def test_variables_are_listed_also_while_a_cell_runs(agent: Agent, name: str) -> None:
     agent.call("execute_code", code=FRAME, session=name)
-    agent.call("execute_code", code="import time; time.sleep(60)", session=name, wait=0.3)
+    agent.begin("begun", code="print('begun', flush=True)\nimport time; time.sleep(600)", session=name)
     [frame] = [row for row in agent.rows("list_variables", "variables", session=name) if row["name"] == "frame"]
     assert frame["type"].endswith("DataFrame")
     assert frame["shape"] == [3, 1]
@@ -331,13 +341,12 @@ def test_code_is_tested_apart_from_the_session(agent: Agent, name: str) -> None:
 
 
 def test_commands_run_beside_cells(agent: Agent, name: str) -> None:
-    agent.call("execute_code", code="import time; time.sleep(60)", session=name, wait=0.3)
+    agent.begin("begun", code="print('begun', flush=True)\nimport time; time.sleep(600)", session=name)
     started = agent.call("start_background", command="echo begun; sleep 300", session=name).structured_content
     assert started is not None
     assert started["status"] == "running"
     command = {"command_id": started["command_id"], "session": name}
-    while not (seen := agent.call("background_output", **command).structured_content or {})["stdout"]:
-        time.sleep(0.05)
+    seen = agent.until('"stdout":"begun', "background_output", **command).structured_content or {}
     assert (seen["status"], seen["stdout"], seen["lines_left_out"]) == ("running", "begun\n", 0)
     killed = agent.call("kill_background", **command).structured_content
     assert killed is not None

@@ -91,7 +91,7 @@ def test_a_tuple_is_a_list_of_json(agent: Agent) -> None:
 
 def test_a_running_cell_is_waited_for_no_longer_than_calls_block(tmp_path: Path) -> None:
     with connected(transport(tmp_path, "--wait", "1"), "auto") as agent:
-        agent.call("execute_code", code="x = 1; import time; time.sleep(600)", timeout=700)
+        agent.begin("begun", code="x = 1; import time; print('begun', flush=True); time.sleep(600)")
         for tool, arguments in (("get_variable", {"name": "x"}), ("set_variables", {"variables": {"x": 2}})):
             refused = agent.call(tool, **arguments)
             assert refused.is_error

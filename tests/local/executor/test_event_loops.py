@@ -17,6 +17,7 @@ import trio
 import uvloop
 
 from kernelexec import AsyncExecutor, Closed, InvalidRequest
+from tests.support.pace import BOUND, slow
 from tests.support.paths import ROOT
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -30,12 +31,12 @@ RUNS: dict[str, Run] = {
 
 async def use(directory: Path, name: str = "a") -> list[str]:
     """Use what waits on processes, sockets and files: cells, a timeout, a restart, a command."""
-    async with AsyncExecutor("local", workspace=directory) as executor:
+    async with AsyncExecutor("local", workspace=directory, config={"budgets": {"grace": slow(2)}}) as executor:
         session = await executor.session(name)
         texts = [(await session.execute("x = 41; print(x + 1)")).text]
-        slow = await session.execute("import time; time.sleep(60)", timeout=0.5)
-        texts.append(f"{slow.interrupted} {slow.state}")
-        texts.append((await session.execute_command("echo $((x + 5))", timeout=20)).stdout)
+        overrun = await session.execute("import time; time.sleep(60)", timeout=0.5)
+        texts.append(f"{overrun.interrupted} {overrun.state}")
+        texts.append((await session.execute_command("echo $((x + 5))", timeout=BOUND)).stdout)
         await session.restart()
         texts.append((await session.execute("'x' in globals()")).text)
         both = await asyncio.gather(session.execute("print('one')"), (await executor.session("b")).execute("print('two')"))

@@ -12,6 +12,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Executor
 from kernelexec.errors import Closed, InvalidRequest
+from tests.support.pace import until
 
 
 @pytest.fixture(autouse=True)
@@ -92,5 +93,5 @@ def test_the_end_of_the_program_closes_an_open_executor(end: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, "kernelexec.tasks_failed" in done.stderr) == ({"": 0, "1/0": 1}.get(end, 3), False)
-    assert not Path("/proc", done.stdout.strip()).exists()
+    until(lambda: not Path("/proc", done.stdout.strip()).exists())
     assert workspaces() == before

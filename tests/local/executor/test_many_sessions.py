@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from kernelexec import (
     QueueFull,
 )
 from kernelexec.session.cells.cell_run import CellRun
+from tests.support.pace import BOUND, slow, until_equal
 from tests.support.remains import descriptors, marked_processes, processes_of, runtime_directories
 
 SESSIONS, CELLS = 20, 10
@@ -36,10 +38,31 @@ TROUBLE = {
 }
 
 
+#: How a cell of these kinds is interrupted: the first when its time is over, the second on request, once it has begun.
+INTERRUPTED = {"timeout": ("timeout", 124), "command": ("request", 130)}
+
+
+def remains() -> Counter[object]:
+    """What there is of executors; what is less afterwards is of earlier tests, and ended meanwhile."""
+    processes = (*marked_processes(), *processes_of(os.getpid()))
+    return Counter[object]([*Counter(descriptors()).elements(), *processes, *runtime_directories()])
+
+
 @pytest.fixture(autouse=True)
 def without_garbage() -> None:
     """What earlier tests have left to the collector is not closed in the middle of a test that counts descriptors."""
     gc.collect()
+
+
+async def execute(session: AsyncSession, kind: str, code: str) -> ExecutionResult:
+    """Run a cell of a kind and interrupt it if it does not end by itself."""
+    if kind != "command":
+        return await session.execute(code, timeout=slow(4) if kind == "timeout" else BOUND)
+    begun = asyncio.Event()
+    running = asyncio.create_task(session.execute(code, timeout=BOUND, on_output=lambda _: begun.set()))
+    await begun.wait()
+    await session.interrupt()
+    return await running
 
 
 async def agent(session: AsyncSession, number: int) -> list[tuple[str, ExecutionResult]]:
@@ -49,7 +72,7 @@ async def agent(session: AsyncSession, number: int) -> list[tuple[str, Execution
         mark = f"<{number}:{cell}>"
         kind = choose.choice(["plain", "plain", "plain", *TROUBLE])
         code = TROUBLE[kind].format(mark=mark) if kind != "plain" else f"me = {number}\nprint({mark!r})\nme"
-        result = await session.execute(code, timeout=0.5 if kind in ("timeout", "command") else 60)
+        result = await execute(session, kind, code)
         actual.append((kind, result))
         assert mark in result.text, (kind, result)
         assert result.text.count("<") == result.text.count(f"<{number}:"), result.text
@@ -57,7 +80,7 @@ async def agent(session: AsyncSession, number: int) -> list[tuple[str, Execution
             case "plain":
                 assert (result.status, result.text) == ("ok", f"{mark}\n{number}")
             case "timeout" | "command":
-                assert (result.interrupted, result.state, result.exit_code) == ("timeout", "kept", 124)
+                assert (result.interrupted, result.exit_code, result.state) == (*INTERRUPTED[kind], "kept")
             case "exit":
                 assert (result.status, result.state) == ("error", "lost")
             case "kill":  # cells in quick succession may have no checkpoint between them
@@ -70,10 +93,10 @@ async def agent(session: AsyncSession, number: int) -> list[tuple[str, Execution
 
 
 def test_twenty_sessions_with_trouble_leave_nothing_behind(tmp_path: Path) -> None:
-    before = (descriptors(), marked_processes(), runtime_directories(), [p.pid for p in processes_of(os.getpid())])
+    before = remains()
 
     async def run() -> list[list[tuple[str, ExecutionResult]]]:
-        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+        async with AsyncExecutor("local", workspace=tmp_path, config={"budgets": {"grace": slow(4)}}) as executor:
             sessions = await asyncio.gather(*(executor.session(f"s{number}") for number in range(SESSIONS)))
             return await asyncio.gather(*(agent(session, number) for number, session in enumerate(sessions)))
 
@@ -83,8 +106,7 @@ def test_twenty_sessions_with_trouble_leave_nothing_behind(tmp_path: Path) -> No
     assert kinds == {"plain", *TROUBLE}
     ids = {result.execution_id for actual in results for _, result in actual}
     assert len(ids) == SESSIONS * CELLS
-    after = (descriptors(), marked_processes(), runtime_directories(), [p.pid for p in processes_of(os.getpid())])
-    assert after == before
+    until_equal(lambda: remains() - before, Counter())
     assert {path.name for path in tmp_path.iterdir()} == {".journals", *(f"s{number}" for number in range(SESSIONS))}
 
 
@@ -92,14 +114,16 @@ def test_cells_of_one_session_keep_their_order_and_know_their_place(tmp_path: Pa
     async def run() -> None:
         async with AsyncExecutor("local", workspace=tmp_path, config={"capacity": {"queue": 3}}) as executor:
             session = await executor.session()
-            await session.execute("import time; seen = []")
-            calls = [asyncio.create_task(session.execute(f"time.sleep(0.2); seen.append({n}); seen")) for n in range(4)]
+            await session.execute("import os, time; seen = []")
+            waits = "while not os.path.exists('go'): time.sleep(0.01)"
+            calls = [asyncio.create_task(session.execute(f"{waits}\nseen.append({n}); seen")) for n in range(4)]
             await asyncio.sleep(0)
             with pytest.raises(QueueFull, match="3 cells wait in session 'default', its limit"):
                 await session.execute("seen.append('never')")
             ids = session.executions()[-4:]
             places = [(await session.wait_for(each, wait=0.001)).queue_position for each in ids]
             assert places == [0, 1, 2, 3]
+            (session.workspace / "go").touch()
             results = await asyncio.gather(*calls)
             assert [result.text for result in results] == ["[0]", "[0, 1]", "[0, 1, 2]", "[0, 1, 2, 3]"]
             assert [result.execution_id for result in results] == list(ids)
@@ -132,7 +156,7 @@ def test_calls_at_once_for_one_name_make_one_session(tmp_path: Path) -> None:
 
 
 def test_an_executor_that_closes_while_a_session_starts_leaves_nothing(tmp_path: Path) -> None:
-    before = (descriptors(), marked_processes(), runtime_directories())
+    before = remains()
 
     async def run(delay: float) -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
@@ -146,7 +170,7 @@ def test_an_executor_that_closes_while_a_session_starts_leaves_nothing(tmp_path:
 
     for delay in (0, 0.001, 0.01, 0.05, 0.15, 0.25, 0.35):
         asyncio.run(run(delay))
-    assert (descriptors(), marked_processes(), runtime_directories()) == before
+    until_equal(lambda: remains() - before, Counter())
 
 
 def test_one_name_is_one_directory(tmp_path: Path) -> None:
@@ -162,7 +186,7 @@ def test_one_name_is_one_directory(tmp_path: Path) -> None:
 
 
 def test_a_caller_that_is_cancelled_while_a_session_starts_leaves_nothing(tmp_path: Path) -> None:
-    before = (descriptors(), marked_processes(), runtime_directories())
+    before = remains()
 
     async def run() -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
@@ -177,7 +201,7 @@ def test_a_caller_that_is_cancelled_while_a_session_starts_leaves_nothing(tmp_pa
             assert (await (await executor.session("s")).execute("1 + 1")).text == "2"
 
     asyncio.run(run())
-    assert (descriptors(), marked_processes(), runtime_directories()) == before
+    until_equal(lambda: remains() - before, Counter())
 
 
 def test_what_is_forgotten_of_cells_is_freed_at_once(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from kernelexec import AsyncExecutor, Executor
 from tests.local.executor.test_lifecycle import SLEEPS, entered, executor, run
+from tests.support.pace import BOUND, until_equal
 from tests.support.remains import marked_processes, runtime_directories
 from tests.support.takeovers import wait_until
 
@@ -25,8 +26,9 @@ def test_a_loop_that_ends_before_the_block_is_left_ends_all(executor: AsyncExecu
     async def main() -> None:
         await executor.__aenter__()
         session = await executor.session()
-        task = asyncio.create_task(session.execute(SLEEPS))
-        await asyncio.sleep(0.1)
+        begun = asyncio.Event()
+        task = asyncio.create_task(session.execute(SLEEPS, on_output=lambda _: begun.set()))
+        await begun.wait()
         assert not task.done()
 
     run(main)
@@ -47,7 +49,7 @@ async def main():
     calls = executor.session, executor.__aenter__, session.close, session.restart, session.interrupt
     for call in (*calls, lambda: session.execute("1"), lambda: session.wait_for("x")):
         try:
-            await asyncio.wait_for(call(), 10)
+            await asyncio.wait_for(call(), 60)
         except Closed as exc:
             print("closed" in str(exc))
 asyncio.run(main())
@@ -68,17 +70,18 @@ async def main():
             raise SystemExit(7)
         _, status = os.waitpid(pid, 0)
         os.kill(kernel, 0)
-        print(os.waitstatus_to_exitcode(status), session.workspace.exists(), len(os.listdir(os.environ["XDG_RUNTIME_DIR"])))
+        directories = os.listdir(os.environ["KERNELEXEC_RUNTIME_DIR"])
+        print(os.waitstatus_to_exitcode(status), session.workspace.exists(), len(directories))
         sys.stdout.flush()
         os._exit(0)  # the child's end has taken the loop's descriptors with it: they share them
 asyncio.run(main())
 """
-    assert printed(script, XDG_RUNTIME_DIR=str(short_path)).split() == ["7", "True", "1"]
+    assert printed(script, KERNELEXEC_RUNTIME_DIR=str(short_path)).split() == ["7", "True", "1"]
 
 
 def printed(script: str, **environ: str) -> str:
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ | environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False, env=os.environ | environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -120,7 +123,7 @@ def test_what_a_killed_owner_left_goes_with_the_next_start(
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
-    assert runtime_directories() == set()
+    until_equal(runtime_directories, set())
 
 
 KILLED = """
@@ -139,7 +142,7 @@ with Executor("local", workspace=sys.argv[1]) as executor:
 
 @pytest.mark.parametrize("last", ["2", "print('y' * 200_000)"], ids=["short", "long"])
 def test_state_that_ended_with_its_owner_is_called_lost_once(tmp_path: Path, last: str) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), last], check=False, timeout=60)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), last], check=False, timeout=BOUND)
     assert killed.returncode == -signal.SIGKILL
     with Executor("local", workspace=tmp_path) as executor:
         states = {name: executor.session(name).execute("1").state for name in ("idle", "ended", "new")}

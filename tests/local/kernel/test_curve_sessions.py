@@ -38,6 +38,9 @@ from tests.contract.test_resilience import (
     test_the_kernel_dies,
 )
 from tests.hostile.test_floods import test_ten_megabytes_come_whole_where_the_budget_allows
+from tests.support.pace import BOUND
+
+pytestmark = pytest.mark.nightly
 
 __all__ = [
     "test_a_cell_that_raises_is_a_result_with_its_output",
@@ -82,6 +85,6 @@ def test_the_kernels_here_are_encrypted(session: Session) -> None:
 
 
 def test_a_hundred_thousand_prints_are_all_there_in_order(session: Session) -> None:
-    result = session.execute("for n in range(100_000): print(n)")
+    result = session.execute("for n in range(100_000): print(n)", timeout=BOUND)
     expected = "".join(f"{n}\n" for n in range(100_000))
     assert (result.status, result.stdout) == ("ok", expected)

@@ -19,6 +19,7 @@ from kernelexec.kernel import Execution, Kernel
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import Handover, RuntimeDirectory
 from kernelexec.results import DisplayData, Error, Output, Stream
+from tests.support.pace import slow
 from tests.support.takeovers import BOUND, gone, kernel_at, kernel_pid, kill_after, owner_of, settings, taken_over, wait_until
 
 #: Waits for a file, so that a test says when the cell goes on.
@@ -231,7 +232,7 @@ def test_a_kernel_without_a_new_owner_ends_with_all_that_it_started(short_path: 
     code = (
         "import subprocess as s; p = s.Popen(['sleep', '600']); print(p.pid, file=open('child', 'w')); print('runs'); p.wait()"
     )
-    with owner_of(short_path, code, patience=1.0) as owner:
+    with owner_of(short_path, code, patience=slow(2)) as owner:
         kill_after(owner, "runs")
         pid, child = kernel_pid(short_path), int((short_path / "child").read_text())
         assert not gone(pid)

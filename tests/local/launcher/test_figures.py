@@ -13,6 +13,8 @@ from nbclient import NotebookClient
 from kernelexec import Executor
 from tests.support.preloading import preloaded_session
 
+pytestmark = pytest.mark.nightly
+
 PRELOADED = ("pandas", "matplotlib.pyplot")
 LATER = ("plt.plot([3, 4]);", "plt.plot([5, 6]); plt.show()", "with plt.style.context('bmh'):\n    plt.plot([7, 8]);")
 CONTEXTS = {

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from kernelexec.provisioning.launch.program import LAUNCHER
+from tests.support.pace import BOUND, slow
 
-BOUND = 30.0
 #: Long enough that no test is over before it, and short.
-PATIENCE = 1.5
+PATIENCE = slow(1.5)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.provisioning.runtime.ports import find_free_ports
+from tests.support.pace import BOUND
 from tests.support.takeovers import wait_until
 
 SERVES = """
@@ -45,7 +46,7 @@ def bridge(short_path: Path, directory: tuple[str, int]) -> Iterator[Path]:
 def connected(path: Path) -> socket.socket:
     wait_until(path.exists)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(20)
+    sock.settimeout(BOUND)
     sock.connect(str(path))
     return sock
 
@@ -55,7 +56,7 @@ def accepted(server: socket.socket, sock: socket.socket) -> socket.socket:
     sock.sendall(b"!")
     while True:
         far, _ = server.accept()
-        far.settimeout(20)
+        far.settimeout(BOUND)
         if far.recv(1) == b"!":
             return far
         far.close()

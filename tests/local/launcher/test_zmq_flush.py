@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from kernelexec.launcher.output.iopub import IOThreads
+from tests.support.pace import BOUND
 
 #: Sends a message and ends at once. libzmq's thread is the last to run on a processor that another process keeps busy.
 SENDS = """
@@ -43,9 +44,9 @@ def test_what_was_sent_has_left_before_the_process_may_end() -> None:
         port = pull.bind_to_random_port("tcp://127.0.0.1")
         for _ in range(5):
             run = [sys.executable, "-c", textwrap.dedent(SENDS), f"tcp://127.0.0.1:{port}", "wait"]
-            assert subprocess.run(run, timeout=60, check=False).returncode == 3
+            assert subprocess.run(run, timeout=BOUND, check=False).returncode == 3
             for expected in (b"connected", b"before"):
-                assert pull.poll(5000), expected
+                assert pull.poll(60_000), expected
                 assert pull.recv() == expected
 
 

@@ -16,6 +16,8 @@ from kernelexec.records.notebook.notebook_io import CellFile
 from tests.support.equal_outputs import comparable_outputs
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.nightly
+
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = [*sorted((HERE / "oracle").glob("*.ipynb")), ROOT / "notebooks" / "penguins.ipynb"]
 

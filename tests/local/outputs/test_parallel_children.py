@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from kernelexec import Executor, Session
+from tests.support.pace import RunningCell, until_equal
 
 LINES, CHILDREN = 800, 4
 CHILD = "import sys\nfor n in range(800): print(f'{sys.argv[1]}-{n}-' + 'x' * 60 + '-end')"
@@ -70,11 +70,12 @@ PARTIAL = {
 
 @pytest.mark.parametrize("code", PARTIAL.values(), ids=PARTIAL)
 def test_a_partial_line_is_shown_soon(session: Session, code: str) -> None:
-    pieces: list[str] = []
-    result = session.execute(f"{code}\nimport time; time.sleep(1.5)", on_output=lambda output: pieces.append(repr(output)))
-    assert result.stdout == "waiting"
+    go = session.workspace / "go"
+    go.unlink(missing_ok=True)
+    running = RunningCell(session, f"{code}\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.01)")
+    go.touch()  # the cell has been heard, and neither it nor its child has ended
+    assert running.result().stdout == "waiting"
     session.execute("if 'process' in globals(): process.kill()\nif 'child' in globals(): os.kill(child, 9)")
-    assert "waiting" in "".join(pieces)
 
 
 ENDED = {
@@ -105,10 +106,7 @@ def test_children_leave_no_descriptors(session: Session) -> None:
     count = "print(len(os.listdir('/proc/self/fd')))"
     before = session.execute(count).stdout
     session.execute("for _ in range(100): subprocess.run(['true'])")
-    deadline = time.monotonic() + 10
-    while (after := session.execute(count).stdout) != before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert after == before
+    until_equal(lambda: session.execute(count).stdout, before)
 
 
 def test_a_descriptor_that_the_cell_sent_elsewhere_is_the_childs_too(session: Session) -> None:

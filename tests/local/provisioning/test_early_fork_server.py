@@ -20,9 +20,8 @@ from kernelexec.provisioning.host.fork_server_process import discard_early, star
 from kernelexec.provisioning.launch.program import LOADER_VARIABLES
 from tests.support.command_line import COMMAND, environment
 from tests.support.fork_servers import fork_servers, is_fork_server
+from tests.support.pace import BOUND, until_equal
 from tests.support.preloading import preloaded_session
-
-BOUND = 30
 
 
 def own_servers() -> list[psutil.Process]:
@@ -38,7 +37,7 @@ def started_early(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     start_early()
     yield
     discard_early()
-    assert own_servers() == []
+    until_equal(own_servers, [])
 
 
 def test_an_executor_takes_it_and_kernels_have_their_own_environment(tmp_path: Path) -> None:
@@ -54,8 +53,8 @@ def test_an_executor_takes_it_and_kernels_have_their_own_environment(tmp_path: P
 
 
 def test_it_imports_what_is_to_be_preloaded(tmp_path: Path) -> None:
+    (server,) = own_servers()
     with Executor("local", workspace=tmp_path, config={"preload": ("wave",)}) as executor:
-        (server,) = own_servers()
         session = executor.session()
         session.execute("import sys")
         assert session.execute("'wave' in sys.modules").text == "False"  # it waits for its first idle moment
@@ -138,7 +137,7 @@ def test_a_command_leaves_none_behind(words: tuple[str, ...], tmp_path: Path) ->
     (tmp_path / "none.yaml").write_text("fork_server: false\n")
     mark = str(os.getpid())
     subprocess.run([COMMAND, *words], cwd=tmp_path, env=environment(PYTHONEARLY=mark), check=False, timeout=BOUND)
-    assert [process for process in psutil.process_iter() if is_marked(process, mark) and is_fork_server(process)] == []
+    until_equal(lambda: [each for each in psutil.process_iter() if is_marked(each, mark) and is_fork_server(each)], [])
 
 
 def is_marked(process: psutil.Process, value: str) -> bool:
@@ -148,7 +147,7 @@ def is_marked(process: psutil.Process, value: str) -> bool:
 
 
 def test_a_killed_command_leaves_none_behind(tmp_path: Path) -> None:
-    words = [COMMAND, "exec", "import time; time.sleep(60)", "--isolation", "local"]
+    words = [COMMAND, "exec", "import time; time.sleep(600)", "--isolation", "local"]
     command = subprocess.Popen(words, cwd=tmp_path, env=environment())
     servers: list[psutil.Process] = []
     while not servers:

@@ -21,7 +21,7 @@ def describe_state():
     sizes = dict, list, set, frozenset, tuple
     def describe(value):
         if isinstance(value, (bool, int, float, str, bytes, type(None))) or type(value) is itertools.count:
-            return repr(value)[:100]
+            return repr(value)[:400]
         if isinstance(value, functools._lru_cache_wrapper):
             return str(value.cache_info())
         return f"{type(value).__name__} of {len(value)}" if isinstance(value, sizes) else None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -18,10 +19,10 @@ from kernelexec import Executor, Session
 from kernelexec.provisioning.host.fork_servers import ForkedProcess, ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.runtime.processes import ProcessMarker
 from tests.support.fork_servers import fork_servers
+from tests.support.pace import BOUND, until, until_equal
 from tests.support.preloading import preloaded_session
 from tests.support.remains import marked_processes
 
-BOUND = 30
 #: What fork servers import by default.
 LIBRARIES = ("numpy", "pandas", "matplotlib.pyplot")
 
@@ -171,7 +172,7 @@ def test_nothing_is_left_when_the_executor_is_left(tmp_path: Path) -> None:
         born = set(marked_processes())
         assert born
     assert not server.is_running()
-    assert not born & set(marked_processes())
+    until_equal(lambda: born & set(marked_processes()), set())
 
 
 OWNER = """
@@ -212,21 +213,24 @@ def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(t
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "slowly.py").write_text(
         "import pathlib, threading, time\n"
-        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(1)\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     )
     config = {"checkpoints": "named", "preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
         first = opened.session("first")
-        end = time.monotonic() + BOUND
-        while not (tmp_path / "begun").exists() and time.monotonic() < end:
-            time.sleep(0.01)
+        until((tmp_path / "begun").exists)
         server = server_of(first)
         before = set(marked_processes())
-        session = opened.session("next")
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(opened.session, "next")
+            time.sleep(0.5)  # so that the server has the request; one that comes later finds no server
+            (tmp_path / "go").touch()
+            session = opening.result(BOUND)
         assert session.execute("import os; os.getppid()").text == str(os.getpid())
         server.wait(BOUND)
-        assert len(set(marked_processes()) - before) == 1
+        until_equal(lambda: len(set(marked_processes()) - before), 1)
 
 
 def test_a_stopped_server_has_reported_every_fork(tmp_path: Path) -> None:

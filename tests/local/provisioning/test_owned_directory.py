@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ OLD = 1_000_000_000.0
 
 @pytest.fixture
 def base(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
     return short_path
 
 
@@ -275,12 +274,22 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(base: Path, monkeypatch
     assert list(base.iterdir()) == []
 
 
-def test_a_sweep_of_many_names_is_quick(base: Path) -> None:
+def test_a_sweep_of_many_names_looks_only_at_those_that_can_be_roots(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    actual_open = os.open
+
+    def recording(path: str | Path, *args: Any, **options: Any) -> int:
+        looked_at.append(Path(path).name)
+        return actual_open(path, *args, **options)
+
     for n in range(2000):
         (base / f"other-{n}").touch()
     held = [OwnedDirectory.claim(new_root()) for _ in range(50)]
-    begun = time.monotonic()
-    sweep([base], threading.Event())
-    assert time.monotonic() - begun < 5
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", recording)
+        sweep([base], threading.Event())
+    assert {root.path.name for root in held} <= set(looked_at)
+    assert not [name for name in looked_at if name.startswith("other")]
+    assert all(root.path.exists() for root in held)
     for root in held:
         root.remove()

@@ -268,7 +268,7 @@ def test_a_kernel_is_killed_though_what_it_started_cannot_be_looked_for(monkeypa
         provisioner.process, provisioner.marker = kernel, ProcessMarker()
         with pytest.raises(RuntimeError):
             asyncio.run(provisioner.kill())
-        assert kernel.wait(10) == -signal.SIGKILL
+        assert kernel.wait(60) == -signal.SIGKILL
 
 
 def test_a_signal_to_a_process_that_has_ended_does_nothing() -> None:

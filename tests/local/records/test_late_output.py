@@ -13,11 +13,16 @@ import pytest
 from kernelexec import Executor, Session
 from tests.support.command_line import LOCAL, cells_of, kernelexec, script
 
+#: A cell whose task says something once a later cell has made its file. Only a timer wakes it, so that it stays this cell's.
 LATE = (
-    "import asyncio\nprint('now')\nasync def say(seconds, text):\n    await asyncio.sleep(seconds)\n    print(text)\n"
-    "tasks = [asyncio.create_task(say({}, {!r}))]"
+    "import asyncio, os\nprint('now')\nasync def say(gate, text):\n    while not os.path.exists(gate):\n"
+    "        await asyncio.sleep(0.01)\n    print(text)\ntasks = [asyncio.create_task(say({!r}, {!r}))]"
 )
-WAITS = "await asyncio.sleep(1)"
+
+
+def waits(gate: str, task: int = 0) -> str:
+    """A cell that lets a task of an earlier one go on, and runs until it has ended."""
+    return f"open({gate!r}, 'w').close()\nwhile not tasks[{task}].done():\n    await asyncio.sleep(0.01)"
 
 
 @pytest.fixture
@@ -39,30 +44,30 @@ def notebook_cells(session: Session) -> Any:
 
 
 def test_the_next_result_has_it_as_text_once(session: Session) -> None:
-    first = session.execute(LATE.format(0.3, "late"))
-    second, third = session.execute(WAITS), session.execute("1")
+    first = session.execute(LATE.format("gate", "late"))
+    second, third = session.execute(waits("gate")), session.execute("1")
     assert second.stdout == ""
     assert second.notes == (f"Output of an earlier cell ({first.execution_id}) came late.\nlate",)
     assert third.notes == ()
 
 
 def test_later_parts_come_with_later_results(session: Session) -> None:
-    session.execute(f"{LATE.format(0.3, 'one')}\ntasks.append(asyncio.create_task(say(1.6, 'two')))")
-    notes = [session.execute(WAITS).notes for _ in range(2)]
+    session.execute(f"{LATE.format('gate', 'one')}\ntasks.append(asyncio.create_task(say('second', 'two')))")
+    notes = [session.execute(waits(gate, task)).notes for task, gate in enumerate(("gate", "second"))]
     assert [note.rpartition("\n")[2] for (note,) in notes] == ["one", "two"]
 
 
 def test_a_note_is_bounded_and_names_the_call_that_gives_all(session: Session) -> None:
-    first = session.execute(LATE.format(0.3, "x" * 10_000))
-    (note,) = session.execute(WAITS).notes
+    first = session.execute(LATE.format("gate", "x" * 10_000))
+    (note,) = session.execute(waits("gate")).notes
     assert len(note) < 2500
     assert f"wait_for('{first.execution_id}') gives all of it." in note
 
 
 @pytest.mark.parametrize("shown", ["", "\ndisplay(1, display_id='d');"], ids=["text", "a display that may change"])
 def test_a_sessions_notebook_has_it_below_its_cell(session: Session, shown: str) -> None:
-    session.execute(LATE.format(0.3, "late") + shown)
-    session.execute("print('own'); " + WAITS)
+    session.execute(LATE.format("gate", "late") + shown)
+    session.execute("print('own')\n" + waits("gate"))
     first, second = notebook_cells(session)
     assert text_of(first) == "now\nlate\n"
     assert text_of(second) == "own\n"
@@ -72,13 +77,14 @@ def test_a_sessions_notebook_has_it_below_its_cell(session: Session, shown: str)
 
 
 def test_a_cell_without_output_gets_it_too(session: Session) -> None:
-    session.execute(LATE.format(0.3, "late").replace("print('now')\n", ""))
-    session.execute(WAITS)
+    session.execute(LATE.format("gate", "late").replace("print('now')\n", ""))
+    session.execute(waits("gate"))
     assert text_of(notebook_cells(session)[0]) == "late\n"
 
 
 def test_an_executed_notebook_has_it_below_its_cell_also_after_the_last_one(tmp_path: Path) -> None:
-    file = script(tmp_path, LATE.format(0.3, "late"), f"{WAITS}\n{LATE.format(0.1, 'last')}", "await asyncio.sleep(0.5)")
+    second = f"{waits('gate')}\n{LATE.format('other', 'last')}"
+    file = script(tmp_path, LATE.format("gate", "late"), second, waits("other"))
     done = kernelexec(tmp_path, "run", file, *LOCAL)
     assert done.returncode == 0, done.stderr
     assert [text_of(cell) for cell in cells_of(tmp_path / "given.executed.ipynb")] == ["now\nlate\n", "now\nlast\n", ""]

@@ -20,6 +20,7 @@ from kernelexec import AsyncExecutor, Executor, KernelStartFailed
 from kernelexec.records.notebook import new_notebook
 from kernelexec.workspace.safe_files import replace_file
 from tests.contract.records.test_recorder import cells_of
+from tests.support.pace import BOUND
 
 OTHER = """
 import sys
@@ -97,7 +98,7 @@ def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:
     actual: list[Path] = []
 
     def ask() -> None:
-        begin.wait(10)
+        begin.wait(BOUND)
         recorder = new_notebook.open_recorder("s", tmp_path)
         actual.append(recorder.path)
 
@@ -105,7 +106,7 @@ def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(BOUND)
     assert sorted(actual) == sorted(tmp_path / f"s-{number}.ipynb" for number in range(2, 18))
     assert not (tmp_path / "nowhere").exists()
 

@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from kernelexec import AsyncExecutor, Closed, Executor, InvalidRequest, Replay, Session
 from kernelexec.records.notebook.notebook_io import CellFile
+from tests.support.pace import slow
 
 
 @pytest.fixture
@@ -181,8 +182,8 @@ def assert_replay_has_ended(session: Session) -> None:
 
 
 def test_a_cell_over_its_timeout_fails_and_the_replay_goes_on(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.ipynb", "x = 1", "import time\ntime.sleep(60)", "y = x")
-    config = {"budgets": {"timeout": 0.5}, "workspace": tmp_path / "w"}
+    path = written(tmp_path / "a.ipynb", "x = 1", "import time\ntime.sleep(600)", "y = x")
+    config = {"budgets": {"timeout": slow(2)}, "workspace": tmp_path / "w"}
     with Executor(isolation="local", config=config) as executor:
         session = executor.session("again", notebook=path)
         assert outcomes(session) == ["repeated", "failed", "repeated"]

@@ -11,6 +11,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Executor, Session
 from kernelexec.adapters.shared.calls import await_result
+from tests.support.pace import BOUND
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def _sleep(session: Session) -> asyncio.Task[object]:
-    call = await_result(session, lambda wait: session.execute("time.sleep(100)", timeout=150, wait=wait))
+    call = await_result(session, lambda wait: session.execute("time.sleep(600)", timeout=900, wait=wait))
     return asyncio.create_task(call)
 
 
@@ -39,7 +40,7 @@ def test_a_call_that_is_cancelled_repeatedly_still_interrupts_its_cell(session: 
             await running
 
     asyncio.run(cancel())
-    assert session.execute("x", timeout=30).text.strip() == "1"
+    assert session.execute("x", wait=BOUND).text.strip() == "1"
 
 
 @pytest.mark.parametrize("begun", [0.0, 0.0005, 0.002, 0.01, 0.2])
@@ -49,7 +50,7 @@ def test_an_event_loop_that_ends_leaves_no_running_cell(session: Session, begun:
         await asyncio.sleep(begun)
 
     asyncio.run(leave())
-    assert session.execute("x", timeout=30).text.strip() == "1"
+    assert session.execute("x", wait=BOUND).text.strip() == "1"
 
 
 @pytest.mark.parametrize("begun", [0.0005, 0.001, 0.002, 0.01, 0.05])
@@ -61,10 +62,10 @@ def test_after_a_cancelled_restart_the_next_cell_runs_in_the_new_kernel(tmp_path
             restarting = asyncio.create_task(session.restart())
             await asyncio.sleep(begun)
             restarting.cancel()
-            result = await session.execute("'x' in globals()", timeout=30)
+            result = await session.execute("'x' in globals()", timeout=BOUND)
             assert (result.status, result.text, result.state, result.cause) == ("ok", "False", "lost", "request")
             assert result.lost_names == ("x",)
-            assert (await session.execute("1", timeout=30)).state == "kept"
+            assert (await session.execute("1", timeout=BOUND)).state == "kept"
 
     asyncio.run(restart_and_cancel())
 

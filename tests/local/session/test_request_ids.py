@@ -18,8 +18,10 @@ import pytest
 from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, InvalidRequest, QueueFull, Refused
 from kernelexec.events import CellAborted, CellRefused, CellStarted, Event
 from kernelexec.records.journal import Journal, read, rows
+from tests.support.pace import BOUND, until
 
-BOUND = 60
+#: Lines that run until there is a file ``go``.
+WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 COUNT = "with open('count', 'a') as file: _ = file.write('x')"
 #: Makes a mark, so that the caller can be killed while the cell surely runs, and then takes for ever.
 FOR_EVER = f"{COUNT}\nprint('begun', flush=True)\nopen('begun', 'w').close()\nimport time; time.sleep(600)"
@@ -61,12 +63,7 @@ def kill(owner: subprocess.Popen[str]) -> None:
 
 
 def wait_for(path: Path) -> None:
-    deadline = threading.Event()
-    for _ in range(BOUND * 100):
-        if path.exists():
-            return
-        deadline.wait(0.01)
-    pytest.fail(f"{path} was never made")
+    until(path.exists)
 
 
 def test_twenty_retries_at_once_run_it_once(tmp_path: Path) -> None:
@@ -85,13 +82,16 @@ def test_twenty_retries_at_once_run_it_once(tmp_path: Path) -> None:
 
 def test_a_retry_joins_the_running_cell_and_its_wait_is_its_own(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
-        code = f"{COUNT}\nimport time; time.sleep(1); print('end')"
+        code = f"{COUNT}\n{WAITS}print('end')"
         first = asyncio.create_task(session.execute(code, request_id="r"))
         await asyncio.sleep(0)
         second = await session.execute(code, request_id="r", wait=0.1)
         assert second.status == "running"
         first.cancel()
-        third = await session.execute(code, request_id="r")
+        joining = asyncio.create_task(session.execute(code, request_id="r"))
+        await asyncio.sleep(0)
+        (session.workspace / "go").touch()
+        third = await joining
         assert (third.text, third.execution_id) == ("end\n", second.execution_id)
         assert count(tmp_path) == 1
 
@@ -226,12 +226,16 @@ def test_a_caller_killed_during_the_cell_learns_that_the_outcome_is_unknown(tmp_
 
 def test_a_cell_that_never_ran_runs_when_it_is_sent_again(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
-        await session.execute("import time; time.sleep(60)", wait=0.01)
+        begun = asyncio.Event()
+        code = "import time; print('begun', flush=True); time.sleep(600)"
+        running = asyncio.create_task(session.execute(code, on_output=lambda _: begun.set()))
+        await begun.wait()
         waiting = await session.execute(COUNT, request_id="r", wait=0.01)
         aborted = await session.interrupt(waiting.execution_id)
         assert aborted is not None
         assert aborted.status == "aborted"
         await session.interrupt()
+        await running
         assert (await session.execute(COUNT, request_id="r")).ok
         assert (await session.execute(COUNT, request_id="r")).ok
         assert count(tmp_path) == 1
@@ -311,7 +315,7 @@ def test_a_cell_that_waits_for_the_disk_does_not_run_in_a_kernel_that_was_restar
 
     def slowly(journal: Journal) -> None:
         reached.set()
-        assert written.wait(30)
+        assert written.wait(BOUND)
         secure(journal)
 
     monkeypatch.setattr(Journal, "flush_to_disk", slowly)
@@ -319,7 +323,7 @@ def test_a_cell_that_waits_for_the_disk_does_not_run_in_a_kernel_that_was_restar
     async def main(session: AsyncSession) -> None:
         await session.execute("x = 1")
         cell = asyncio.create_task(session.execute(f"{COUNT}\nx", request_id="r"))
-        assert await asyncio.to_thread(reached.wait, 30)
+        assert await asyncio.to_thread(reached.wait, BOUND)
         restart = asyncio.create_task(session.restart())
         await asyncio.sleep(0)
         written.set()
@@ -340,9 +344,10 @@ def test_what_a_callback_raises_is_not_raised_to_a_repeated_request(tmp_path: Pa
         raise ValueError("mine")
 
     async def main(session: AsyncSession) -> None:
-        code = f"{COUNT}\nimport time; time.sleep(0.5); print('told')"
+        code = f"{COUNT}\n{WAITS}print('told')"
         first = await session.execute(code, request_id="r", wait=0.01, on_output=fails)
         assert first.status == "running"
+        (session.workspace / "go").touch()
         for _ in range(2):
             assert (await session.execute(code, request_id="r")).text.endswith("told\n")
         assert count(tmp_path) == 1

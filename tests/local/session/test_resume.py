@@ -119,7 +119,7 @@ def test_what_a_journal_says_of_each_cell_is_what_its_replay_gets(tmp_path: Path
     assert [cell.status for cell in cells] == ["ok", "ok", "ok", "error", "error", "error", "ok"]
     assert (cells[3].ename, cells[4].interrupted, cells[5].ended_kernel) == ("KeyError", "timeout", True)
     assert [cell.ended_kernel for cell in cells].count(True) == 1
-    assert all(cell.seconds is not None and cell.seconds < 60 for cell in cells)
+    assert all(cell.seconds is not None and cell.seconds >= 0 for cell in cells)
 
 
 def test_a_snapshot_is_remembered_by_the_journal_and_used(tmp_path: Path) -> None:

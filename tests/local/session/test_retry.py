@@ -17,6 +17,7 @@ import pytest
 from kernelexec import AsyncExecutor, Attempts, Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import KernelChanged
+from tests.support.pace import BOUND, slow
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ ENDS: dict[str, tuple[str, float | None, str, str]] = {
     "a timeout": ("import time\ntime.sleep(60)", 0.5, "timeout", "The cell ran over its timeout."),
     "a timeout that it does not heed": (
         "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException: pass",
-        0.5,
+        slow(2),
         "timeout",
         "The cell ran over its timeout and obeyed no interrupt.",
     ),
@@ -134,7 +135,7 @@ def test_the_end_of_the_kernel_before_is_not_what_a_cell_failed_of(
         if isinstance(event, KernelChanged) and event.change == "died":
             died.set()
 
-    config = {"budgets": {"grace": 0.5}, "checkpoints": "named"}
+    config = {"budgets": {"grace": 0.5 if "obeyed no" in message else slow(2)}, "checkpoints": "named"}
     with Executor("local", workspace=tmp_path, config=config, hooks=[hear]) as executor:
         session = executor.session()
         pid = int(session.execute("import os; os.getpid()").text)
@@ -144,7 +145,7 @@ def test_the_end_of_the_kernel_before_is_not_what_a_cell_failed_of(
             session.restart()
         else:
             os.kill(pid, signal.SIGKILL)
-            assert died.wait(30)
+            assert died.wait(BOUND)
         result = session.execute(code, timeout=timeout)
         assert result.diagnosis is not None
         assert (result.diagnosis.kind, result.diagnosis.message) == (kind, message)

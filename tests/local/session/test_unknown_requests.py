@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from kernelexec.cells import CodeCell
 from kernelexec.events import CellAborted, CellExecuted, CellStarted, Event
 from kernelexec.records.journal import Journal, read_history
 from kernelexec.results import ExecutionResult
+from tests.support.pace import BOUND
 
 CELL = CodeCell("x = 1")
 
@@ -93,8 +94,11 @@ def test_a_cell_whose_kernel_died_before_it_was_sent_runs_when_it_is_sent_again(
 
     def hook(event: Event) -> None:
         if isinstance(event, CellStarted) and event.request_id and kernel:
-            os.kill(kernel.pop(), signal.SIGKILL)
-            time.sleep(0.2)
+            pid = kernel.pop()
+            ended = os.pidfd_open(pid)
+            os.kill(pid, signal.SIGKILL)
+            assert select.select([ended], [], [], BOUND)[0]
+            os.close(ended)
         if isinstance(event, CellAborted):
             aborted.append(event)
 

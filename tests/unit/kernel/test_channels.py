@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.provisioning.runtime.pinned_socket import open_pinned
+from tests.support.pace import until
 
 UID = os.getuid()
 
@@ -32,6 +34,7 @@ def listening(path: Path, backlog: int = 5) -> Iterator[socket.socket]:
 
 
 def descriptors() -> int:
+    gc.collect()  # what earlier tests have left is not closed in the middle of one that counts
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -47,7 +50,7 @@ def assert_refused(path: Path, match: str, uid: int = UID, pid: int | None = Non
     with pytest.raises(KernelConnectionFailed, match=match) as caught:
         open_pinned(path, uid=uid, belongs=lambda peer: pid in (None, peer))
     assert path.name in str(caught.value)
-    assert descriptors() == before
+    until(lambda: descriptors() <= before)
 
 
 def test_a_socket_of_the_expected_process_is_connected(short_path: Path) -> None:
@@ -65,7 +68,7 @@ def test_a_connection_leaves_one_descriptor_and_none_once_closed(short_path: Pat
         before = descriptors()
         with open_pinned(short_path / "s", uid=UID, belongs=os.getpid().__eq__):
             assert descriptors() == before + 1
-        assert descriptors() == before
+        until(lambda: descriptors() <= before)
 
 
 @pytest.mark.parametrize("pid", [None, os.getpid()], ids=["any process", "this process"])
@@ -151,5 +154,5 @@ def test_a_lack_of_descriptors_is_a_refusal(short_path: Path, spare: int) -> Non
                 open_pinned(short_path / "s", uid=UID, belongs=os.getpid().__eq__)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert descriptors() == before
+        until(lambda: descriptors() <= before)
         assert_untouched(listener)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,31 +12,33 @@ from kernelexec.launcher.checkpoints import native_threads
 from tests.support.takeovers import wait_until
 
 TASKS = Path("/proc/self/task")
-MICROSECONDS = 200_000
 
 
-def start_thread(function: Any, argument: int) -> int:
-    """Start a thread that runs a function of C; return its number."""
+def start_thread() -> tuple[int, Callable[[], object]]:
+    """Start a thread that runs a function of C; return its number and what ends it."""
+    library, semaphore, thread = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.c_ulong()
+    assert library.sem_init(semaphore, 0, 0) == 0
     before = set(TASKS.iterdir())
-    thread = ctypes.c_ulong()
-    assert ctypes.CDLL(None).pthread_create(ctypes.byref(thread), None, function, ctypes.c_void_p(argument)) == 0
+    assert library.pthread_create(ctypes.byref(thread), None, library.sem_wait, semaphore) == 0
     [task] = set(TASKS.iterdir()) - before
-    return int(task.name)
+    return int(task.name), lambda: library.sem_post(semaphore)
 
 
 def test_a_thread_of_no_library_is_listed_until_it_ends() -> None:
-    number = start_thread(ctypes.CDLL(None).usleep, MICROSECONDS)
+    number, end = start_thread()
     [thread] = [thread for thread in native_threads.find_native_threads() if thread.number == number]
     assert (thread.library, str(thread)) == ("", thread.name)
+    end()
     wait_until(lambda: not (TASKS / str(number)).exists())
     assert number not in [thread.number for thread in native_threads.find_native_threads()]
 
 
 def test_a_thread_that_ends_while_it_is_looked_at_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    number = start_thread(ctypes.CDLL(None).usleep, MICROSECONDS)
+    number, end = start_thread()
 
     def look_late(task: Path, _: object) -> set[str]:
         if int(task.name) == number:
+            end()
             wait_until(lambda: not task.exists())
         return set()
 

@@ -13,6 +13,8 @@ from kernelexec.outputs import Collector, Displays
 from kernelexec.results import DisplayData, ExecutionResult, Output, Stream
 from tests.hostile.messages import feeds
 
+pytestmark = pytest.mark.nightly
+
 KIB = 1024
 LINE = {"name": "stdout", "text": "\u65e5" * 10 + "\n"}
 

@@ -30,7 +30,7 @@ def test_bytes_come_back_as_they_were_and_few_of_them_stay(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
     assert list(map(len, kept)) == list(map(len, contents))
     spool.close()
-    assert descriptors() == before
+    assert descriptors() <= before
     with pytest.raises(OSError, match="not all there"):
         spool.read(kept[-1])
 

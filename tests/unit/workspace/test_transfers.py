@@ -6,6 +6,7 @@ import io
 import os
 import socket
 import stat
+from contextlib import chdir
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -212,9 +213,9 @@ def test_whatever_a_kernel_puts_there_is_not_followed(transfers: FileTransfers, 
     (tree / "loop").symlink_to(tree)
     os.link(own / "secret", tree / "hard link")
     os.mkfifo(tree / "pipe")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tree / "socket"))
-        result = transfers.download("tree", "copy")
+    with socket.socket(socket.AF_UNIX) as server, chdir(tree):
+        server.bind("socket")  # a longer path may be too long
+    result = transfers.download("tree", "copy")
     assert list_tree(own / "copy") == {"good": b"x"}
     assert {entry.path for entry in result.refused} == {
         f"tree/{name}" for name in ("link", "directory link", "loop", "hard link", "pipe", "socket")

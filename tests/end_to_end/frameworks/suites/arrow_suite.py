@@ -18,6 +18,7 @@ from kernelexec import Executor
 from kernelexec.launcher.arrow_stream import StreamRefused, check_stream, read_table, write_table
 from kernelexec.launcher.values import EncodedValues, ValueRefused
 from tests.support.carried_values import LIMIT, carried, content, outcomes_of_changed_bytes
+from tests.support.pace import BOUND
 
 
 class Own:
@@ -142,7 +143,7 @@ def test_a_table_goes_to_a_kernel_and_back(tmp_path: Path) -> None:
 
 def test_forked_kernels_have_pandas_although_it_imports_pyarrow(tmp_path: Path) -> None:
     code = "import sys\nwas = 'pandas' in sys.modules\nimport pandas as pd\npd.Series(['x']).dtype == 'str', was"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + BOUND
     with Executor("local", workspace=tmp_path, config={"preload": ["pandas"], "preload_at": "start"}) as executor:
         for number in count():
             with executor.session(f"s{number}") as session:

@@ -52,7 +52,7 @@ async def main() -> None:
     kind, workspace, image = sys.argv[1:]
     answers: dict[str, Any] = {}
     with Executor(kind, workspace=workspace, config={"container": {"image": image}}) as executor:
-        stateful = SessionCodeExecutor(executor, optimize_data_file=True, timeout_seconds=20)
+        stateful = SessionCodeExecutor(executor, optimize_data_file=True, timeout_seconds=100)
         figure = "import matplotlib.pyplot as plt\nplt.plot([1, 2]);\nopen('user:n.csv', 'w').write('n\\n1\\n')"
         codes = ("import warnings\nx = 41; warnings.warn('careful')", f"print(x + 1)\n{figure}", "x / 0")
         answers["first"] = await converse(stateful, "one", *codes, data=b"n,m\n1,2\n")
