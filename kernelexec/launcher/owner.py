@@ -97,6 +97,16 @@ class OwnerPipe:
         os.set_blocking(self.fd, True)
         self._grace_seconds = grace_seconds
 
+    def has_writer(self) -> bool:
+        """Return whether an owner holds the FIFO; ``poll`` reports no end to a reader that came after it."""
+        os.set_blocking(self.fd, False)
+        try:
+            return bool(os.read(self.fd, 1))
+        except BlockingIOError:
+            return True
+        finally:
+            os.set_blocking(self.fd, True)
+
     def wait(self) -> bool:
         """Block until the FIFO is written to, or has no writer; return False if no new owner has come in time."""
         return bool(os.read(self.fd, 1)) or self._wait_for_owner()

@@ -47,6 +47,8 @@ class StoppedCopy:
 
     def wait(self) -> RestoreRequest:
         """Serve the owner; return in a forked child only, which is to go on as the kernel, with its request."""
+        if self._owner is not None and not self._owner.has_writer() and not self._owner.wait():
+            os._exit(0)  # the owner ended while the copy was made
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._listener.fileno():
