@@ -177,15 +177,16 @@ class OwnerQuestions:
         self._waiting: dict[str, SimpleQueue[Mapping[str, Any]]] = {}
 
     def ask(self, question: dict[str, Any]) -> Mapping[str, Any] | None:
-        """Ask the owner and return the answer, None if a present owner sends none in time."""
+        """Ask the owner and return the answer, None if an owner that was there all the time sends none."""
         name, answers = os.urandom(8).hex(), SimpleQueue[Mapping[str, Any]]()
         self._waiting[name] = answers
         try:
             self._send({**question, "name": name})
             while True:
+                had_owner = has_owner.is_set()
                 with suppress(Empty):
                     return answers.get(timeout=self._patience_seconds)
-                if has_owner.is_set():  # otherwise the question waits for the next owner
+                if had_owner and has_owner.is_set():  # otherwise the question waits for the next owner, or for its answer
                     return None
         finally:
             del self._waiting[name]
