@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fastmcp.client.client import CallToolResult
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 
 from tests.support.command_line import BOUND, COMMAND, LOCAL_SERVER, environment
+from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import until
 
 #: How a client begins, as fastmcp names it: the newest protocol, or the handshake of all before it.
@@ -95,9 +96,13 @@ def record_of(result: CallToolResult) -> dict[str, Any]:
 
 
 @contextmanager
-def connected(server: StdioTransport | StreamableHttpTransport | FastMCP, era: str, **options: Any) -> Iterator[Agent]:
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server, mode=era, **options)) as client:
-        yield Agent(portal, client)
+def connected(
+    server: StdioTransport | StreamableHttpTransport | FastMCP | InMemory, era: str, **options: Any
+) -> Iterator[Agent]:
+    with start_blocking_portal() as portal, ExitStack() as stack:
+        reached = stack.enter_context(server.opened(portal)) if isinstance(server, InMemory) else server
+        client = Client(reached, mode=era, **options)
+        yield Agent(portal, stack.enter_context(portal.wrap_async_context_manager(client)))
 
 
 def transport(cwd: Path, *args: str, **env: str) -> StdioTransport:

@@ -10,13 +10,14 @@ import psutil
 import pytest
 
 from tests.support.command_line import BOUND, appears
-from tests.support.mcp_clients import Agent, connected, links_of, raw, record_of, text_of, transport
+from tests.support.mcp_clients import Agent, connected, links_of, raw, record_of, text_of
+from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import until
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    with connected(transport(tmp_path_factory.mktemp("served")), "auto") as agent:
+    with connected(InMemory(tmp_path_factory.mktemp("served")), "auto") as agent:
         yield agent
 
 
@@ -89,8 +90,8 @@ def test_an_unknown_outcome_says_so_and_what_to_do(tmp_path: Path) -> None:
         family = psutil.Process(client.process.pid).children(recursive=True)
         client.process.kill()
         psutil.wait_procs(family, timeout=BOUND)
-    with raw(tmp_path, "legacy") as client:
-        text = client.answer(client.call("execute_code", **call))["result"]["content"][0]["text"]
+    with connected(InMemory(tmp_path), "legacy") as agent:
+        text = agent.text("execute_code", **call)
     assert text.startswith(
         "[kernelexec: unknown: session default; its result is unknown]\n[kernelexec: its output is unknown]\n"
     )
@@ -116,7 +117,7 @@ def test_an_outcome_of_an_earlier_server_promises_no_more_than_it_has(tmp_path: 
     call = {"code": "print('x' * 100_000)", "request_id": "one"}
     texts = []
     for _ in range(2):
-        with connected(transport(tmp_path), "auto") as agent:
+        with connected(InMemory(tmp_path), "auto") as agent:
             texts.append(agent.text("execute_code", **call))
     assert "read_output(" in texts[0]
     assert "[kernelexec: 80001 characters left out: it ran before, and its output is no longer available]" in texts[1]

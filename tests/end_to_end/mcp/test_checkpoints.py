@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.mcp_clients import Agent, connected, text_of, transport
+from tests.support.mcp_clients import Agent, connected, text_of
+from tests.support.mcp_in_memory import InMemory
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
     (tmp_path / "config.yaml").write_text("checkpoints: each\n")
-    with connected(transport(tmp_path, "--config", str(tmp_path / "config.yaml")), "auto") as opened:
+    with connected(InMemory(tmp_path, "--config", str(tmp_path / "config.yaml")), "auto") as opened:
         yield opened
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastmcp.client.elicitation import ElicitResult
 
 from tests.support.command_line import BOUND
 from tests.support.mcp_clients import BOTH_ERAS, ENVELOPE, Agent, connected, record_of, text_of, transport
+from tests.support.mcp_in_memory import InMemory
 from tests.support.mcp_server import Server, serving
 from tests.support.mcp_task_clients import META, TASKS, Knowing, answer_of, begin, request, until
 from tests.support.takeovers import wait_until
@@ -19,6 +21,12 @@ ASKS = "name = input('Name? ')\nprint('Hello', name)"
 #: The beginning of a cell that waits until the test makes a file, also after the call that sent it has let go of it.
 WAITS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.02)\n"
 TASKING: dict[str, Any] = {"extensions": [Knowing()]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("asking"), "--allow-input") as server:
+        yield server
 
 
 class Person:
@@ -51,7 +59,7 @@ def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("era", BOTH_ERAS)
 def test_an_answer_that_is_refused_is_an_end_of_the_file(era: str, tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=Person(None)) as agent:
+    with connected(InMemory(tmp_path, "--allow-input"), era, elicitation_handler=Person(None)) as agent:
         expected = agent.call("execute_code", code=ASKS)
     assert (record_of(expected)["status"], record_of(expected)["state"]) == ("error", "kept")
     assert "EOFError: the client's answer was decline" in text_of(expected)
@@ -60,7 +68,7 @@ def test_an_answer_that_is_refused_is_an_end_of_the_file(era: str, tmp_path: Pat
 @pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_call_that_waits_takes_the_question_to_its_client(era: str, tmp_path: Path) -> None:
     person = Person("Ada")
-    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
+    with connected(InMemory(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
         running = record_of(agent.call("execute_code", code=WAITS.format("go") + ASKS, wait=0.1))
         assert running["status"] == "running"
         (tmp_path / "workspaces/default/go").touch()
@@ -78,9 +86,9 @@ def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path
         assert "StdinNotImplementedError" in text_of(expected)
 
     person = Person()
-    with connected(transport(tmp_path), era, elicitation_handler=person) as agent:  # the operator does not let them
+    with connected(InMemory(tmp_path), era, elicitation_handler=person) as agent:  # the operator does not let them
         refused(agent, "kept")
-    with connected(transport(tmp_path, "--allow-input"), era) as agent:  # the client has no elicitation
+    with connected(InMemory(tmp_path, "--allow-input"), era) as agent:  # the client has no elicitation
         refused(agent, "new")
     assert person.questions == []
 
@@ -88,7 +96,7 @@ def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path
 @pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_password_is_not_asked_for(era: str, tmp_path: Path) -> None:
     person = Person()
-    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
+    with connected(InMemory(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
         expected = agent.text("execute_code", code="import getpass; getpass.getpass()")
     assert "EOFError: the server does not ask for passwords over MCP" in expected
     assert person.questions == []
@@ -103,7 +111,7 @@ def test_an_approved_cell_asks_too(era: str, tmp_path: Path) -> None:
                 return ElicitResult(action="accept", content={name: True})
             return await super().__call__(message, _response_type, params, _context)
 
-    with connected(transport(tmp_path, "--allow-input", "--ask", "always"), era, elicitation_handler=Approving("Ada")) as agent:
+    with connected(InMemory(tmp_path, "--allow-input", "--ask", "always"), era, elicitation_handler=Approving("Ada")) as agent:
         assert "Hello Ada" in agent.text("execute_code", code=ASKS)
 
 
@@ -111,11 +119,9 @@ def test_an_approved_cell_asks_too(era: str, tmp_path: Path) -> None:
     ("expected", "reported"),
     [({"action": "accept", "content": {"text": "Ada"}}, "Hello Ada"), ({"action": "decline"}, "EOFError")],
 )
-def test_a_task_asks_what_its_cell_asks(expected: dict[str, Any], reported: str, tmp_path: Path) -> None:
-    with (
-        serving(tmp_path, "--allow-input") as server,
-        server.client(x_kernelexec_agent="one", options={"extensions": [Knowing()], "elicitation_handler": Person()}) as agent,
-    ):
+def test_a_task_asks_what_its_cell_asks(server: Server, expected: dict[str, Any], reported: str, tmp_path: Path) -> None:
+    options = {"extensions": [Knowing()], "elicitation_handler": Person()}
+    with server.client(x_kernelexec_agent=f"gets {reported}", options=options) as agent:
         task = begin(agent, "execute_code", code=WAITS.format(str(tmp_path / "go")) + ASKS)
         (tmp_path / "go").touch()
         asking = until(agent, task.task_id, "input_required", "completed")
@@ -126,28 +132,27 @@ def test_a_task_asks_what_its_cell_asks(expected: dict[str, Any], reported: str,
         assert reported in text_of(answer_of(until(agent, task.task_id, "completed")))
 
 
-def test_only_the_agent_whose_cell_asks_can_answer(tmp_path: Path) -> None:
-    with serving(tmp_path, "--allow-input") as server:
-        asked = sent(server, "a", code=ASKS)
-        assert asked["resultType"] == "input_required"
-        eve, ada = (answer(asked["requestState"], name) for name in ("Eve", "Ada"))
-        sent(server, "b", code="1 + 1")
-        foreign = sent(server, "b", eve, code=ASKS)
-        assert foreign["isError"]
-        assert "None of your open sessions has an execution" in foreign["content"][0]["text"]
-        reported = sent(server, "a", ada, code=ASKS)
-        assert reported["content"][0]["text"].splitlines() == ["Name? Ada", "Hello Ada"]
-        again = sent(server, "a", eve, code=ASKS)  # an answer that comes twice runs nothing: the result is shown again
-        assert again["content"] == reported["content"]
+def test_only_the_agent_whose_cell_asks_can_answer(server: Server) -> None:
+    asked = sent(server, "a", code=ASKS)
+    assert asked["resultType"] == "input_required"
+    eve, ada = (answer(asked["requestState"], name) for name in ("Eve", "Ada"))
+    sent(server, "b", code="1 + 1")
+    foreign = sent(server, "b", eve, code=ASKS)
+    assert foreign["isError"]
+    assert "None of your open sessions has an execution" in foreign["content"][0]["text"]
+    reported = sent(server, "a", ada, code=ASKS)
+    assert reported["content"][0]["text"].splitlines() == ["Name? Ada", "Hello Ada"]
+    again = sent(server, "a", eve, code=ASKS)  # an answer that comes twice runs nothing: the result is shown again
+    assert again["content"] == reported["content"]
 
 
-def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path: Path) -> None:
+def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(server: Server, tmp_path: Path) -> None:
     capable = META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "extensions": {TASKS: {}}}}
     code = f"a = input('1? ')\n{WAITS.format(str(tmp_path / 'go'))}print(a, input('2? '))"
-    with serving(tmp_path, "--allow-input") as server, server.client(x_kernelexec_agent="a", options=TASKING) as agent:
-        asked = sent(server, "a", {"_meta": capable}, code=code)
+    with server.client(x_kernelexec_agent="c", options=TASKING) as agent:
+        asked = sent(server, "c", {"_meta": capable}, code=code)
         assert asked["resultType"] == "input_required"
-        task = sent(server, "a", {"_meta": capable} | answer(asked["requestState"], "Ada"), code=code)
+        task = sent(server, "c", {"_meta": capable} | answer(asked["requestState"], "Ada"), code=code)
         assert task["resultType"] == "task"
         (tmp_path / "go").touch()
         asking = until(agent, task["taskId"], "input_required", "completed")
@@ -160,7 +165,7 @@ def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(tmp_path:
 
 def test_cancelling_a_call_that_has_answered_interrupts_its_cell(tmp_path: Path) -> None:
     code = "input('Name? ')\nopen('answered', 'w').close()\nimport time\ntime.sleep(600)"
-    with connected(transport(tmp_path, "--allow-input"), "auto", elicitation_handler=Person("Ada")) as agent:
+    with connected(InMemory(tmp_path, "--allow-input"), "auto", elicitation_handler=Person("Ada")) as agent:
         call = agent.start("execute_code", code=code, timeout=700, wait=600)
         wait_until((tmp_path / "workspaces/default/answered").exists)
         call.cancel()

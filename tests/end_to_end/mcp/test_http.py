@@ -28,6 +28,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server that reads tokens, and their file."""
+    directory = tmp_path_factory.mktemp("guarded")
+    tokens = directory / "tokens"
+    create_token(tokens, "nobody")
+    with serving(directory, "--tokens", str(tokens)) as server:
+        yield server, tokens
+
+
 @pytest.mark.parametrize("era", BOTH_ERAS)
 def test_each_agent_has_a_kernel_of_its_own_under_the_same_name(server: Server, era: str) -> None:
     with server.client(era, x_kernelexec_agent=f"a-{era}") as item, server.client(era, x_kernelexec_agent=f"b-{era}") as other:
@@ -93,45 +103,43 @@ def test_an_unknown_client_learns_to_create_a_handle(server: Server) -> None:
         assert "No session" in again.text("execute_code", code="1", session=handle)
 
 
-def test_a_strangers_handle_is_as_good_as_none_for_every_tool(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
+def test_a_strangers_handle_is_as_good_as_none_for_every_tool(guarded: tuple[Server, Path]) -> None:
+    server, tokens = guarded
     alice, bob = (create_token(tokens, name) for name in ("alice", "bob"))
-    with serving(tmp_path, "--tokens", str(tokens)) as server:
-        with server.client(authorization=f"Bearer {alice}") as agent:
-            handle = agent.call("create_session").structured_content["session"]  # type: ignore[index]
-            agent.text("execute_code", code="secret = 1", session=handle)
-            known = {tool["name"] for tool in [actual.model_dump() for actual in agent.do("list_tools")]}
-            assert known == {*TOOLS, "create_session", "list_sessions"}
-        invented = "ks-" + "0" * 32
-        with server.client(authorization=f"Bearer {bob}") as agent:
-            for tool, arguments in TOOLS.items():
-                asked = [agent.call(tool, **arguments, session=session) for session in (handle, invented)]
-                reported = [(call.is_error, text_of(call).replace(handle, invented)) for call in asked]
-                assert reported[0] == reported[1], tool
-                assert "is open" in reported[0][1], tool
-        with server.client(authorization=f"Bearer {alice}") as agent:
-            assert agent.text("execute_code", code="secret", session=handle).splitlines()[0] == "1"
+    with server.client(authorization=f"Bearer {alice}") as agent:
+        handle = agent.call("create_session").structured_content["session"]  # type: ignore[index]
+        agent.text("execute_code", code="secret = 1", session=handle)
+        known = {tool["name"] for tool in [actual.model_dump() for actual in agent.do("list_tools")]}
+        assert known == {*TOOLS, "create_session", "list_sessions"}
+    invented = "ks-" + "0" * 32
+    with server.client(authorization=f"Bearer {bob}") as agent:
+        for tool, arguments in TOOLS.items():
+            asked = [agent.call(tool, **arguments, session=session) for session in (handle, invented)]
+            reported = [(call.is_error, text_of(call).replace(handle, invented)) for call in asked]
+            assert reported[0] == reported[1], tool
+            assert "is open" in reported[0][1], tool
+    with server.client(authorization=f"Bearer {alice}") as agent:
+        assert agent.text("execute_code", code="secret", session=handle).splitlines()[0] == "1"
 
 
-def test_tokens_say_which_user_it_is_and_what_is_allowed(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    alice, reader = create_token(tokens, "alice"), create_token(tokens, "alice", "read")
-    created = kernelexec(tmp_path, "mcp-token", "bob", "--tokens", str(tokens))
+def test_tokens_say_which_user_it_is_and_what_is_allowed(guarded: tuple[Server, Path], tmp_path: Path) -> None:
+    server, tokens = guarded
+    carol, reader = create_token(tokens, "carol"), create_token(tokens, "carol", "read")
+    created = kernelexec(tmp_path, "mcp-token", "dave", "--tokens", str(tokens))
     assert created.returncode == 0, created.stderr
-    bob = created.stdout.strip()
-    with serving(tmp_path, "--tokens", str(tokens)) as server:
-        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {alice}"}):
-            status, _ = server.ask("POST", "/mcp", b"{}", **headers)
-            assert status == 401
-        assert server.ask("GET", "/healthz")[0] == 200
-        with server.client(authorization=f"Bearer {alice}") as agent:
-            agent.text("execute_code", code="x = 1")
-        with server.client(authorization=f"Bearer {reader}") as agent:
-            assert [row["name"] for row in agent.rows("list_variables", "variables")] == ["x"]
-            for tool in ("execute_code", "write_file", "close_session", "create_session"):
-                assert "needs a token with the scope execute" in agent.text(tool, **TOOLS.get(tool, {}))
-        with server.client(authorization=f"Bearer {bob}") as agent:
-            assert agent.rows("list_sessions", "sessions") == []
+    dave = created.stdout.strip()
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {carol}"}):
+        status, _ = server.ask("POST", "/mcp", b"{}", **headers)
+        assert status == 401
+    assert server.ask("GET", "/healthz")[0] == 200
+    with server.client(authorization=f"Bearer {carol}") as agent:
+        agent.text("execute_code", code="x = 1")
+    with server.client(authorization=f"Bearer {reader}") as agent:
+        assert [row["name"] for row in agent.rows("list_variables", "variables")] == ["x"]
+        for tool in ("execute_code", "write_file", "close_session", "create_session"):
+            assert "needs a token with the scope execute" in agent.text(tool, **TOOLS.get(tool, {}))
+    with server.client(authorization=f"Bearer {dave}") as agent:
+        assert agent.rows("list_sessions", "sessions") == []
 
 
 @pytest.mark.parametrize(("end", "era"), [(signal.SIGTERM, "auto"), (signal.SIGINT, "legacy")])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from fastmcp.client.client import CallToolResult
 
-from tests.support.mcp_clients import Agent, connected, links_of, record_of, text_of, transport
+from tests.support.mcp_clients import Agent, connected, links_of, record_of, text_of
+from tests.support.mcp_in_memory import InMemory
 
 _PLOT = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
 
@@ -25,7 +26,7 @@ class PlainAgent(Agent):
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainAgent]:
-    with connected(transport(tmp_path_factory.mktemp("lean")), "auto") as opened:
+    with connected(InMemory(tmp_path_factory.mktemp("lean")), "auto") as opened:
         yield PlainAgent(opened.portal, opened.client)
 
 
@@ -84,7 +85,7 @@ def test_a_file_is_named_once_as_a_resource(agent: PlainAgent) -> None:
 
 
 def test_a_client_without_links_reads_the_names_of_files(tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--tools", "core"), "auto") as agent:
+    with connected(InMemory(tmp_path, "--tools", "core"), "auto") as agent:
         answer = agent.call("execute_code", code="open('a.csv', 'w').write('x');")
         assert links_of(answer) == []
         assert "files made or changed: a.csv" in text_of(answer)
@@ -92,7 +93,7 @@ def test_a_client_without_links_reads_the_names_of_files(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("setting", "kinds"), [("inline", {"text", "image"}), ("files", {"text", "resource_link"})])
 def test_pictures_are_where_the_operator_wants_them(setting: str, kinds: set[str], tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--pictures", setting), "auto") as agent:
+    with connected(InMemory(tmp_path, "--pictures", setting), "auto") as agent:
         answer = agent.call("execute_code", code=_PLOT)
         assert {block.type for block in answer.content} == kinds
 
@@ -112,8 +113,8 @@ def test_a_file_is_edited_in_place(agent: PlainAgent) -> None:
 
 
 def test_by_default_the_groups_core_and_files_are_served_and_the_rest_is_named(tmp_path: Path) -> None:
-    default = transport(tmp_path)
-    default.args = [word for word in default.args if word not in ("--tools", "all")]
+    default = InMemory(tmp_path)
+    default.words = [word for word in default.words if word not in ("--tools", "all")]
     with connected(default, "auto") as agent:
         tools = agent.do("list_tools")
         assert "edit_file" in {tool.name for tool in tools}

@@ -13,7 +13,8 @@ from fastmcp.exceptions import McpError
 from mcp.types import INVALID_PARAMS
 
 from kernelexec.mcp.resources import BLOB_BYTES, TEXT_BYTES
-from tests.support.mcp_clients import ERAS, Agent, connected, record_of, transport
+from tests.support.mcp_clients import ERAS, Agent, connected, record_of
+from tests.support.mcp_in_memory import InMemory
 from tests.support.mcp_server import create_token, serving
 
 PLOT = "import pathlib\npathlib.Path('a b.png').write_bytes(b'\\x89PNG\\r\\n\\x1a\\n\\xff')\nprint('drawn')\n6 * 7"
@@ -22,7 +23,7 @@ PLOT = "import pathlib\npathlib.Path('a b.png').write_bytes(b'\\x89PNG\\r\\n\\x1
 @pytest.fixture(scope="module", params=ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     directory = tmp_path_factory.mktemp("resources")
-    with connected(transport(directory, "--secret", "TOKEN=env:KX_TOKEN", KX_TOKEN="s3cr3t-value"), request.param) as agent:  # noqa: S106
+    with connected(InMemory(directory, "--secret", "TOKEN=env:KX_TOKEN", KX_TOKEN="s3cr3t-value"), request.param) as agent:  # noqa: S106
         yield agent
 
 
@@ -146,7 +147,7 @@ def test_a_strangers_session_is_as_good_as_none(tmp_path: Path) -> None:
 
 
 def test_files_are_offered_with_their_tools_only(tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--tools", "core"), "auto") as agent:
+    with connected(InMemory(tmp_path, "--tools", "core"), "auto") as agent:
         assert [actual.uri_template.rpartition("/")[2] for actual in agent.do("list_resource_templates")] == [
             "notebook",
             "{execution_id}",

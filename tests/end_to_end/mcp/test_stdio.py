@@ -16,7 +16,8 @@ import pytest
 from kernelexec.mcp.stdio import LineReader, make_parse_error
 from tests.conftest import Command
 from tests.support.command_line import AWAY, BOUND, COMMAND, END_STATUS, STUBBORN, appears, environment, names, refused
-from tests.support.mcp_clients import BOTH_ERAS, raw
+from tests.support.mcp_clients import BOTH_ERAS, connected, raw, record_of
+from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import slow, until
 
 
@@ -80,11 +81,10 @@ def test_progress_comes_while_a_call_blocks(era: str, tmp_path: Path) -> None:
 
 
 def test_a_call_that_does_not_say_how_long_it_waits_returns_after_the_operators_time(tmp_path: Path) -> None:
-    with raw(tmp_path, "auto", "--wait", "0.2") as client:
-        answer = client.answer(client.call("execute_code", code="import time; time.sleep(60)"))
-        assert answer["result"]["_meta"]["kernelexec/result"]["status"] == "running"
-        instructions = client.answer(client.ask("server/discover"))["result"]["instructions"]
-    assert "(0.2 by default)" in instructions
+    with connected(InMemory(tmp_path, "--wait", "0.2"), "auto") as agent:
+        answer = agent.call("execute_code", code="import time; time.sleep(60)")
+        assert record_of(answer)["status"] == "running"
+        assert "(0.2 by default)" in (agent.client.instructions or "")
 
 
 @pytest.mark.parametrize("era", BOTH_ERAS)
@@ -192,9 +192,10 @@ def test_the_command_line_does_not_import_it_for_other_commands() -> None:
 
 
 def test_options_reach_the_sessions(tmp_path: Path) -> None:
-    with raw(tmp_path, "legacy", "--workspace", str(tmp_path / "there"), "--timeout", str(slow(2))) as client:
-        answer = client.answer(client.call("execute_code", code="import os, time\nprint(os.getcwd())\ntime.sleep(600)"))
-        output, notes = (block["text"] for block in answer["result"]["content"])
+    options = ("--workspace", str(tmp_path / "there"), "--timeout", str(slow(2)))
+    with connected(InMemory(tmp_path, *options), "legacy") as agent:
+        answer = agent.call("execute_code", code="import os, time\nprint(os.getcwd())\ntime.sleep(600)")
+        output, notes = (block.text for block in answer.content if block.type == "text")
         assert "ended by timeout" in notes
         assert str(tmp_path / "there" / "default") in output
 

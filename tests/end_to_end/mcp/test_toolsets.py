@@ -11,7 +11,8 @@ import pytest
 from kernelexec.mcp.clients import make_server_entry
 from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS
 from tests.conftest import Command
-from tests.support.mcp_clients import ERAS, Agent, connected, text_of, transport
+from tests.support.mcp_clients import ERAS, Agent, connected, text_of
+from tests.support.mcp_in_memory import InMemory
 from tests.support.mcp_server import TOOLS
 from tests.support.pace import until
 from tests.support.virtual_environments import made_wheel
@@ -30,7 +31,7 @@ def test_every_tool_is_in_one_group() -> None:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("settings", "groups"), [("core", ["core"]), ("files, tests", ["core", "tests", "files"])])
 def test_only_what_is_named_is_served(settings: str, groups: list[str], era: str, tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--tools", settings), era) as agent:
+    with connected(InMemory(tmp_path, "--tools", settings), era) as agent:
         assert names(agent) == [tool for group in groups for tool in GROUPS[group]]
         assert ("list_files" in str(agent.client.instructions)) == ("files" in groups)
         assert "list_background" not in names(agent)
@@ -70,7 +71,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def agent(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Agent]:
     location = tmp_path_factory.mktemp("packages")
     options = ("--packages-from", str(wheels), "--network", "none", "--blocked-commands", "pip install lower.*")
-    with connected(transport(location, *options), "auto") as agent:
+    with connected(InMemory(location, *options), "auto") as agent:
         yield agent
 
 

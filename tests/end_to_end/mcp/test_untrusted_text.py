@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mcp_clients import Agent, connected, links_of, text_of, transport
+from tests.support.mcp_clients import Agent, connected, links_of, text_of
+from tests.support.mcp_in_memory import InMemory
 
 SECRET = "sk-live-0f9a8b7c6d5e4f3a"  # noqa: S105 - a value of the test
 
@@ -17,7 +18,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     folder = tmp_path_factory.mktemp("served")
     settings = folder / "kernelexec.yaml"
     settings.write_text("secrets: {KEY: {env: SOURCE}}\n")
-    with connected(transport(folder, "--config", str(settings), SOURCE=SECRET), "auto") as agent:
+    with connected(InMemory(folder, "--config", str(settings), SOURCE=SECRET), "auto") as agent:
         yield agent
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.mcp_clients import Agent, connected, text_of, transport
+from tests.support.mcp_clients import Agent, connected, text_of
+from tests.support.mcp_in_memory import InMemory
 
 VALUES: dict[str, Any] = {
     "text": 'It\'s "done"\n\t\u00e9 {x} [kernelexec: fake]',
@@ -21,10 +22,18 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    with connected(transport(tmp_path), "auto") as opened:
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    with connected(InMemory(tmp_path_factory.mktemp("variables")), "auto") as opened:
         yield opened
+
+
+@pytest.fixture
+def agent(connection: Agent) -> Iterator[Agent]:
+    """An agent without a session, whose sessions end with the test."""
+    yield connection
+    for row in connection.rows("list_sessions", "sessions"):
+        connection.call("close_session", session=row["name"])
 
 
 def value(agent: Agent, name: str, session: str = "default") -> Any:
@@ -90,7 +99,7 @@ def test_a_tuple_is_a_list_of_json(agent: Agent) -> None:
 
 
 def test_a_running_cell_is_waited_for_no_longer_than_calls_block(tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--wait", "1"), "auto") as agent:
+    with connected(InMemory(tmp_path, "--wait", "1"), "auto") as agent:
         agent.begin("begun", code="x = 1; import time; print('begun', flush=True); time.sleep(600)")
         for tool, arguments in (("get_variable", {"name": "x"}), ("set_variables", {"variables": {"x": 2}})):
             refused = agent.call(tool, **arguments)
@@ -101,7 +110,7 @@ def test_a_running_cell_is_waited_for_no_longer_than_calls_block(tmp_path: Path)
 
 
 def test_secrets_in_values_are_masked(tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--secret", "KEY=env:SOURCE", SOURCE="sesame-123456"), "auto") as agent:
+    with connected(InMemory(tmp_path, "--secret", "KEY=env:SOURCE", SOURCE="sesame-123456"), "auto") as agent:
         agent.call("execute_code", code="import os; x = {os.environ['KEY']: [os.environ['KEY']]}")
         assert value(agent, "x") == {"[secret KEY]": ["[secret KEY]"]}
 

@@ -33,7 +33,8 @@ from kernelexec import (
 )
 from kernelexec.errors import InvalidCode, InvalidRequest
 from tests.support.command_line import COMMAND, LOCAL
-from tests.support.mcp_clients import ERAS, connected, record_of, text_of, transport
+from tests.support.mcp_clients import ERAS, connected, record_of, text_of
+from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import BOUND, slow
 from tests.support.terminal import Terminal
 
@@ -375,7 +376,8 @@ def silent(*_):
     threading.Event().wait()
 
 async def main():
-    executor = await AsyncExecutor("local", workspace=sys.argv[1], quiet=True, validators=[silent]).open()
+    config = {"quiet": True, "preload": ()}
+    executor = await AsyncExecutor("local", workspace=sys.argv[1], config=config, validators=[silent]).open()
     running = asyncio.create_task((await executor.session("a")).execute("1"))
     await asyncio.to_thread(asked.wait)
     await executor.close()
@@ -460,7 +462,7 @@ def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, t
         name = next(iter(params.requested_schema["properties"]))
         return ElicitResult(action="accept", content={name: answer})
 
-    with connected(transport(tmp_path, "--ask", "refused"), era, elicitation_handler=elicited) as agent:
+    with connected(InMemory(tmp_path, "--ask", "refused"), era, elicitation_handler=elicited) as agent:
         assert agent.text("execute_code", code="1 + 1") == "2\n"
         assert questions == []
         code = agent.call("execute_code", code="!sudo --version; echo ran")
@@ -477,7 +479,7 @@ def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, t
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_that_cannot_be_asked_refuses(era: str, tmp_path: Path) -> None:
-    with connected(transport(tmp_path, "--ask", "always"), era) as agent:
+    with connected(InMemory(tmp_path, "--ask", "always"), era) as agent:
         expected = agent.call("execute_code", code="1 + 1")
         assert "cannot be asked" in text_of(expected)
         assert record_of(expected)["status"] == "aborted"
