@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from kernelexec import Executor, Session
+from kernelexec import Executor, Session, notices
 from kernelexec.cli import main
 from kernelexec.config import Config
 from kernelexec.provisioning import platform
+from kernelexec.provisioning.host.fork_server_process import ForkServerProcess
 from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine
+from tests.support.forked_servers import ServerTemplate
 from tests.support.hung_tests import HungTests
 from tests.support.low_memory import MIB, Tight
 from tests.support.pace import FACTOR
@@ -60,6 +65,10 @@ EVERY_WAY = [*EVERY_KIND, *_MORE_KINDS, *(pytest.param(kind, marks=needs_bubblew
 
 
 _HUNG_TESTS = pytest.StashKey[HungTests]()
+#: How a module says that all of its tests are of the night: by this mark alone, or as one of a list.
+_NIGHTLY = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.nightly\b", re.MULTILINE)
+# A library that checks notebooks builds 38 grammars when it is imported, for a format that no notebook has.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type] # that is how an import is refused
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,12 +95,37 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log)
 
 
-def _repeats_in_container(item: pytest.Item) -> bool:
-    """Return whether a test repeats in a container what another kernel shows: all but its module's ``ALSO_IN_CONTAINERS``."""
-    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or not hasattr(item.module, "ALSO_IN_CONTAINERS"):
+def _tier(path: Path) -> str:
+    return path.relative_to(TESTS).parts[0]
+
+
+def _repeats_confined(item: pytest.Item) -> bool:
+    """Return whether a test repeats in a container or in namespaces what a local kernel shows.
+
+    It does where its module has ``ALSO_CONFINED``, unless that names it, with the parameters in brackets or without.
+    """
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or not hasattr(item.module, "ALSO_CONFINED"):
         return False
-    is_in_container = any(isinstance(value, str) and value.startswith("container") for value in item.callspec.params.values())
-    return is_in_container and item.originalname not in item.module.ALSO_IN_CONTAINERS
+    is_confined = any(part.startswith(("container", "bubblewrap")) for part in item.callspec.id.split("-"))
+    return is_confined and {item.originalname, item.name}.isdisjoint(item.module.ALSO_CONFINED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while thousands of tests are made, nor among them later: they stay for the whole run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module for the gate whose tests are all of the night: some import large frameworks."""
+    if config.getoption("nightly") or collection_path.suffix != ".py":
+        return None
+    return True if _NIGHTLY.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,14 +135,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of the night, check the tiers, and skip the tests of an engine where the environment says so."""
-    for item in filter(_repeats_in_container, items):
+    for item in filter(_repeats_confined, items):
         item.add_marker(pytest.mark.nightly)
     if not config.getoption("nightly"):
         chosen = [item for item in items if item.get_closest_marker("nightly") is None]
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly") is not None])
         items[:] = chosen
     for item in items:
-        needs, tier = item.get_closest_marker("engine") is not None, item.path.relative_to(TESTS).parts[0]
+        needs, tier = item.get_closest_marker("engine") is not None, _tier(item.path)
         if needs != (tier == "container") and tier in {"unit", "local", "container"}:
             msg = f"{item.nodeid}: it must stand in tests/container if it needs an engine, and only then"
             raise pytest.UsageError(msg)
@@ -164,6 +198,24 @@ def no_preload() -> Iterator[None]:
     Config.model_rebuild(force=True)
 
 
+@pytest.fixture(scope="session")
+def server_template(own_programs: None) -> Iterator[ServerTemplate]:
+    """Of what the fork servers of this process are forked."""
+    template = ServerTemplate()
+    yield template
+    template.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_servers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have fork servers forked, unless a module has ``OWN_FORK_SERVERS``; tests of the unit tier start no process."""
+    with pytest.MonkeyPatch.context() as patch:
+        if _tier(request.path) != "unit" and not getattr(request.module, "OWN_FORK_SERVERS", False):
+            template: ServerTemplate = request.getfixturevalue("server_template")
+            patch.setattr(ForkServerProcess, "start", template.start)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def own_remains(own_programs: None) -> Iterator[None]:
     """Give each module its own private directories and mark its processes: other modules' killed owners leave some a moment."""
@@ -183,17 +235,32 @@ def short_path() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Have this process handle and block the same signals afterwards."""
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 @pytest.fixture
 def in_process(capfd: pytest.CaptureFixture[str]) -> Command:
-    """The command line, run in this process: for what ends before anything runs, where a process spends its time on imports."""
+    """The command line in this process, begun as in a new one: where that one would spend its time on nothing but imports."""
 
     def run(cwd: Path, *args: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
-        with pytest.MonkeyPatch.context() as patch:
+        capfd.readouterr()  # what the test's own executors have said is not the command's
+        variables = {name: value for name, value in os.environ.items() if not name.endswith("_USE_DOCKER")} | env
+        with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, variables, clear=True), signals_kept():
             patch.chdir(cwd)
             patch.setattr(sys, "argv", ["kernelexec", *args])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-            for name, value in env.items():
-                patch.setenv(name, value)
+            patch.setattr(tempfile, "tempdir", None)  # it is chosen by the environment
+            patch.setattr(notices, "_printed_notices", set())  # each is printed once a process
             with pytest.raises(SystemExit) as ended:
                 main()
         out, err = capfd.readouterr()

@@ -26,7 +26,7 @@ from kernelexec.control.selection import find_session
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
 from kernelexec.provisioning.runtime.discovery import LiveSession
 from kernelexec.results import ExecutionResult, Stream
-from tests.conftest import EVERY_KIND, KINDS
+from tests.conftest import EVERY_KIND, KINDS, Command
 from tests.support.command_line import kernelexec as command_line
 from tests.support.pace import BOUND, RunningCell, until
 
@@ -62,6 +62,9 @@ while True:
         poll.unregister(number)
         held.pop(number).close()
 """
+
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_all_calls_reach_the_owners_session", "test_files_go_back_for_another_program_and_for_the_command_line")
 
 
 @pytest.fixture(params=EVERY_KIND)
@@ -152,7 +155,9 @@ def test_another_program_makes_checkpoints_and_goes_back_and_the_owner_learns_of
             attached.undo()
 
 
-def test_files_go_back_for_another_program_and_for_the_command_line(owner: Executor, tmp_path: Path) -> None:
+def test_files_go_back_for_another_program_and_for_the_command_line(
+    owner: Executor, tmp_path: Path, in_process: Command
+) -> None:
     session = owner.session("a")
     session.execute("open('data', 'w').write('1')")
     with kernelexec.attach("a") as attached:
@@ -162,26 +167,26 @@ def test_files_go_back_for_another_program_and_for_the_command_line(owner: Execu
         session.execute("open('data', 'w').write('333')")
         assert attached.undo(files=True).files == ("data",)
     (session.workspace / "new").touch()
-    undone = command_line(tmp_path, "undo", "a", "--to", "raw", "--files")
+    undone = in_process(tmp_path, "undo", "a", "--to", "raw", "--files")
     assert "1 file was removed: new." in undone.stderr
     assert not (session.workspace / "new").exists()
     assert session.execute("open('data').read()").value == "1"
 
 
-def test_the_command_line_lists_checkpoints_and_goes_back(session: Session, tmp_path: Path) -> None:
+def test_the_command_line_lists_checkpoints_and_goes_back(session: Session, tmp_path: Path, in_process: Command) -> None:
     session.execute("x = 1")
     session.checkpoint("first")
     session.execute("x = 2")
     listed = command_line(tmp_path, "checkpoints", "a", "--json")
     assert [(row["name"], row["cell"]) for row in json.loads(listed.stdout)] == [("first", 2)]
-    assert "first" in command_line(tmp_path, "checkpoints").stdout
+    assert "first" in in_process(tmp_path, "checkpoints").stdout
     undone = command_line(tmp_path, "undo", "a")
     assert "1 cell undone · 1 variable: x" in undone.stderr
     assert session["x"] == 1
     session.execute("x = 3")
-    assert "1 variable: x" in command_line(tmp_path, "undo", "a", "--to", "first").stderr
+    assert "1 variable: x" in in_process(tmp_path, "undo", "a", "--to", "first").stderr
     assert session["x"] == 1
-    refused = command_line(tmp_path, "undo", "a", "--cells", "5")
+    refused = in_process(tmp_path, "undo", "a", "--cells", "5")
     assert "no checkpoint of the state before the last 5 cells" in refused.stderr
     assert refused.returncode == 125
 
@@ -265,7 +270,8 @@ def test_a_program_that_goes_away_leaves_no_cell_running(session: Session) -> No
 def test_the_end_of_the_owner_is_an_error_with_its_reason(tmp_path: Path, own_runtime: Path) -> None:
     del own_runtime
     code = (
-        "import sys\nfrom kernelexec import Executor\nwith Executor('local', workspace=sys.argv[1]) as e:\n    e.session('a')\n"
+        "import sys\nfrom kernelexec import Executor\n"
+        "with Executor('local', workspace=sys.argv[1], config={'preload': ()}) as e:\n    e.session('a')\n"
     )
     words = [sys.executable, "-c", f"{code}    print('ready', flush=True)\n    input()", str(tmp_path / "spaces")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -298,10 +304,13 @@ def test_a_client_can_end_the_session_for_both(session: Session) -> None:
         session.execute("1")
 
 
-def test_a_session_whose_owner_ends_with_it_is_stopped_all_the_same(tmp_path: Path, own_runtime: Path) -> None:
+def test_a_session_whose_owner_ends_with_it_is_stopped_all_the_same(
+    tmp_path: Path, own_runtime: Path, in_process: Command
+) -> None:
     del own_runtime
     code = (
-        "import sys, time\nfrom kernelexec import Closed, Executor\nwith Executor('local', workspace=sys.argv[1]) as e:\n"
+        "import sys, time\nfrom kernelexec import Closed, Executor\n"
+        "with Executor('local', workspace=sys.argv[1], config={'preload': ()}) as e:\n"
         "    s = e.session('a')\n    print('ready', flush=True)\n    try:\n        while True:\n            s.execute('1')\n"
         "    except Closed:\n        pass\n"
     )
@@ -310,7 +319,7 @@ def test_a_session_whose_owner_ends_with_it_is_stopped_all_the_same(tmp_path: Pa
         with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            done = command_line(tmp_path, "stop", f"a@{process.pid}")
+            done = in_process(tmp_path, "stop", f"a@{process.pid}")
             assert (done.returncode, done.stderr) == (0, "kernelexec: session a: it has ended\n")
             assert process.wait(BOUND) == 0
 
@@ -329,7 +338,8 @@ def test_a_second_program_gets_a_note_about_the_session_that_lives_elsewhere(ses
     session.execute("x = 1")
     workspace = session.workspace.parent
     code = (
-        "import sys\nfrom kernelexec import Executor\nwith Executor('local', workspace=sys.argv[1]) as e:\n"
+        "import sys\nfrom kernelexec import Executor\n"
+        "with Executor('local', workspace=sys.argv[1], config={'preload': ()}) as e:\n"
         "    result = e.session('a').execute('x')\n    print(result.state, result.notes[0])"
     )
     done = subprocess.run(
@@ -359,11 +369,11 @@ def test_a_second_program_gets_a_note_about_the_session_that_lives_elsewhere(ses
         assert other.execute("1").state == "kept"
 
 
-def test_the_command_line_sees_and_stops_sessions_of_programs(session: Session, tmp_path: Path) -> None:
+def test_the_command_line_sees_and_stops_sessions_of_programs(session: Session, tmp_path: Path, in_process: Command) -> None:
     session.execute("1")
-    rows = json.loads(command_line(tmp_path, "ps", "--json").stdout)
+    rows = json.loads(in_process(tmp_path, "ps", "--json").stdout)
     assert [(row["name"], row["state"]) for row in rows if row["pid"] == os.getpid()] == [("a", "idle")]
-    done = command_line(tmp_path, "stop", "--process", str(os.getpid()))
+    done = in_process(tmp_path, "stop", "--process", str(os.getpid()))
     assert (done.returncode, "is no server of kernelexec" in done.stderr) == (125, True)
     assert command_line(tmp_path, "stop", OWN).returncode == 0
     with pytest.raises(Closed):
@@ -481,7 +491,9 @@ def test_what_cannot_be_sent_is_refused(session: Session, arguments: Any) -> Non
     assert not session.busy
 
 
-def test_another_program_branches_a_session_and_has_the_branch_take_its_place(owner: Executor, tmp_path: Path) -> None:
+def test_another_program_branches_a_session_and_has_the_branch_take_its_place(
+    owner: Executor, tmp_path: Path, in_process: Command
+) -> None:
     session = owner.session("a")
     session.execute("x = [1]")
     with kernelexec.attach("a") as attached:
@@ -497,4 +509,4 @@ def test_another_program_branches_a_session_and_has_the_branch_take_its_place(ow
     owner.session("a-1").execute("x.append(3)")
     assert "1 variable: x" in command_line(tmp_path, "promote", "a-1").stderr
     assert session.execute("x").value == [1, 2, 3]
-    assert "no branch of another session" in command_line(tmp_path, "promote", "a").stderr
+    assert "no branch of another session" in in_process(tmp_path, "promote", "a").stderr

@@ -1,4 +1,4 @@
-"""The command as it is installed, in a process of its own: output, files, exit statuses."""
+"""The command as a whole: output, files, exit statuses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import ExecutionResult
+from tests.conftest import Command
 from tests.support.command_line import AWAY, LOCAL, SWALLOW, cells_of, kernelexec, names, notebook, refused, script
 from tests.support.pace import slow
 
@@ -23,10 +24,10 @@ def test_a_script_runs_in_one_session(tmp_path: Path) -> None:
     assert names(tmp_path) == ["given.executed.ipynb", "given.py"]
 
 
-def test_a_notebook_runs_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_notebook_runs_and_stays_as_it_was(tmp_path: Path, in_process: Command) -> None:
     name = notebook(tmp_path, "x = 1", "%%bash\necho b", "x")
     before = (tmp_path / name).read_bytes()
-    done = kernelexec(tmp_path, "run", name, *LOCAL)
+    done = in_process(tmp_path, "run", name, *LOCAL)
     assert (done.returncode, done.stdout) == (0, "b\n1\n")
     assert (tmp_path / name).read_bytes() == before
     written = json.loads((tmp_path / "given.executed.ipynb").read_text())
@@ -34,12 +35,12 @@ def test_a_notebook_runs_and_stays_as_it_was(tmp_path: Path) -> None:
     assert [cell.execution_count for cell in cells_of(tmp_path / "given.executed.ipynb")] == [1, 2, 3]
 
 
-def test_stdin_runs_and_is_written_only_to_the_given_file(tmp_path: Path) -> None:
+def test_stdin_runs_and_is_written_only_to_the_given_file(tmp_path: Path, in_process: Command) -> None:
     text = "print('\u65e5')\n# %%\nimport os\nos.getcwd()".encode()
     done = kernelexec(tmp_path, "run", "-", *LOCAL, stdin=text)
     assert (done.returncode, done.stdout) == (0, f"\u65e5\n'{tmp_path}'\n")
     assert names(tmp_path) == []
-    kernelexec(tmp_path, "run", "-", *LOCAL, "--output", "out.ipynb", stdin=text)
+    in_process(tmp_path, "run", "-", *LOCAL, "--output", "out.ipynb", stdin=text)
     assert len(cells_of(tmp_path / "out.ipynb")) == 2
 
 
@@ -58,17 +59,17 @@ def test_stdin_runs_and_is_written_only_to_the_given_file(tmp_path: Path) -> Non
     ],
 )
 def test_the_exit_status_says_how_the_cells_ended(
-    source: str, args: tuple[str, ...], status: int, stdout: str, tmp_path: Path
+    source: str, args: tuple[str, ...], status: int, stdout: str, tmp_path: Path, in_process: Command
 ) -> None:
     words = [str(slow(2)) if word == ENOUGH else word for word in args]
-    done = kernelexec(tmp_path, "run", script(tmp_path, source, "print('end')"), *LOCAL, *words)
+    done = in_process(tmp_path, "run", script(tmp_path, source, "print('end')"), *LOCAL, *words)
     assert (done.returncode, done.stdout) == (status, stdout)
     _, last = cells_of(tmp_path / "given.executed.ipynb")
     assert bool(last.outputs) is ("end" in stdout)
 
 
-def test_a_cell_may_be_tagged_to_fail(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "run", notebook(tmp_path, "1/0", "print('end')", tags=["raises-exception"]), *LOCAL)
+def test_a_cell_may_be_tagged_to_fail(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "run", notebook(tmp_path, "1/0", "print('end')", tags=["raises-exception"]), *LOCAL)
     assert (done.returncode, done.stdout) == (0, "end\n")
     assert "hint:" not in done.stderr
 
@@ -82,31 +83,33 @@ def test_json_is_a_result_a_line(tmp_path: Path) -> None:
     assert "ZeroDivisionError" not in done.stderr
 
 
-def test_code_runs_beside_its_file_or_in_the_given_directory(tmp_path: Path) -> None:
+def test_code_runs_beside_its_file_or_in_the_given_directory(tmp_path: Path, in_process: Command) -> None:
     for name in ("beside", "told"):
         (tmp_path / name).mkdir()
     path = f"beside/{script(tmp_path / 'beside', 'import os; os.getcwd()')}"
-    assert kernelexec(tmp_path, "run", path, *LOCAL).stdout == f"'{tmp_path / 'beside'}'\n"
+    assert in_process(tmp_path, "run", path, *LOCAL).stdout == f"'{tmp_path / 'beside'}'\n"
     (tmp_path / "beside" / "given.executed.ipynb").unlink()
-    done = kernelexec(tmp_path, "run", path, *LOCAL, "--work-dir", "told", "--output", "told/out.ipynb")
+    done = in_process(tmp_path, "run", path, *LOCAL, "--work-dir", "told", "--output", "told/out.ipynb")
     assert done.stdout == f"'{tmp_path / 'told'}'\n"
     assert (names(tmp_path / "told"), names(tmp_path / "beside")) == (["out.ipynb"], ["given.py"])
-    done = kernelexec(tmp_path, "exec", "import os; os.getcwd()", *LOCAL, "--work-dir", "told")
+    done = in_process(tmp_path, "exec", "import os; os.getcwd()", *LOCAL, "--work-dir", "told")
     assert done.stdout == f"'{tmp_path / 'told'}'\n"
 
 
 @pytest.mark.parametrize("source", ["open('ran', 'w')", "1"])
-def test_without_a_choice_nothing_runs_and_the_message_names_the_ways_out(source: str, tmp_path: Path) -> None:
+def test_without_a_choice_nothing_runs_and_the_message_names_the_ways_out(
+    source: str, tmp_path: Path, in_process: Command
+) -> None:
     for args in (("run", script(tmp_path, source)), ("exec", source)):
-        line = refused(kernelexec(tmp_path, *args, KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY))
+        line = refused(in_process(tmp_path, *args, KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY))
         assert "Solutions" in line
         assert "KERNELEXEC_USE_DOCKER=0" in line
     assert names(tmp_path) == ["given.py"]
 
 
-def test_the_choice_may_be_in_the_environment(tmp_path: Path) -> None:
-    assert kernelexec(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="0").stdout == "2\n"
-    refused(kernelexec(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="1", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY))
+def test_the_choice_may_be_in_the_environment(tmp_path: Path, in_process: Command) -> None:
+    assert in_process(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="0").stdout == "2\n"
+    refused(in_process(tmp_path, "exec", "1 + 1", KERNELEXEC_USE_DOCKER="1", KERNELEXEC_FORCE_CONTAINER="1", DOCKER_HOST=AWAY))
 
 
 @pytest.mark.parametrize(
@@ -126,9 +129,9 @@ def test_the_choice_may_be_in_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_exec_ends_with_the_cells_own_exit_code(
-    code: str, args: tuple[str, ...], status: int, stdout: str, tmp_path: Path
+    code: str, args: tuple[str, ...], status: int, stdout: str, tmp_path: Path, in_process: Command
 ) -> None:
-    done = kernelexec(tmp_path, "exec", code, *LOCAL, *args)
+    done = in_process(tmp_path, "exec", code, *LOCAL, *args)
     assert (done.returncode, done.stdout) == (status, stdout)
     assert "Traceback (most recent call last):\n  File" not in done.stderr
     assert names(tmp_path) == []
@@ -141,10 +144,10 @@ def test_exec_prints_its_result_as_json(tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 1
 
 
-def test_exec_takes_a_language(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "exec", "process.stdout.write('a'); process.exit(7)", *LOCAL, "--language", "js")
+def test_exec_takes_a_language(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "exec", "process.stdout.write('a'); process.exit(7)", *LOCAL, "--language", "js")
     assert (done.returncode, done.stdout) == (7, "a")
-    assert "language='pyton' is not known here" in refused(kernelexec(tmp_path, "exec", "1", *LOCAL, "--language", "pyton"))
+    assert "language='pyton' is not known here" in refused(in_process(tmp_path, "exec", "1", *LOCAL, "--language", "pyton"))
 
 
 def test_output_that_stdout_cannot_encode_ends_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Command
 from tests.support.command_line import kernelexec
 from tests.support.mcp_clients import connected, transport
 from tests.support.pace import slow
@@ -32,30 +33,30 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_file_says_where_and_how(directory: Path) -> None:
+def test_a_file_says_where_and_how(directory: Path, in_process: Command) -> None:
     done = kernelexec(directory, "exec", "import os; os.environ['MODE'], os.environ['KEPT']", "--config", "one.yaml", "--json")
     actual = json.loads(done.stdout)
     assert (actual["isolation"], actual["outputs"][0]["data"]["text/plain"]) == ("local", "('file', 'kept')")
-    assert kernelexec(directory, "exec", "import time; time.sleep(60)", "--config", "one.yaml").returncode == 124
-    assert kernelexec(directory, "exec", "!curl x", "--config", "one.yaml").returncode == 126
+    assert in_process(directory, "exec", "import time; time.sleep(60)", "--config", "one.yaml").returncode == 124
+    assert in_process(directory, "exec", "!curl x", "--config", "one.yaml").returncode == 126
 
 
-def test_options_go_over_it(directory: Path) -> None:
+def test_options_go_over_it(directory: Path, in_process: Command) -> None:
     (directory / "one.yaml").write_text("isolation: local\nbudgets: {timeout: 600}\n")
     config = "--config", "one.yaml"
-    assert kernelexec(directory, "exec", "import time; time.sleep(300)", *config, "--timeout", "0.5").returncode == 124
-    assert kernelexec(directory, "exec", "!echo said", *config, "--blocked-commands", "echo").returncode == 126
+    assert in_process(directory, "exec", "import time; time.sleep(300)", *config, "--timeout", "0.5").returncode == 124
+    assert in_process(directory, "exec", "!echo said", *config, "--blocked-commands", "echo").returncode == 126
 
 
-def test_one_of_several_agents_is_named(directory: Path) -> None:
+def test_one_of_several_agents_is_named(directory: Path, in_process: Command) -> None:
     code = "import os; print(os.environ['WHO'])"
-    assert kernelexec(directory, "exec", code, "--config", "many.yaml#second").stdout == "second\n"
+    assert in_process(directory, "exec", code, "--config", "many.yaml#second").stdout == "second\n"
     for value, answer in (
         ("many.yaml", "it has several agents: use many.yaml#AGENT with one of first, second."),
         ("many.yaml#secnd", "no agent 'secnd' (did you mean 'second'?)"),
         ("missing.yaml", "missing.yaml"),
     ):
-        done = kernelexec(directory, "exec", code, "--config", value)
+        done = in_process(directory, "exec", code, "--config", value)
         assert (done.returncode, done.stdout) == (125, "")
         assert answer in done.stderr
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import KINDS
+from tests.conftest import KINDS, Command
 from tests.support.command_line import LOCAL, kernelexec, names, refused
 from tests.support.engine import needs_engine
 
@@ -18,8 +18,8 @@ CONTAINER = ("--isolation", "container", "--image", IMAGE)
 NO_ENGINE = "unix:///missing/docker.sock"
 
 
-def findings(tmp_path: Path, *args: str, **env: Any) -> tuple[int, dict[str, dict[str, Any]]]:
-    done = kernelexec(tmp_path, "doctor", "--json", *args, **env)
+def findings(command: Command, tmp_path: Path, *args: str, **env: Any) -> tuple[int, dict[str, dict[str, Any]]]:
+    done = command(tmp_path, "doctor", "--json", *args, **env)
     actual = json.loads(done.stdout)
     assert all(set(finding) == {"check", "ok", "found", "fix"} for finding in actual)
     return done.returncode, {finding["check"]: finding for finding in actual}
@@ -35,23 +35,25 @@ def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_an_environment_in_the_directory_of_cells_is_a_finding_and_no_warning_of_each_command(tmp_path: Path) -> None:
+def test_an_environment_in_the_directory_of_cells_is_a_finding_and_no_warning_of_each_command(
+    tmp_path: Path, in_process: Command
+) -> None:
     (own := tmp_path / "own").mkdir()
     path: dict[str, Any] = {"PYTHONPATH": str(own)}
-    _, actual = findings(tmp_path, *LOCAL, **path)
+    _, actual = findings(kernelexec, tmp_path, *LOCAL, **path)
     assert actual["optional: local: kernelexec itself"]["found"] == f"cells here can write {own}"
     assert not actual["optional: local: kernelexec itself"]["ok"]
     done = kernelexec(tmp_path, "exec", "1", *LOCAL, "--quiet", **path)
     assert (done.stdout, done.stderr) == ("1\n", "")
     [note] = json.loads(kernelexec(tmp_path, "exec", "1", *LOCAL, "--json", **path).stdout)["notes"]
     assert f"kernelexec itself is loaded from {own}" in note
-    _, elsewhere = findings(tmp_path, *LOCAL)
+    _, elsewhere = findings(in_process, tmp_path, *LOCAL)
     assert elsewhere["optional: local: kernelexec itself"]["ok"]
 
 
 @needs_engine
-def test_the_doctor_finds_that_containers_work(tmp_path: Path) -> None:
-    status, actual = findings(tmp_path, *CONTAINER)
+def test_the_doctor_finds_that_containers_work(tmp_path: Path, in_process: Command) -> None:
+    status, actual = findings(in_process, tmp_path, *CONTAINER)
     assert status == 0
     assert actual["choice"]["found"] == "container, by --isolation"
     assert actual["container image"]["found"] == IMAGE
@@ -63,16 +65,16 @@ def test_the_doctor_finds_that_containers_work(tmp_path: Path) -> None:
     assert "local kernel" not in actual
 
 
-def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(tmp_path: Path) -> None:
-    status, actual = findings(tmp_path, KERNELEXEC_USE_DOCKER="no", DOCKER_HOST=NO_ENGINE)
+def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(tmp_path: Path, in_process: Command) -> None:
+    status, actual = findings(in_process, tmp_path, KERNELEXEC_USE_DOCKER="no", DOCKER_HOST=NO_ENGINE)
     assert status == 0
     assert actual["choice"]["found"] == "local, by KERNELEXEC_USE_DOCKER=no"
     assert actual["local kernel"]["ok"]
     assert not actual["optional: container engine"]["ok"]
 
 
-def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
-    status, actual = findings(tmp_path, DOCKER_HOST=NO_ENGINE, KERNELEXEC_FORCE_CONTAINER="1")
+def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path, in_process: Command) -> None:
+    status, actual = findings(in_process, tmp_path, DOCKER_HOST=NO_ENGINE, KERNELEXEC_FORCE_CONTAINER="1")
     assert status == 1
     assert actual["choice"]["found"] == "container, by default"
     assert "there is no socket" in actual["container engine"]["found"]
@@ -90,22 +92,22 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path) -> None:
         ("no.such/image", "choose another one with --image"),
     ],
 )
-def test_a_missing_image_is_reported_and_never_pulled(image: str, fix: str, tmp_path: Path) -> None:
-    status, actual = findings(tmp_path, "--isolation", "container", "--image", image)
+def test_a_missing_image_is_reported_and_never_pulled(image: str, fix: str, tmp_path: Path, in_process: Command) -> None:
+    status, actual = findings(in_process, tmp_path, "--isolation", "container", "--image", image)
     assert status == 1
     assert actual["container image"]["found"] == f"{image} is missing"
     assert fix in actual["container image"]["fix"]
 
 
-def test_the_doctor_speaks_json(tmp_path: Path) -> None:
-    status, actual = findings(tmp_path, *LOCAL)
+def test_the_doctor_speaks_json(tmp_path: Path, in_process: Command) -> None:
+    status, actual = findings(in_process, tmp_path, *LOCAL)
     assert status == 0
     assert all(finding["ok"] for check, finding in actual.items() if not check.startswith("optional"))
     assert actual["python"]["found"] in sys.version
 
 
-def test_the_doctor_says_what_to_fix(tmp_path: Path) -> None:
-    status, actual = findings(tmp_path, *LOCAL, "--python", "/missing/python")
+def test_the_doctor_says_what_to_fix(tmp_path: Path, in_process: Command) -> None:
+    status, actual = findings(in_process, tmp_path, *LOCAL, "--python", "/missing/python")
     failed = [finding for check, finding in actual.items() if not finding["ok"] and "optional" not in check]
     assert status == 1
     assert [finding["check"] for finding in failed] == ["local kernel"]
@@ -113,5 +115,5 @@ def test_the_doctor_says_what_to_fix(tmp_path: Path) -> None:
     assert failed[0]["fix"]
 
 
-def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    assert "--image" in refused(kernelexec(tmp_path, "doctor", *LOCAL, "--image", "x"))
+def test_what_contradicts_itself_is_refused(tmp_path: Path, in_process: Command) -> None:
+    assert "--image" in refused(in_process(tmp_path, "doctor", *LOCAL, "--image", "x"))

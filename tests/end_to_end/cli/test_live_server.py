@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import stat
@@ -23,64 +24,71 @@ from tests.support.mcp_server import Server, serving
 from tests.support.pace import until
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Iterator[Server]:
-    """One whose private directory is in a place of its own, so that there is no other server."""
-    monkeypatch.setenv("TMPDIR", str(short_path))
-    monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
-    with serving(tmp_path) as server:
+@pytest.fixture(scope="module", autouse=True)
+def no_other_server(own_remains: None) -> Iterator[None]:
+    """Have the module's own private directories in the only place where servers are searched for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", os.environ["KERNELEXEC_RUNTIME_DIR"])
+        yield
+
+
+@pytest.fixture(scope="module")
+def server(no_other_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests that leave it running and without sessions."""
+    with serving(tmp_path_factory.mktemp("server")) as server:
         yield server
 
 
-def shown(server: Server, cwd: Path) -> list[dict[str, Any]]:
+def shown(server: Server, cwd: Path, command: Command) -> list[dict[str, Any]]:
     """Return the rows of one server; other programs of this user may have sessions too."""
-    done = kernelexec(cwd, "ps", "--json")
+    done = command(cwd, "ps", "--json")
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return [row for row in rows if row["pid"] == server.process.pid]
 
 
-def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(server: Server, tmp_path: Path) -> None:
-    assert [(row["name"], row["state"]) for row in shown(server, tmp_path)] == [("", "no session")]
-    with server.client(x_kernelexec_agent="a") as agent:
-        agent.call("execute_code", code="x = 41")
-        code = "import time; open('begun', 'w').close(); time.sleep(600)"
-        begun = agent.call("execute_code", code=code, wait=0, timeout=600)
-        until(lambda: list(tmp_path.glob("workspaces/*/begun")))
-        (row,) = shown(server, tmp_path)
-        name, own = row["name"], f"{row['name']}@{row['pid']}"
-        assert row["client"].endswith(", agent name a")
-        assert "mcp" in row["client"].split()[0]
-        assert (row["state"], row["cells"], row["pid"]) == ("busy", [record_of(begun)["execution_id"]], server.process.pid)
-        lines = [line.split()[:3] for line in kernelexec(tmp_path, "ps").stdout.splitlines()]
-        assert [name, str(row["pid"]), "busy"] in lines
-        assert "interrupted" in kernelexec(tmp_path, "stop", own, "--cell").stderr
-        ended = agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])
-        assert (record_of(ended)["status"], record_of(ended)["state"]) == ("error", "kept")
-        assert "nothing runs" in kernelexec(tmp_path, "stop", own, "--cell").stderr
-        words = [COMMAND, "attach", own]
-        typed = "print(x + 1)\n1 / 0\ny = 2\n"
-        done = subprocess.run(
-            words, input=typed, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("42\n")
-        assert "ZeroDivisionError" in done.stderr
-        value, attached, count = agent.text("execute_code", code="y").strip().splitlines()
-        assert (value, "has attached to this session" in attached, "3 cells of process" in count) == ("2", True, True)
-        output = kernelexec(tmp_path, "logs", own, "-n", "1").stdout
-        assert " y" in output.splitlines()[-1]
-        assert "has ended" in kernelexec(tmp_path, "stop", own).stderr
-        assert agent.rows("list_sessions", "sessions") == []
-    assert kernelexec(tmp_path, "stop", "--process", str(server.process.pid)).returncode == 0
-    assert server.process.wait(BOUND) == 0
-    assert shown(server, tmp_path) == []
+def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(tmp_path: Path, in_process: Command) -> None:
+    with serving(tmp_path) as server:
+        assert [(row["name"], row["state"]) for row in shown(server, tmp_path, in_process)] == [("", "no session")]
+        with server.client(x_kernelexec_agent="a") as agent:
+            agent.call("execute_code", code="x = 41")
+            code = "import time; open('begun', 'w').close(); time.sleep(600)"
+            begun = agent.call("execute_code", code=code, wait=0, timeout=600)
+            until(lambda: list(tmp_path.glob("workspaces/*/begun")))
+            (row,) = shown(server, tmp_path, in_process)
+            name, own = row["name"], f"{row['name']}@{row['pid']}"
+            assert row["client"].endswith(", agent name a")
+            assert "mcp" in row["client"].split()[0]
+            assert (row["state"], row["cells"], row["pid"]) == ("busy", [record_of(begun)["execution_id"]], server.process.pid)
+            lines = [line.split()[:3] for line in kernelexec(tmp_path, "ps").stdout.splitlines()]
+            assert [name, str(row["pid"]), "busy"] in lines
+            assert "interrupted" in in_process(tmp_path, "stop", own, "--cell").stderr
+            ended = agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])
+            assert (record_of(ended)["status"], record_of(ended)["state"]) == ("error", "kept")
+            assert "nothing runs" in in_process(tmp_path, "stop", own, "--cell").stderr
+            words = [COMMAND, "attach", own]
+            typed = "print(x + 1)\n1 / 0\ny = 2\n"
+            done = subprocess.run(
+                words, input=typed, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=BOUND, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.startswith("42\n")
+            assert "ZeroDivisionError" in done.stderr
+            value, attached, count = agent.text("execute_code", code="y").strip().splitlines()
+            assert (value, "has attached to this session" in attached, "3 cells of process" in count) == ("2", True, True)
+            output = kernelexec(tmp_path, "logs", own, "-n", "1").stdout
+            assert " y" in output.splitlines()[-1]
+            assert "has ended" in in_process(tmp_path, "stop", own).stderr
+            assert agent.rows("list_sessions", "sessions") == []
+        assert kernelexec(tmp_path, "stop", "--process", str(server.process.pid)).returncode == 0
+        assert server.process.wait(BOUND) == 0
+        assert shown(server, tmp_path, in_process) == []
 
 
-def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: Path) -> None:
+def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: Path, in_process: Command) -> None:
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="1")
-        words = [COMMAND, "logs", f"{shown(server, tmp_path)[0]['name']}@{server.process.pid}", "--follow"]
+        words = [COMMAND, "logs", f"{shown(server, tmp_path, in_process)[0]['name']}@{server.process.pid}", "--follow"]
         with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as following:
             assert following.stdout is not None
             assert "seconds" in following.stdout.readline()
@@ -92,7 +100,7 @@ def test_a_journal_is_followed_until_its_session_ends(server: Server, tmp_path: 
             assert following.wait(BOUND) == 0
 
 
-def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path) -> None:
+def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path, in_process: Command) -> None:
     with server.client(x_kernelexec_agent="a") as agent:
         agent.call("execute_code", code="1")
         (root,) = [root for root, pid in list_live_roots(runtime_bases()) if pid == server.process.pid]
@@ -106,16 +114,18 @@ def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path) 
         code = f"import pathlib; pathlib.Path({str(root / CONTROL_KEY)!r}).read_text()"
         output = agent.text("execute_code", code=code)
         assert "PermissionError" in output, output
-        assert shown(server, tmp_path)[0]["state"] == "idle"
+        assert shown(server, tmp_path, in_process)[0]["state"] == "idle"
+        agent.call("close_session", session="default")
 
 
 def test_what_makes_no_sense_is_reported(
-    server: Server, tmp_path: Path, short_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelexec.control.selection.runtime_bases", lambda: iter([short_path]))
+    place = Path(os.environ["KERNELEXEC_RUNTIME_DIR"])
+    monkeypatch.setattr("kernelexec.control.selection.runtime_bases", lambda: iter([place]))
     assert "You have no open session" in in_process(tmp_path, "stop").stderr
-    assert "No server of yours is process 1:" in kernelexec(tmp_path, "stop", "--process", "1").stderr
-    assert "must not be combined with a session" in kernelexec(tmp_path, "stop", "a", "--process", "1").stderr
+    assert "No server of yours is process 1:" in in_process(tmp_path, "stop", "--process", "1").stderr
+    assert "must not be combined with a session" in in_process(tmp_path, "stop", "a", "--process", "1").stderr
     del server
 
 
@@ -131,3 +141,4 @@ def test_a_server_that_does_not_answer_delays_no_command(
             assert [row["state"] for row in rows if row["pid"] == server.process.pid] == [""]
         finally:
             server.process.send_signal(signal.SIGCONT)
+        agent.call("close_session", session="default")

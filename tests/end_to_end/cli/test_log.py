@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidCode
+from tests.conftest import Command
 from tests.support.command_line import kernelexec
 
 
@@ -51,13 +52,13 @@ def test_each_cell_is_a_line_with_its_outcome(workspace: Path) -> None:
     assert "error, state lost" in lines[6]
 
 
-def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
-    done = kernelexec(workspace, "logs", "analysis", "--json", "--last", "3")
+def test_programs_get_the_journals_own_lines(workspace: Path, in_process: Command) -> None:
+    done = in_process(workspace, "logs", "analysis", "--json", "--last", "3")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [item["event"] for item in records][-2:] == ["closing", "closed"]
     assert len(records) == 3
     path = workspace / "workspaces" / ".journals" / "analysis.jsonl"
-    assert kernelexec(workspace, "logs", str(path), "--json", "-n", "3").stdout == done.stdout
+    assert in_process(workspace, "logs", str(path), "--json", "-n", "3").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
@@ -72,23 +73,23 @@ def test_programs_get_the_journals_own_lines(workspace: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], problem: str) -> None:
-    done = kernelexec(workspace, "logs", *words)
+def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], problem: str, in_process: Command) -> None:
+    done = in_process(workspace, "logs", *words)
     assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {problem}\n")
 
 
-def test_what_the_cells_took(workspace: Path) -> None:
-    done = kernelexec(workspace, "logs", "analysis", "--statistics", "-n", "3")
+def test_what_the_cells_took(workspace: Path, in_process: Command) -> None:
+    done = in_process(workspace, "logs", "analysis", "--statistics", "-n", "3")
     assert (done.returncode, done.stderr) == (0, "")
     [summary, *calls] = [line.split("\t") for line in done.stdout.splitlines() if line]
     assert summary[:2] == ["4", "25%"]
     assert [call[1:3] for call in calls] == [["python", "no"], ["bash", "no"], ["python", "no"]]
-    answer = json.loads(kernelexec(workspace, "logs", "--statistics", "--json").stdout)
+    answer = json.loads(in_process(workspace, "logs", "--statistics", "--json").stdout)
     assert (answer["count"], answer["succeeded"], len(answer["calls"])) == (4, 1, 4)
     assert answer["p50"] <= answer["p95"] <= answer["execution_time"]
 
 
-def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path) -> None:
+def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path, in_process: Command) -> None:
     finished = {"event": "finished", "execution_id": "a", "seconds": "NaN", "cpu_seconds": -1, "total_bytes": 1e300}
     lines = [
         json.dumps(finished),
@@ -98,5 +99,5 @@ def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path) -> None:
     ]
     path = tmp_path / "broken.jsonl"
     path.write_text("\n".join(lines))
-    answer = json.loads(kernelexec(tmp_path, "logs", str(path), "--statistics", "--json").stdout)
+    answer = json.loads(in_process(tmp_path, "logs", str(path), "--statistics", "--json").stdout)
     assert (answer["count"], answer["succeeded"], answer["p95"], answer["output_bytes"]) == (2, 0, 0, 0)

@@ -51,17 +51,17 @@ def test_they_become_the_settings_of_the_container(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_lists_of_commands_become_rules(tmp_path: Path) -> None:
+def test_lists_of_commands_become_rules(tmp_path: Path, in_process: Command) -> None:
     rules = (
         IsolationOptions(isolation="local", allowed_commands=["echo.*", "ls"], blocked_commands=["echo x"]).load_config().rules
     )
     assert [pattern.pattern for pattern in (*rules.allowed_commands, *rules.blocked_commands)] == ["echo.*", "ls", "echo x"]
     assert IsolationOptions(isolation="local").load_config().rules.dangers
-    done = kernelexec(tmp_path, "exec", "!touch a", *LOCAL, "--allowed-commands", "echo.*", "--allowed-commands", "ls")
+    done = in_process(tmp_path, "exec", "!touch a", *LOCAL, "--allowed-commands", "echo.*", "--allowed-commands", "ls")
     assert done.returncode == 126
     assert "rule 'allowed-commands'" in done.stderr
     assert not list(tmp_path.rglob("a"))
-    done = kernelexec(tmp_path, "exec", "!echo 1", *LOCAL, "--allowed-commands", "echo.*")
+    done = in_process(tmp_path, "exec", "!echo 1", *LOCAL, "--allowed-commands", "echo.*")
     assert (done.returncode, done.stdout) == (0, "1\n")
 
 
@@ -113,12 +113,12 @@ def test_what_is_about_containers_is_refused_on_this_machine(
     assert reason in refused(in_process(tmp_path, "exec", "1", *LOCAL, *args))
 
 
-def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path) -> None:
+def test_a_context_path_is_seen_on_this_machine_too(tmp_path: Path, in_process: Command) -> None:
     for name in ("data", "shared"):
         (tmp_path / name).mkdir()
     code = "open('../shared/made', 'w').write('x')\nopen('../data/made', 'w')"
     (tmp_path / "ws").mkdir()
-    done = kernelexec(tmp_path, "exec", code, *LOCAL, "--work-dir", "ws", "--context", "data", "--context", "shared:rw")
+    done = in_process(tmp_path, "exec", code, *LOCAL, "--work-dir", "ws", "--context", "data", "--context", "shared:rw")
     assert "Permission denied: '../data/made'" in done.stdout + done.stderr
     assert (tmp_path / "shared" / "made").read_text() == "x"
 
@@ -151,10 +151,10 @@ def test_what_does_not_fit_is_refused(
     assert reason in refused(in_process(tmp_path, "exec", "1", *args))
 
 
-def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "ws").mkdir()
     args = ("--isolation", "container", "--image", MINIMAL, "--sudo", "--work-dir", "ws", "--log-dir", "logs")
-    done = kernelexec(tmp_path, "exec", "!sudo -n touch /etc/x && sudo -n id -u", *args)
+    done = in_process(tmp_path, "exec", "!sudo -n touch /etc/x && sudo -n id -u", *args)
     assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
     assert f"kernelexec: code runs in containers of {SUDO}, with sudo, network: none." in done.stderr
     assert ", with sudo, mounts " in (tmp_path / "logs" / "exec" / "docker_container.log").read_text()
@@ -179,9 +179,9 @@ def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path) -> None
     assert line.startswith("kernelexec: code runs in containers of ")
 
 
-def test_variables_are_set_or_passed_on(tmp_path: Path) -> None:
+def test_variables_are_set_or_passed_on(tmp_path: Path, in_process: Command) -> None:
     code = "import os; print(os.environ['A'], os.environ['B'])\n!echo $A"
     words = ("exec", code, "-e", "A=1 2=3", "--env", "B", *LOCAL, "--quiet")
     done = kernelexec(tmp_path, *words, B="b")
     assert (done.returncode, done.stdout) == (0, "1 2=3 b\n1 2=3\n"), done.stderr
-    assert "must be a valid environment variable" in refused(kernelexec(tmp_path, "exec", "1", "-e", "=1", *LOCAL))
+    assert "must be a valid environment variable" in refused(in_process(tmp_path, "exec", "1", "-e", "=1", *LOCAL))

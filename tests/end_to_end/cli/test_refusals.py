@@ -138,19 +138,19 @@ def test_a_relative_interpreter_counts_from_the_current_directory(tmp_path: Path
     )
 
 
-def test_a_notebook_that_can_no_longer_be_written_ends_the_run(tmp_path: Path) -> None:
+def test_a_notebook_that_can_no_longer_be_written_ends_the_run(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "out").mkdir()
     sources = ("1", "import shutil; shutil.rmtree('out')", "open('never', 'w')")
-    done = kernelexec(tmp_path, "run", script(tmp_path, *sources), *LOCAL, "--output", "out/out.ipynb")
+    done = in_process(tmp_path, "run", script(tmp_path, *sources), *LOCAL, "--output", "out/out.ipynb")
     assert done.returncode == 125
     assert "kernelexec: out/out.ipynb cannot be written after cell 2: No such file or directory." in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
     assert names(tmp_path) == ["given.py"]
 
 
-def test_a_file_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "out.ipynb").write_text("before")
-    done = kernelexec(tmp_path, "run", script(tmp_path, "1"), *LOCAL, "--output", "out.ipynb")
+    done = in_process(tmp_path, "run", script(tmp_path, "1"), *LOCAL, "--output", "out.ipynb")
     assert done.returncode == 0
     assert len(cells_of(tmp_path / "out.ipynb")) == 1
     assert names(tmp_path) == ["given.py", "out.ipynb"]

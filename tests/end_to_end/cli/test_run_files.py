@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from papermill.execute import execute_notebook
 
 from kernelexec.cli.run_files import join_parameters
+from tests.conftest import Command
 from tests.support.command_line import (
     BOUND,
     LOCAL,
     appears,
     cells_of,
-    environment,
     kernelexec,
     names,
     next_line,
@@ -46,21 +45,7 @@ def test_parameters_give_what_papermill_gives(tmp_path: Path) -> None:
     path = parametrised(tmp_path)
     done = kernelexec(tmp_path, "run", path.name, "-p", "x", "41.5", "-p", "name", "a b=c", *QUIET)
     assert (done.returncode, done.stdout) == (0, "41.5 'a b=c'\n"), done.stderr
-    words = [
-        sys.executable,
-        "-m",
-        "papermill",
-        "--no-progress-bar",
-        "-p",
-        "x",
-        "41.5",
-        "-p",
-        "name",
-        "a b=c",
-        path.name,
-        "o.ipynb",
-    ]
-    subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, check=True, timeout=BOUND)
+    execute_notebook(path, tmp_path / "o.ipynb", {"x": 41.5, "name": "a b=c"}, progress_bar=False, cwd=tmp_path)
     actual, expected = cells_of(tmp_path / "p.executed.ipynb"), cells_of(tmp_path / "o.ipynb")
     for cell, other in zip(actual, expected, strict=True):
         assert (cell.source.strip(), cell.outputs, cell.execution_count) == (
@@ -71,23 +56,23 @@ def test_parameters_give_what_papermill_gives(tmp_path: Path) -> None:
         assert cell.metadata.get("tags", []) == other.metadata.tags
 
 
-def test_a_file_of_parameters_is_overridden_by_the_command_line(tmp_path: Path) -> None:
+def test_a_file_of_parameters_is_overridden_by_the_command_line(tmp_path: Path, in_process: Command) -> None:
     parametrised(tmp_path)
     (tmp_path / "p.yaml").write_text("x: [1, {a: null}]\nname: file\n")
-    done = kernelexec(tmp_path, "run", "p.ipynb", "--params", "p.yaml", "--parameter", "name=line", "--no-output", *QUIET)
+    done = in_process(tmp_path, "run", "p.ipynb", "--params", "p.yaml", "--parameter", "name=line", "--no-output", *QUIET)
     assert (done.returncode, done.stdout) == (0, "[1, {'a': None}] 'line'\n"), done.stderr
     assert names(tmp_path) == ["p.ipynb", "p.yaml"]
 
 
-def test_a_parameter_that_the_notebook_does_not_have_is_set_and_named(tmp_path: Path) -> None:
+def test_a_parameter_that_the_notebook_does_not_have_is_set_and_named(tmp_path: Path, in_process: Command) -> None:
     parametrised(tmp_path)
-    done = kernelexec(tmp_path, "run", "p.ipynb", "-p", "nane", "typo", *QUIET)
+    done = in_process(tmp_path, "run", "p.ipynb", "-p", "nane", "typo", *QUIET)
     assert (done.returncode, done.stdout) == (0, "1 'none'\n")
     assert "p.ipynb: its cell of parameters, if there is one, does not have nane" in done.stderr
 
 
-def test_a_script_has_parameters_too(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "run", script(tmp_path, "print(x)"), "-p", "x", "3", *QUIET)
+def test_a_script_has_parameters_too(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "run", script(tmp_path, "print(x)"), "-p", "x", "3", *QUIET)
     assert (done.returncode, done.stdout) == (0, "3\n")
 
 
@@ -106,23 +91,23 @@ def test_a_parameter_is_two_words_or_one(words: list[str], joined: list[str]) ->
     assert join_parameters(words) == joined
 
 
-def test_headings_are_shown_while_it_runs(tmp_path: Path) -> None:
+def test_headings_are_shown_while_it_runs(tmp_path: Path, in_process: Command) -> None:
     parametrised(tmp_path)
-    done = kernelexec(tmp_path, "run", "p.ipynb", "--no-output", *QUIET)
+    done = in_process(tmp_path, "run", "p.ipynb", "--no-output", *QUIET)
     assert [line for line in done.stderr.splitlines() if "##" in line] == [
         "kernelexec: ## The report",
         "kernelexec: ## A part",
     ]
 
 
-def test_a_notebook_is_replaced_by_the_executed_one(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "run", notebook(tmp_path, "1 + 1"), "--inplace", *QUIET)
+def test_a_notebook_is_replaced_by_the_executed_one(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "run", notebook(tmp_path, "1 + 1"), "--inplace", *QUIET)
     assert done.returncode == 0, done.stderr
     assert names(tmp_path) == ["given.ipynb"]
     assert cells_of(tmp_path / "given.ipynb")[0].outputs[0].data["text/plain"] == "2"
 
 
-def test_a_report_is_a_page_of_the_notebook(tmp_path: Path) -> None:
+def test_a_report_is_a_page_of_the_notebook(tmp_path: Path, in_process: Command) -> None:
     path = parametrised(tmp_path)
     done = kernelexec(tmp_path, "run", path.name, "-p", "x", "77", "--html", "report.html", "--no-output", *QUIET)
     assert done.returncode == 0, done.stderr
@@ -131,12 +116,12 @@ def test_a_report_is_a_page_of_the_notebook(tmp_path: Path) -> None:
     assert "<html" in page
     assert "The report" in page
     assert "77 'none'" in page
-    failing = kernelexec(tmp_path, "run", notebook(tmp_path, "print('before')", "1/0"), "--html", "f.html", *QUIET)
+    failing = in_process(tmp_path, "run", notebook(tmp_path, "print('before')", "1/0"), "--html", "f.html", *QUIET)
     assert failing.returncode == 1
     assert "ZeroDivisionError" in (tmp_path / "f.html").read_text(encoding="utf-8"), "a report of a failure is one too"
 
 
-def test_eight_notebooks_run_four_at_a_time(tmp_path: Path) -> None:
+def test_eight_notebooks_run_four_at_a_time(tmp_path: Path, in_process: Command) -> None:
     barrier = (
         "import os, time\nfrom pathlib import Path\nPath(f'{number}.began').touch()\ngroup = (number - 1) // 4\n"
         "others = [f'{n}.began' for n in range(4 * group + 1, 4 * group + 5)]\n"
@@ -148,7 +133,7 @@ def test_eight_notebooks_run_four_at_a_time(tmp_path: Path) -> None:
         (tmp_path / f"n{number}.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=cells)))
         files.append(f"n{number}.ipynb")
     (tmp_path / "out").mkdir()
-    done = kernelexec(tmp_path, "run", *files, "--jobs", "4", "-o", "out", "--timeout", "600", *QUIET)
+    done = in_process(tmp_path, "run", *files, "--jobs", "4", "-o", "out", "--timeout", "600", *QUIET)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert names(tmp_path / "out") == files
     for number in range(1, 9):
@@ -157,28 +142,28 @@ def test_eight_notebooks_run_four_at_a_time(tmp_path: Path) -> None:
         assert f"wrote out/n{number}.ipynb" in done.stderr
 
 
-def test_of_several_files_each_runs_and_the_first_failure_is_the_status(tmp_path: Path) -> None:
+def test_of_several_files_each_runs_and_the_first_failure_is_the_status(tmp_path: Path, in_process: Command) -> None:
     for name, code in (("a", "print('a')"), ("b", "1/0"), ("c", "print('c')")):
         (tmp_path / f"{name}.py").write_text(code)
-    done = kernelexec(tmp_path, "run", "a.py", "b.py", "c.py", *QUIET)
+    done = in_process(tmp_path, "run", "a.py", "b.py", "c.py", *QUIET)
     assert (done.returncode, done.stdout) == (1, "a\nc\n")
     assert "ZeroDivisionError" in done.stderr
     assert [name for name in names(tmp_path) if "executed" in name] == [f"{name}.executed.ipynb" for name in "abc"]
-    together = kernelexec(tmp_path, "run", "a.py", "b.py", "c.py", "-j", "3", "--no-output", *QUIET)
+    together = in_process(tmp_path, "run", "a.py", "b.py", "c.py", "-j", "3", "--no-output", *QUIET)
     assert (together.returncode, together.stdout) == (1, "")
     assert "b.py: cell 1 failed: error" in together.stderr
 
 
-def test_a_kernelspec_that_is_missing_is_named_and_the_other_files_run(tmp_path: Path) -> None:
+def test_a_kernelspec_that_is_missing_is_named_and_the_other_files_run(tmp_path: Path, in_process: Command) -> None:
     cells = [nbformat.v4.new_code_cell("1")]
     other = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "ir", "language": "R", "display_name": "R"}})
     (tmp_path / "r.ipynb").write_text(nbformat.writes(other))
     (tmp_path / "a.py").write_text("print('a')")
-    done = kernelexec(tmp_path, "run", "r.ipynb", "a.py", *QUIET)
+    done = in_process(tmp_path, "run", "r.ipynb", "a.py", *QUIET)
     assert (done.returncode, done.stdout) == (1, "a\n")
     assert "r.ipynb: " in done.stderr
     assert "'ir'" in done.stderr
-    assert "Parameters are Python assignments" in refused(kernelexec(tmp_path, "run", "r.ipynb", "-p", "x", "1", *QUIET))
+    assert "Parameters are Python assignments" in refused(in_process(tmp_path, "run", "r.ipynb", "-p", "x", "1", *QUIET))
 
 
 @pytest.mark.parametrize(
@@ -198,31 +183,33 @@ def test_a_kernelspec_that_is_missing_is_named_and_the_other_files_run(tmp_path:
         (("a.py", "b.py", "missing.py"), "missing.py cannot be read"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+def test_what_makes_no_sense_is_refused_before_anything_runs(
+    tmp_path: Path, words: tuple[str, ...], reason: str, in_process: Command
+) -> None:
     for name in ("a.py", "b.py", "sub/a.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("open('ran', 'w')")
     (tmp_path / "out").mkdir()
     (tmp_path / "bad.yaml").write_text("a: [")
     before = names(tmp_path)
-    assert reason in refused(kernelexec(tmp_path, "run", *words, *QUIET))
+    assert reason in refused(in_process(tmp_path, "run", *words, *QUIET))
     assert names(tmp_path) == before
 
 
 @pytest.mark.parametrize("words", [("exec",), ("exec", "-")])
-def test_a_cell_comes_from_a_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_cell_comes_from_a_pipe(tmp_path: Path, words: tuple[str, ...], in_process: Command) -> None:
     done = kernelexec(tmp_path, *words, *QUIET, stdin="x = 'ä'\nprint(x)".encode())
     assert (done.returncode, done.stdout) == (0, "ä\n"), done.stderr
-    assert "stdin is not UTF-8" in refused(kernelexec(tmp_path, *words, *QUIET, stdin=b"\xff"))
-    assert "code is empty" in refused(kernelexec(tmp_path, *words, *QUIET)).lower()
+    assert "stdin is not UTF-8" in refused(in_process(tmp_path, *words, *QUIET, stdin=b"\xff"))
+    assert "code is empty" in refused(in_process(tmp_path, *words, *QUIET)).lower()
 
 
-def test_results_of_one_file_are_json_lines(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "run", script(tmp_path, "1", "2"), "--json", "--no-output", *QUIET)
+def test_results_of_one_file_are_json_lines(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "run", script(tmp_path, "1", "2"), "--json", "--no-output", *QUIET)
     assert [json.loads(line)["execution_count"] for line in done.stdout.splitlines()] == [1, 2]
 
 
-def test_a_cell_that_plants_links_writes_nothing_elsewhere(tmp_path: Path) -> None:
+def test_a_cell_that_plants_links_writes_nothing_elsewhere(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "done").mkdir()
     (tmp_path / "outside").mkdir()
     victim = tmp_path / "outside" / "victim.html"
@@ -232,7 +219,7 @@ def test_a_cell_that_plants_links_writes_nothing_elsewhere(tmp_path: Path) -> No
         f"os.symlink({str(tmp_path / 'outside')!r}, 'done')"
     )
     words = ("run", script(tmp_path, planted), "--output", "done", "--html", "report.html", *QUIET)
-    done = kernelexec(tmp_path, *words)
+    done = in_process(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert (victim.read_text(), names(tmp_path / "outside")) == ("mine", ["victim.html"])
     assert names(tmp_path / "moved") == ["given.ipynb"]
@@ -270,11 +257,11 @@ def test_the_end_of_each_file_is_shown_with_its_own_time(tmp_path: Path) -> None
         assert process.wait(BOUND) == 0
 
 
-def test_two_paths_of_one_file_are_one(tmp_path: Path) -> None:
+def test_two_paths_of_one_file_are_one(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "a.py").write_text("1")
     (tmp_path / "link").symlink_to(tmp_path)
     for other in ("./a.py", f"../{tmp_path.name}/a.py", "link/a.py"):
-        assert "would be written for two files" in refused(kernelexec(tmp_path, "run", "a.py", other, *QUIET))
+        assert "would be written for two files" in refused(in_process(tmp_path, "run", "a.py", other, *QUIET))
 
 
 def test_a_pipe_without_an_end_is_read_as_far_as_a_cell_may_go(tmp_path: Path) -> None:

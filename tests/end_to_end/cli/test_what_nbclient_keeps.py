@@ -10,10 +10,10 @@ from typing import Any
 
 import nbclient
 import nbformat
-import pytest
 
 from kernelexec import Executor
-from tests.support.command_line import LOCAL, kernelexec, notebook
+from tests.conftest import Command
+from tests.support.command_line import LOCAL, notebook
 
 CAPTURED = """
 import ipywidgets
@@ -26,9 +26,9 @@ with box:
 """
 
 
-def executed(tmp_path: Path, *sources: str) -> Any:
+def executed(command: Command, tmp_path: Path, *sources: str) -> Any:
     """The notebook by us."""
-    done = kernelexec(tmp_path, "run", notebook(tmp_path, *sources), *LOCAL)
+    done = command(tmp_path, "run", notebook(tmp_path, *sources), *LOCAL)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "given.executed.ipynb").read_text(encoding="utf-8")
     nbformat.validate(json.loads(text))
@@ -45,25 +45,19 @@ def code_cells(document: Any) -> list[Any]:
     return [cell for cell in document.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from IPython.display import HTML; HTML('<p>' + 'x' * 3_000_000 + '</p>')",
-        "display({'image/png': 'A' * 24_000_000, 'text/plain': 'a picture'}, raw=True)",
-        "display({'application/vnd.x+json': {'rows': ['y' * 1000] * 2000}, 'text/html': '<b>' * 500_000}, raw=True)",
-    ],
-    ids=["a page of 3 MB", "a picture of 24 MB", "a chart of 3.5 MB"],
-)
-def test_displays_are_whole(source: str, tmp_path: Path) -> None:
-    ours, theirs = executed(tmp_path, source), through_nbclient(tmp_path, source)
-    assert [dict(output.data) for output in code_cells(ours)[0].outputs] == [
-        dict(output.data) for output in code_cells(theirs)[0].outputs
-    ]
+def test_displays_are_whole(tmp_path: Path, in_process: Command) -> None:
+    a_page = "from IPython.display import HTML; HTML('<p>' + 'x' * 3_000_000 + '</p>')"
+    a_picture = "display({'image/png': 'A' * 24_000_000, 'text/plain': 'a picture'}, raw=True)"
+    a_chart = "display({'application/vnd.x+json': {'rows': ['y' * 1000] * 2000}, 'text/html': '<b>' * 500_000}, raw=True)"
+    sources = a_page, a_picture, a_chart
+    documents = executed(in_process, tmp_path, *sources), through_nbclient(tmp_path, *sources)
+    for source, ours, theirs in zip(sources, *map(code_cells, documents), strict=True):
+        assert [dict(output.data) for output in ours.outputs] == [dict(output.data) for output in theirs.outputs], source
 
 
-def test_the_language_and_the_times_are_there(tmp_path: Path) -> None:
+def test_the_language_and_the_times_are_there(tmp_path: Path, in_process: Command) -> None:
     before = datetime.now(UTC)
-    ours = executed(tmp_path, "1", "import time; time.sleep(0.2)")
+    ours = executed(in_process, tmp_path, "1", "import time; time.sleep(0.2)")
     after, theirs = datetime.now(UTC), through_nbclient(tmp_path, "1")
     assert ours.metadata.language_info == theirs.metadata.language_info
     times = code_cells(ours)[1].metadata.execution
@@ -73,9 +67,9 @@ def test_the_language_and_the_times_are_there(tmp_path: Path) -> None:
     assert before < began < ended < after
 
 
-def test_widgets_are_kept_and_capture_their_output(tmp_path: Path) -> None:
+def test_widgets_are_kept_and_capture_their_output(tmp_path: Path, in_process: Command) -> None:
     sources = CAPTURED, "ipywidgets.IntSlider(3)", "with box:\n    raise ValueError('in the box')"
-    ours, theirs = executed(tmp_path, *sources), through_nbclient(tmp_path, *sources)
+    ours, theirs = executed(in_process, tmp_path, *sources), through_nbclient(tmp_path, *sources)
     mime = "application/vnd.jupyter.widget-state+json"
     states = [document.metadata.widgets[mime]["state"] for document in (ours, theirs)]
     models = [sorted(state["model_name"] for state in content.values()) for content in states]
@@ -88,18 +82,16 @@ def test_widgets_are_kept_and_capture_their_output(tmp_path: Path) -> None:
     assert slider["value"] == 3
 
 
-@pytest.mark.parametrize(
-    "source", ["len?", "%pinfo2 json.dumps", "%prun -q sum(range(10))", "%prun sum(range(10))", "%lsmagic"]
-)
-def test_what_jupyter_shows_in_a_pager_is_on_the_screen_and_in_no_notebook(source: str, tmp_path: Path) -> None:
-    code = f"import json\n{source}"
-    ours, theirs = executed(tmp_path, code), through_nbclient(tmp_path, code)
-    kinds = [[output.output_type for output in code_cells(document)[0].outputs] for document in (ours, theirs)]
-    assert kinds[0] == kinds[1]
+def test_what_jupyter_shows_in_a_pager_is_on_the_screen_and_in_no_notebook(tmp_path: Path, in_process: Command) -> None:
+    pagers = "len?", "%pinfo2 json.dumps", "%prun -q sum(range(10))", "%prun sum(range(10))", "%lsmagic"
+    sources = [f"import json\n{source}" for source in pagers]
+    ours, theirs = executed(in_process, tmp_path, *sources), through_nbclient(tmp_path, *sources)
     with Executor("local", workspace=tmp_path / "spaces") as executor, executor.session("a") as session:
-        result = session.execute(code)
+        texts = [session.execute(code).text for code in sources]
         session.save_notebook()
         assert session.notebook is not None
         saved = nbformat.read(session.notebook, as_version=4)
-    assert [output.output_type for output in code_cells(saved)[0].outputs] == kinds[1]
-    assert bool(result.text.strip()) == (source != "%prun -q sum(range(10))")
+    for source, *cells in zip(pagers, *map(code_cells, (ours, theirs, saved)), strict=True):
+        kinds = [[output.output_type for output in cell.outputs] for cell in cells]
+        assert kinds[0] == kinds[1] == kinds[2], source
+    assert [bool(text.strip()) for text in texts] == [source != "%prun -q sum(range(10))" for source in pagers]
