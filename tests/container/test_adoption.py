@@ -56,7 +56,7 @@ BILINGUAL = """
 import os, signal, sys
 from kernelexec import Executor
 
-executor = Executor("container", workspace=sys.argv[1], config={"container": {"image": sys.argv[2]}}).__enter__()
+executor = Executor("container", workspace=sys.argv[1], config={"container": {"image": sys.argv[2]}, "preload": []}).__enter__()
 session = executor.session("a")
 session.execute("x = 41")
 session.execute("y=42", language="bash")

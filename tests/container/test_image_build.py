@@ -139,7 +139,9 @@ def test_an_image_without_python_or_shell_is_described_all_the_same(engine: Engi
 
 
 def test_an_interpreter_that_only_root_may_run_is_reported_as_such(engine: Engine, tag: str) -> None:
-    private = small("RUN python3 -m venv --copies /root/venv && chmod 0700 /root", "ENV PATH=/root/venv/bin:$PATH")
+    private = small(
+        "RUN python3 -m venv --copies --without-pip /root/venv && chmod 0700 /root", "ENV PATH=/root/venv/bin:$PATH"
+    )
     hidden = small("RUN chmod 0700 $(readlink -f /usr/bin/python3)")
     with removed_after(engine, tag, f"{tag}:hidden"):
         build(engine, hidden, f"{tag}:hidden")

@@ -54,7 +54,7 @@ def check_cell_and_state(server: Server, execution_id: str, workspace: str) -> N
         assert agent.text("execute_code", code="x").strip() == "42"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "stop --restart"])
+@pytest.mark.parametrize("how", [pytest.param("SIGTERM", marks=pytest.mark.nightly), "stop --restart"])
 def test_the_next_server_has_the_state_and_the_running_cell(how: str, tmp_path: Path) -> None:
     workspace = str(tmp_path / "ws")
     kept = ("--keep-kernels",) if how == "SIGTERM" else ()

@@ -23,6 +23,24 @@ from tests.support.mcp_server import serving
 from tests.support.pace import BOUND, RunningCell, slow, until
 from tests.support.paths import ROOT
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = (
+    "test_the_cell_raises",
+    "test_a_command_exits_7",
+    "test_a_timeout_that_the_cell_obeys",
+    "test_a_timeout_that_the_cell_swallows[container]",
+    "test_input_without_an_answer",
+    "test_out_of_memory",
+    "test_the_kernel_dies[container-segmentation fault]",
+    "test_the_kernel_dies[container-SIGKILL]",
+    "test_the_kernel_dies[bubblewrap-os._exit(3)]",
+    *(
+        f"test_too_much_of_something[{kind}-{case}]"
+        for kind in ("container", "bubblewrap")
+        for case in ("300 processes", "no space")
+    ),
+    "test_too_much_of_something[container-endless output]",
+)
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -124,6 +142,7 @@ def test_input_without_an_answer(session: Session) -> None:
         ("import ctypes; ctypes.string_at(0)", 139, "crashed"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "killed"),
     ],
+    ids=["exit()", "os._exit(3)", "segmentation fault", "SIGKILL"],
 )
 def test_the_kernel_dies(session: Session, code: str, exit_code: int, cause: str) -> None:
     session.execute("x = 1")
@@ -200,7 +219,7 @@ def test_the_server_is_killed_mid_cell(tmp_path: Path) -> None:
 LOCAL_SERVER = """
 import sys
 from kernelexec import Executor
-with Executor("local", workspace=sys.argv[1]) as executor:
+with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executor:
     session = executor.session("a")
     session.execute("x = 1")
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"

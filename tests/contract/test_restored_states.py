@@ -8,6 +8,11 @@ from kernelexec import Session
 from tests.conftest import EVERY_WAY
 from tests.support.pace import slow
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = (
+    "test_the_state_from_before_the_cell_is_there[container-SIGKILL]",
+    "test_the_state_from_before_the_cell_is_there[bubblewrap-os._exit]",
+)
 #: Where kernels can be copied.
 COPIED = {"local", "container", "local without fork server"}
 SWALLOWS = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"

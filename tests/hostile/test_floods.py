@@ -8,8 +8,8 @@ from kernelexec import Executor, Session
 from tests.hostile.test_hostile_cells import forget_peak, peak_bytes
 from tests.support.pace import BOUND, slow
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_pages_give_back_exactly_what_was_printed",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_pages_give_back_exactly_what_was_printed",)
 
 MIB = 1024 * 1024
 GROWTH = 50 * MIB

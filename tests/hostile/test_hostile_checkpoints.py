@@ -17,8 +17,8 @@ from tests.support.takeovers import wait_until
 
 pytestmark = pytest.mark.nightly
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_a_copy_that_does_not_wait_is_no_checkpoint",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_a_copy_that_does_not_wait_is_no_checkpoint",)
 
 #: What a kernel does before it is copied. All copies run the functions that were registered for them.
 COPIES_THAT_DO_NOT_WAIT = {

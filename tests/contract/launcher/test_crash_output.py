@@ -19,6 +19,8 @@ from kernelexec.outputs import Collector, Displays
 from kernelexec.results import Stream
 from tests.support.pace import slow
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_what_was_printed_before_a_death_is_in_the_result[container-os._exit(3)]",)
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
 OUT, ERR = False, True

@@ -6,8 +6,8 @@ import pytest
 
 from kernelexec import Diagnosis, Error, ExecutionResult, Session
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_a_group_is_one_error_with_all_that_failed",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_a_group_is_one_error_with_all_that_failed",)
 
 TASKS = """import asyncio
 async def divide(n):

@@ -12,6 +12,8 @@ from kernelexec import Executor, Session
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.pace import BOUND, RunningCell
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_a_program_is_judged_by_what_it_is[container-subprocess.run]", "test_what_may_run_runs")
 #: Ways to start ``sudo ls`` that no reading of the cell could see.
 HIDDEN = {
     "os.system": "os.system(word + ' ls')",

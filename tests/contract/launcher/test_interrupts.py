@@ -7,8 +7,8 @@ import pytest
 from kernelexec import Session
 from tests.support.pace import slow, until
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept",)
 
 #: The step that ends a cell is asserted here.
 GRACE = 2.0

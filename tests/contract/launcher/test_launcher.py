@@ -14,8 +14,8 @@ import kernelexec
 from kernelexec import DisplayData, Error, Session, Stream
 from tests.support.pace import BOUND, slow, until
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_output_by_every_way_is_in_its_own_cell",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_output_by_every_way_is_in_its_own_cell",)
 
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"

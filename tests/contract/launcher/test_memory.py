@@ -9,11 +9,19 @@ from kernelexec.events import Event
 from tests.support.low_memory import MIB, Tight
 from tests.support.pace import slow
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = (
+    "test_a_command_that_is_killed_for_want_of_memory_costs_no_state",
+    "test_a_kernel_that_is_killed_by_its_own_cell_after_a_child_ran_out_of_memory_did_not_run_out_of_it",
+    "test_a_kernel_that_runs_out_of_memory_after_a_child_did_says_so",
+    "test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_called_once",
+    "test_files_that_were_read_do_not_count",
+)
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
 #: It fills slowly where it may be noticed: the kernel looks twice a second.
 FILLS = "parts = []\nfor n in range(500):\n    parts = [*parts, bytearray(b'x') * 2_000_000]\n"
-FILLS += "    time.sleep(0.03 if n < 40 else 0.15)"
+FILLS += "    time.sleep(0.03 if n < 40 else 0.08)"
 HUNGRY = "python3 -c \"y = bytearray(b'x') * 500_000_000\""
 
 

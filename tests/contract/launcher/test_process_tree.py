@@ -12,6 +12,13 @@ from kernelexec import Session
 from tests.support.pace import BOUND, until
 from tests.support.remains import process_of
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = (
+    "test_nothing_outlives_its_kernel[container-an orphan without an environment-close]",
+    "test_nothing_outlives_its_kernel[container-a session of its own-restart]",
+    "test_nothing_outlives_its_kernel[container-an environment that was cleared-exit]",
+    "test_orphans_that_ended_are_waited_for",
+)
 #: The tests count checkpoints and processes: none is made but by request.
 CHECKPOINTS = "named"
 #: Each leaves a process that writes its id to ``id`` and stays.

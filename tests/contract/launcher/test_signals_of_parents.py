@@ -9,16 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EVERY_KIND, WRAPPED, settings_of
-from tests.support.engine import needs_bubblewrap
+from tests.conftest import settings_of
+from tests.support.engine import needs_bubblewrap, needs_engine
 from tests.support.pace import slow
 
-WAYS = [*EVERY_KIND, "local without fork server", *(pytest.param(kind, marks=needs_bubblewrap) for kind in WRAPPED)]
+#: The gate tries each way to be deaf once, with a kernel that is forked and one that begins in namespaces.
+CASES = [
+    pytest.param("local", "block"),
+    pytest.param("local", "ignore", marks=pytest.mark.nightly),
+    *(pytest.param("container", how, marks=[needs_engine, pytest.mark.nightly]) for how in ("block", "ignore")),
+    *(pytest.param("local without fork server", how, marks=pytest.mark.nightly) for how in ("block", "ignore")),
+    pytest.param("bubblewrap", "block", marks=[needs_bubblewrap, pytest.mark.nightly]),
+    pytest.param("bubblewrap", "ignore", marks=needs_bubblewrap),
+]
 
 #: The program of the parent. It prints one line of JSON: results by the names of cells.
 PARENT = """
 import json, signal, sys
-how, isolation, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]) | {"checkpoints": "named"}
+how, isolation, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]) | {"checkpoints": "named", "preload": []}
 signals = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 if how == "block":
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -55,8 +63,7 @@ print(json.dumps(cells))
 """
 
 
-@pytest.mark.parametrize("how", ["block", "ignore"])
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize(("kind", "how"), CASES)
 def test_kernels_obey_signals_that_their_parent_does_not(kind: str, how: str, tmp_path: Path) -> None:
     isolation, config = settings_of(kind)
     words = [sys.executable, "-c", PARENT, how, isolation, json.dumps({**config, "budgets": {"grace": slow(2)}})]

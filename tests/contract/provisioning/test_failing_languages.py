@@ -22,6 +22,11 @@ from tests.support.kernelspecs import BASH, settings, write, write_all
 from tests.support.pace import RunningCell, slow, until
 from tests.support.remains import marked_processes
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = (
+    "test_a_cell_that_is_interrupted_on_request_says_so",
+    "test_a_kernel_that_dies_is_a_result_with_its_cause[container-typescript]",
+)
 HANGS = {"a loop": "while (true) {}", "an await": "await new Promise(() => {})"}
 
 
@@ -132,7 +137,7 @@ OWNER = """
 import sys
 import time
 from kernelexec import Executor
-with Executor("local", workspace=sys.argv[1]) as executor:
+with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executor:
     session = executor.session()
     print(session.execute("Deno.pid", language="ts").text, flush=True)
     child = "new Deno.Command('setsid', {args: ['sleep', '600']}).spawn().pid"

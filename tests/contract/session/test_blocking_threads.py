@@ -222,7 +222,7 @@ def test_a_callback_cannot_leave_the_executor(closed: Executor) -> None:
 FORKS = """
 import os, sys
 from kernelexec import Closed, Executor
-executor = Executor("local", workspace=sys.argv[1])
+executor = Executor("local", workspace=sys.argv[1], config={'preload': ()})
 with executor:
     session = executor.session()
     session.execute("x = 5")
@@ -235,7 +235,7 @@ with executor:
                 call()
             except Closed as exc:
                 print("forked from" in str(exc), end=" ")
-        with Executor("local", workspace=sys.argv[1]) as own:
+        with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as own:
             print(own.session("child").execute("1 + 1").text.strip(), end=" ")
         sys.exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), session.execute("x").text.strip())

@@ -25,6 +25,8 @@ from tests.conftest import EVERY_KIND, KINDS
 from tests.support.pace import until
 from tests.support.remains import marked_processes
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_both_sides_go_their_own_ways", "test_the_best_one_takes_the_place_of_its_parent")
 #: The tests count checkpoints and processes: none is made but by request.
 CHECKPOINTS = "named"
 

@@ -14,8 +14,8 @@ from kernelexec.provisioning.runtime.processes import find_children
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.pace import slow, until
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = (
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = (
     "test_one_checkpoint_serves_many_times",
     "test_a_session_goes_on_after_the_death_of_its_kernel",
 )
@@ -306,12 +306,12 @@ def test_the_oldest_are_dropped_when_they_take_too_much_memory(tmp_path: Path) -
         assert session.checkpoints()[-1].name == "4"
 
 
-def test_each_round_goes_back_by_one_cell(tmp_path: Path) -> None:
+def test_each_round_goes_back_by_one_cell(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """Measurements of memory beside the forks leave nothing in the copies."""
     with Executor("local", workspace=tmp_path, config={"checkpoints": "each", "quiet": True}) as executor:
         session = executor.session()
         session.execute("n, big = 0, bytearray(20 << 20)")
-        for number in range(1, 31):
+        for number in range(1, 31 if pytestconfig.getoption("nightly") else 11):
             session.execute("n += 1")
             ended = session.execute("import os; os._exit(3)")
             assert (ended.state, value(session, "n")) == ("restored", number), ended.notes

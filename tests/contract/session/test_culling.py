@@ -69,7 +69,7 @@ def test_an_idle_kernel_ends_and_the_next_cell_says_what_was_lost(tmp_path: Path
 
 
 def test_what_is_used_lives(tmp_path: Path) -> None:
-    idle = slow(3)
+    idle = slow(2)
     with culling(tmp_path, idle_seconds=idle) as (executor, reported):
         long = executor.session("long")
         running = long.execute(f"x = 1\n{WAITS}", wait=0.01, timeout=600)

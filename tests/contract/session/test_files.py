@@ -313,7 +313,7 @@ def test_a_cancelled_copy_does_not_wait_for_its_file(
 def test_an_interrupted_upload_waits_for_no_file(tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom kernelexec import Executor\nreader, writer = os.pipe()\n"
-        "with Executor('local', workspace=sys.argv[1]) as executor:\n"
+        "with Executor('local', workspace=sys.argv[1], config={'preload': ()}) as executor:\n"
         "    session = executor.session('a')\n"
         "    try:\n"
         "        print('begun', flush=True)\n"

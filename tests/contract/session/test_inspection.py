@@ -23,8 +23,8 @@ from kernelexec import (
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.pace import BOUND
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_the_variables_are_seen_while_a_cell_runs",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_the_variables_are_seen_while_a_cell_runs",)
 
 #: The step that ends a cell is asserted here.
 GRACE = 2.0

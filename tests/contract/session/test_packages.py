@@ -18,8 +18,8 @@ from tests.support.engine import needs_bubblewrap, needs_engine
 from tests.support.pace import BOUND
 from tests.support.virtual_environments import made_venv, made_wheel, packages_of
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_cells_and_commands_find_what_was_installed_at_once",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_cells_and_commands_find_what_was_installed_at_once",)
 
 #: Kernels that have no network, in each way.
 OFFLINE: dict[str, dict[str, Any]] = {

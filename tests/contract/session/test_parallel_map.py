@@ -22,6 +22,8 @@ from kernelexec.results import ExecutionFailed
 from tests.conftest import EVERY_KIND, KINDS
 
 #: Waits until as many sessions as the input says wait at the same time; returns the directory, which is one of each session.
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_code_gets_a_mapping_of_names",)
 TOGETHER = """
 import os, time
 from pathlib import Path

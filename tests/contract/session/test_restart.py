@@ -12,8 +12,8 @@ import pytest
 from kernelexec import Executor, InvalidRequest, Session, UnknownExecution
 from tests.support.pace import BOUND, RunningCell, slow, until
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_what_a_restart_cost_is_reported_by_the_next_result",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_what_a_restart_cost_is_reported_by_the_next_result",)
 
 
 def test_what_a_restart_cost_is_reported_by_the_next_result(session: Session) -> None:
@@ -103,7 +103,7 @@ def test_what_a_listener_raises_is_its_callers_alone(session: Session, error: ty
 def test_an_endless_pattern_is_refused_and_delays_no_session(
     executor: Executor, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelexec.workspace.spill.GREP_SECONDS", slow(5))
+    monkeypatch.setattr("kernelexec.workspace.spill.GREP_SECONDS", slow(2))
     actual = session.execute("print('a' * 60 + '!')")
     other = executor.session("not-held-up")
     refused: list[Exception] = []

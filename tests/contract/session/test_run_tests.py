@@ -19,8 +19,8 @@ from tests.conftest import EVERY_KIND, KINDS
 from tests.support.pace import BOUND, RunningCell, slow, until
 from tests.support.remains import marked_processes
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_the_tutorials_example",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_the_tutorials_example",)
 
 #: The seconds that a case has where one of them hangs, and in which the others begin and end.
 LIMIT = math.ceil(slow(2))

@@ -10,8 +10,8 @@ import pytest
 from kernelexec import CheckpointRefused, Executor, Session
 from tests.conftest import EVERY_KIND, KINDS
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_states_are_as_they_were",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_states_are_as_they_were",)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from kernelexec.results.usage import LargeVariable, MemoryUse, format_size
 from tests.support.low_memory import MIB, Tight
 from tests.support.pace import RunningCell
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_the_figures_follow_the_work", "test_where_it_runs_is_reported")
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_the_figures_follow_the_work", "test_where_it_runs_is_reported")
 
 #: The tests count memory and processes, while a checkpoint may just begin.
 CHECKPOINTS = "named"

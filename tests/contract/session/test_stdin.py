@@ -18,8 +18,8 @@ from tests.support.secret_values import AWKWARD, MARK, shown
 from tests.support.secret_values import config as with_secrets
 from tests.support.takeovers import inherited, kill_after, session_owner
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_a_cell_is_answered_and_its_output_reads_like_the_dialogue",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_a_cell_is_answered_and_its_output_reads_like_the_dialogue",)
 
 
 class Answers:

@@ -14,8 +14,8 @@ from kernelexec import AsyncExecutor, AsyncSession, Closed, ExecutionResult, Ses
 from tests.local.executor.test_lifecycle import run
 from tests.support.pace import slow
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_the_next_cell_reports_the_same_cause_after_a_timeout",)
+#: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
+ALSO_CONFINED = ()
 
 HANGS = {
     "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nexit()",

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from kernelexec import AsyncExecutor, Executor, Session
 from kernelexec.errors import InvalidRequest, Refused
 from tests.conftest import settings_of
 
-#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_IN_CONTAINERS = ("test_a_value_goes_there_and_back",)
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_a_value_goes_there_and_back",)
 
 VALUES: dict[str, Any] = {
     "json": {"a": [1, 2.5, None, True, "ü"]},
@@ -145,6 +144,8 @@ def test_values_wait_for_the_running_cell_and_for_one_another(kind: str, tmp_pat
 
 
 def test_a_table_without_pyarrow_is_refused_with_the_way_out(session: Session) -> None:
+    import pandas as pd  # noqa: PLC0415 - a large library, for this test only
+
     with pytest.raises(InvalidRequest, match="pyarrow is not installed, and is needed to send x"):
         session.put("x", pd.DataFrame({"a": [1]}))
     if session.execute("import pandas as pd\nx = pd.DataFrame({'a': [1]})").ok:

@@ -7,17 +7,12 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from autogen_agentchat.agents import CodeExecutorAgent
-from autogen_agentchat.agents._code_executor_agent import ApprovalRequest, ApprovalResponse
-from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, with_requirements
 from autogen_core.code_executor import CodeExecutor as BaseExecutor
-from autogen_ext.models.replay import ReplayChatCompletionClient
-from autogen_ext.tools.code_execution import PythonCodeExecutionTool
 
 from kernelexec.adapters.autogen import AutogenCodeExecutor, AutogenCodeResult
 from kernelexec.errors import KernelStartFailed
@@ -25,6 +20,9 @@ from tests.end_to_end.frameworks.test_ag2 import LOCAL, SECURE
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.pace import slow
 from tests.support.scripted_model import CONVERSATION
+
+if TYPE_CHECKING:
+    from autogen_agentchat.agents._code_executor_agent import ApprovalRequest, ApprovalResponse
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -38,6 +36,8 @@ async def opened(tmp_path: Path, **settings: Any) -> AsyncIterator[AutogenCodeEx
 
 
 def approve(request: ApprovalRequest) -> ApprovalResponse:
+    from autogen_agentchat.agents._code_executor_agent import ApprovalResponse
+
     return ApprovalResponse(approved=bool(request.code), reason="")
 
 
@@ -49,6 +49,10 @@ async def done(executor: AutogenCodeExecutor, code: str, language: str = "python
 def test_an_agent_writes_code_that_fails_mends_it_and_saves_a_plot(
     value: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from autogen_agentchat.agents import CodeExecutorAgent
+    from autogen_agentchat.messages import TextMessage
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+
     monkeypatch.chdir(tmp_path)
     text: list[str] = []
 
@@ -70,6 +74,9 @@ def test_an_agent_writes_code_that_fails_mends_it_and_saves_a_plot(
 
 
 def test_the_agent_writes_its_own_code_with_a_model(tmp_path: Path) -> None:
+    from autogen_agentchat.agents import CodeExecutorAgent
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+
     async def work() -> None:
         retry = '{"reason": "the index is no whole number", "retry": true}'
         model = ReplayChatCompletionClient(
@@ -222,6 +229,8 @@ def test_pictures_become_files_and_functions_can_be_imported(tmp_path: Path) -> 
 
 
 def test_the_code_tool_uses_it(tmp_path: Path) -> None:
+    from autogen_ext.tools.code_execution import PythonCodeExecutionTool
+
     async def work() -> None:
         async with opened(tmp_path) as executor:
             tool = PythonCodeExecutionTool(executor)
@@ -248,7 +257,9 @@ def test_it_must_be_started_and_stops_twice(tmp_path: Path) -> None:
 
 
 @needs_engine
-def test_a_container_is_chosen_by_the_dictionary(tmp_path: Path) -> None:
+def test_a_container_is_chosen_by_the_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where its journal is: a session of the same name may have been closed elsewhere
+
     async def work() -> None:
         value = {"use_docker": IMAGE, "work_dir": str(tmp_path / "w")}
         async with AutogenCodeExecutor("container", code_execution_config=value) as executor:

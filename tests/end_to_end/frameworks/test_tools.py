@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema  # type: ignore[import-untyped] # it comes without types
 import pytest
-from langchain_core.tools import StructuredTool
-from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.tools import Tool
 
 from kernelexec import Executor
 from kernelexec.adapters.tools import FunctionTool, function_tools
 from kernelexec.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models.function import AgentInfo
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +114,8 @@ def test_schemas_take_what_functions_take(tools: dict[str, FunctionTool]) -> Non
 
 
 def test_langchain_calls_them(tools: dict[str, FunctionTool]) -> None:
+    from langchain_core.tools import StructuredTool
+
     tool = tools["execute_code"]
     created = StructuredTool.from_function(
         tool.call, name=tool.name, description=tool.description, args_schema=dict(tool.parameters)
@@ -123,6 +124,11 @@ def test_langchain_calls_them(tools: dict[str, FunctionTool]) -> None:
 
 
 def test_an_agent_of_pydantic_ai_calls_them(tools: dict[str, FunctionTool]) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.models.function import FunctionModel
+    from pydantic_ai.tools import Tool
+
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         returned = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
         if returned:

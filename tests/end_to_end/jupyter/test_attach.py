@@ -17,6 +17,9 @@ from tests.support.command_line import kernelexec, refused
 from tests.support.pace import BOUND
 from tests.support.terminal import Terminal
 
+#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_the_variables_of_a_session_are_shown_idle_and_busy", "test_a_jupyter_console_attaches_to_a_live_session")
+
 
 @pytest.fixture(params=EVERY_KIND)
 def alone(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Any:
@@ -102,7 +105,7 @@ def test_what_a_kernel_writes_into_its_sessions_note_harms_no_other(alone: Execu
 
 
 def test_a_dead_owners_sessions_are_not_listed(short_path: Path, tmp_path: Path) -> None:
-    code = "from kernelexec import Executor\nwith Executor('local') as e:\n"
+    code = "from kernelexec import Executor\nwith Executor('local', config={'preload': ()}) as e:\n"
     code += "    e.session('orphan'); print('up', flush=True); input()"
     words = [sys.executable, "-c", code]
     env = {"KERNELEXEC_RUNTIME_DIR": str(short_path), "PYTHONPATH": ":".join(sys.path)}

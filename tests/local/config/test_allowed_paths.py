@@ -9,6 +9,7 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, InvalidWorkDir
 from kernelexec.config import load
+from tests.conftest import Command
 from tests.support.command_line import LOCAL, kernelexec, refused
 
 
@@ -100,14 +101,14 @@ def test_a_command_starts_within_the_workspace_only(base: Path) -> None:
                 session.execute_command("pwd", work_dir=work_dir)
 
 
-def test_the_command_line_has_them(base: Path) -> None:
+def test_the_command_line_has_them(base: Path, in_process: Command) -> None:
     (base / "allowed" / "script.py").write_text("import os; os.getcwd()")
     allowed = ("--allowed-paths", "allowed", "--allowed-paths", "also")
     done = kernelexec(base, "exec", "import os; os.getcwd()", *LOCAL, *allowed, "--work-dir", "also")
     assert done.stdout == f"'{base}/also'\n"
     assert kernelexec(base, "run", "allowed/script.py", *LOCAL, *allowed).stdout == f"'{base}/allowed'\n"
     for args in (("exec", "1"), ("exec", "1", "--work-dir", "allowed/out"), ("run", "-", "--work-dir", "outside")):
-        line = refused(kernelexec(base, *args, *LOCAL, *allowed, stdin=b"1"))
+        line = refused(in_process(base, *args, *LOCAL, *allowed, stdin=b"1"))
         assert f"is not within the allowed paths: {base}/allowed, {base}/also." in line
     for command in ("exec", "run", "repl", "mcp"):
-        assert "--allowed-paths" in kernelexec(base, command, "--help", COLUMNS="200").stdout
+        assert "--allowed-paths" in in_process(base, command, "--help", COLUMNS="200").stdout

@@ -88,7 +88,8 @@ def test_a_temporary_workspace_exists_as_long_as_the_executor_is_open() -> None:
 def test_the_end_of_the_program_closes_an_open_executor(end: str) -> None:
     before = workspaces()
     code = (
-        "from kernelexec import Executor\nexecutor = Executor('local', workspace='temporary', config={'quiet': True}).open()\n"
+        "from kernelexec import Executor\n"
+        "executor = Executor('local', workspace='temporary', config={'quiet': True, 'preload': ()}).open()\n"
         f"print(executor.session('a').execute('import os; os.getpid()').value, flush=True)\n{end}"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

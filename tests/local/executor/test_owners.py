@@ -129,7 +129,7 @@ def test_what_a_killed_owner_left_goes_with_the_next_start(
 KILLED = """
 import os, signal, sys
 from kernelexec import Executor
-with Executor("local", workspace=sys.argv[1]) as executor:
+with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executor:
     executor.session("idle")
     executor.session("ended").execute("x = 1")
     executor.session("ended").close()

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import matplotlib as mpl
 import pytest
 from ipykernel.compiler import XCachingCompiler
 from IPython.core.ultratb import AutoFormattedTB
@@ -98,6 +97,8 @@ def test_children_share_the_pipe_of_a_descriptor() -> None:
 
 
 def test_matplotlib_remembers_its_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib as mpl  # noqa: PLC0415 - a large library, for this test only
+
     before = mpl.get_cachedir()
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
     assert mpl.get_cachedir() == before != str(tmp_path)

@@ -23,6 +23,9 @@ from tests.support.fork_servers import fork_servers, is_fork_server
 from tests.support.pace import BOUND, until_equal
 from tests.support.preloading import preloaded_session
 
+#: The tests look at the processes themselves.
+OWN_FORK_SERVERS = True
+
 
 def own_servers() -> list[psutil.Process]:
     return fork_servers(psutil.Process())

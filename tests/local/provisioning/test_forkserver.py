@@ -23,6 +23,9 @@ from tests.support.pace import BOUND, until, until_equal
 from tests.support.preloading import preloaded_session
 from tests.support.remains import marked_processes
 
+#: The tests look at the processes themselves.
+OWN_FORK_SERVERS = True
+
 #: What fork servers import by default.
 LIBRARIES = ("numpy", "pandas", "matplotlib.pyplot")
 

@@ -25,7 +25,7 @@ from tests.support.pace import BOUND
 OTHER = """
 import sys
 from kernelexec import Executor
-with Executor("local", workspace=sys.argv[1]) as executor:
+with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executor:
     session = executor.session("same")
     print(session.execute("'other'").ok, session.notebook, flush=True)
 """

@@ -28,7 +28,7 @@ FOR_EVER = f"{COUNT}\nprint('begun', flush=True)\nopen('begun', 'w').close()\nim
 OWNER = """
 import sys
 from kernelexec import Executor
-with Executor("local", workspace=sys.argv[1]) as executor:
+with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executor:
     session = executor.session("a")
     session.execute("x = 1", request_id="before")
     print(session.execute(sys.argv[2], request_id="r", timeout=600).status, flush=True)

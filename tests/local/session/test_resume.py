@@ -17,7 +17,7 @@ from tests.local.session.test_request_ids import wait_for
 OWNER = """
 import sys
 from kernelexec import Executor
-with Executor("local", workspace=sys.argv[1]) as executor:
+with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executor:
     session = executor.session("a")
     session.execute("import json\\nx = [1, 2]")
     session.execute("x.append(3)")

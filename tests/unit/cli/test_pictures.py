@@ -175,8 +175,9 @@ def test_every_cut_of_a_picture_shows_none_or_a_whole_one(form: str, protocol: A
     encode_picture(Image(whole.mime, bytes(damaged)), protocol, AREA)
 
 
-@pytest.mark.parametrize("data", [zlib.compress(bytes(50_000_000)), b"\0" * 1000, zlib.compress(b"\x07" * 300)])
-def test_a_damaged_or_overlong_stream_of_pixels_ends_in_the_decoder(data: bytes) -> None:
+@pytest.mark.parametrize(("byte", "count"), [(b"\0", 50_000_000), (b"\0", 1000), (b"\x07", 300)])
+def test_a_damaged_or_overlong_stream_of_pixels_ends_in_the_decoder(byte: bytes, count: int) -> None:
+    data = byte * count if count == 1000 else zlib.compress(byte * count)
     text = encode_picture(Image("image/png", fake_png(9, 9, data)), "sixel", AREA)
     assert text is None or read_sixels(text.encode())[0].size == (9, 9)
 
