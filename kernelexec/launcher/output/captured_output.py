@@ -175,7 +175,11 @@ class PipeReader:
     @property
     def has_output(self) -> bool:
         """Return whether output waits in a pipe. It costs one system call, since every print asks."""
-        return self._reading or bool(self._forked) or self._is_unread()
+        return self._is_pending() or bool(self._forked)
+
+    def _is_pending(self) -> bool:
+        """Return whether output is unread, or read and not passed on yet: asked in this order, which is the reader's own."""
+        return self._is_unread() or self._reading
 
     def _is_unread(self) -> bool:
         try:
@@ -188,7 +192,7 @@ class PipeReader:
         deadline = time.monotonic() + seconds
         with self._idle:
             enough = self._taken_bytes + sum(map(platform.unread_bytes, self._awaited)) + _READ_BYTES
-            while (self._reading or self._is_unread()) and self._taken_bytes < enough and self._thread.is_alive():
+            while self._is_pending() and self._taken_bytes < enough and self._thread.is_alive():
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._idle.wait(left):
                     break
