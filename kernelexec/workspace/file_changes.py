@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernelexec.text import clean_text
 from kernelexec.workspace.file_watch import CHANGES_MAX, FileWatcher, Signature, WatchedTree, WatchRefused, read_inode_clock
-from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
+from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, final_name
 
 #: Directories that tools fill, which are not reported.
 IGNORED = frozenset(
@@ -25,8 +24,6 @@ IGNORED = frozenset(
 ENTRIES_MAX = 10_000
 #: As many entries are compared in the event loop.
 _QUICK_ENTRIES = 500
-#: The temporary name of a file that is being replaced, which contains its final name.
-_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 
 
 class FileChanges:
@@ -112,8 +109,7 @@ class FileChanges:
         return {path for path, seen in self._known.items() if seen[1] >= since}
 
     def _is_ignored(self, path: str) -> bool:
-        unfinished = _UNFINISHED.fullmatch(path)
-        return path in self._ignore or (unfinished is not None and unfinished[1] in self._ignore)
+        return final_name(path) in self._ignore
 
     def _sign(self, path: str) -> Signature | None:
         with suppress(OSError):

@@ -6,6 +6,7 @@ Functions raise ``OSError`` for a file that is missing or not regular, and for a
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -22,6 +23,8 @@ NAMED = getattr(os, "O_PATH", os.O_RDONLY)
 _BUFFER_BYTES = 256 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: The name of a file that ``replace_file`` writes, which contains its final name.
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 _TOP = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -79,6 +82,12 @@ def replace_file(
         with suppress(OSError):
             os.unlink(unfinished, dir_fd=dir_fd)
         raise
+
+
+def final_name(name: str) -> str:
+    """Return what an unfinished file of ``replace_file`` will be called, and any other name as it is."""
+    unfinished = _UNFINISHED.fullmatch(name)
+    return name if unfinished is None else unfinished[1]
 
 
 def short_temporary_name() -> str:

@@ -17,7 +17,7 @@ from kernelexec.workspace.agent_files.walk import WalkEntry, walk
 from kernelexec.workspace.directory import give_to_owner, numbered_paths
 from kernelexec.workspace.file_changes import IGNORED
 from kernelexec.workspace.openat2 import open_beneath
-from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, open_directory_chain, short_temporary_name
+from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, final_name, open_directory_chain, short_temporary_name
 
 #: Directories of tools, and of the journals of sessions, which both sides use together; a repository belongs to the files.
 _SHARED = IGNORED - {".git"} | {".journals"}
@@ -61,7 +61,7 @@ def copy_workspace(source: Path, target: Path, *, limit_bytes: int, ignore: froz
         source: the workspace.
         target: the directory.
         limit_bytes: the most bytes of all files together; files that exceed the rest of it are left out.
-        ignore: names in the workspace itself that are not copied.
+        ignore: names of files in the workspace itself that are not copied, nor what they are just replaced by.
 
     Raises:
         OSError: the workspace cannot be listed, or the target cannot be written.
@@ -70,7 +70,7 @@ def copy_workspace(source: Path, target: Path, *, limit_bytes: int, ignore: froz
     with closing_fd(os.open(source, DIRECTORY)) as top, closing_fd(os.open(target, DIRECTORY)) as target_fd:
         walked = walk(top, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
         for entry in walked.entries:
-            if _is_shared(entry) or entry.parts[0] in ignore:
+            if _stays(entry, ignore):
                 continue
             path = "/".join(entry.parts)
             if entry.kind == "other" or (entry.kind == "file" and entry.seen.st_size > left):
@@ -101,7 +101,7 @@ def bring_back(source: Path, target: Path, copied: CopiedFiles, *, ignore: froze
         for entry in walked.entries:
             path = "/".join(entry.parts)
             present.add(path)
-            if _is_shared(entry) or entry.parts[0] in ignore or copied.states.get(path) == _state(entry.seen):
+            if _stays(entry, ignore) or copied.states.get(path) == _state(entry.seen):
                 continue
             try:
                 if entry.kind == "other":
@@ -127,9 +127,7 @@ def put_back(source: Path, target: Path, copied: CopiedFiles, *, ignore: frozens
     changed = CopiedFiles()
     with closing_fd(os.open(source, DIRECTORY)) as top, closing_fd(os.open(target, DIRECTORY)) as target_fd:
         walked = walk(target_fd, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
-        present = {
-            "/".join(entry.parts): entry for entry in walked.entries if not _is_shared(entry) and entry.parts[0] not in ignore
-        }
+        present = {"/".join(entry.parts): entry for entry in walked.entries if not _stays(entry, ignore)}
         for path in sorted(present, reverse=True):  # what a directory contains before itself
             mode = present[path].seen.st_mode
             is_new = path not in copied.states and copied.knows(path)
@@ -173,6 +171,10 @@ def list_paths(paths: Sequence[str]) -> str:
 
 def _is_shared(entry: WalkEntry) -> bool:
     return entry.kind == "directory" and entry.parts[-1] in _SHARED
+
+
+def _stays(entry: WalkEntry, ignore: frozenset[str]) -> bool:
+    return _is_shared(entry) or final_name(entry.parts[0]) in ignore
 
 
 def _state(seen: os.stat_result) -> tuple[int, ...]:

@@ -180,3 +180,15 @@ def test_unchanged_links_are_not_replaced(source: Path, target: Path) -> None:
     inode = (source / "link").lstat().st_ino
     assert put_back(target, source, copied).states == {}
     assert (source / "link").lstat().st_ino == inode
+
+
+def test_a_file_that_stays_may_be_replaced_meanwhile(source: Path, target: Path) -> None:
+    names, unfinished = frozenset({"own.ipynb"}), ".own.ipynb.0123456789abcdef.tmp"
+    copied = copy_workspace(source, target, limit_bytes=GIB, ignore=names)
+    (source / unfinished).touch()
+    assert put_back(target, source, copied, ignore=names).removed == []
+    assert bring_back(source, target, copied, ignore=names).states == {}
+    assert (
+        not copy_workspace(source, target, limit_bytes=0, ignore=names).knows(unfinished) or not (target / unfinished).exists()
+    )
+    assert (source / unfinished).exists()
