@@ -57,9 +57,15 @@ SHOWN: dict[str, tuple[str, ...]] = {
 }
 #: The notebook that the README's first command runs has a test of its own there.
 ELSEWHERE = {"penguins"}
+#: What a test of the frameworks and one of the MCP server show too.
+AT_NIGHT = {"ag2_agents", "mcp_client"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_engine if "containers" in name else ()) for name in SHOWN])
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    return [*([needs_engine] if "containers" in name else []), *([pytest.mark.nightly] if name in AT_NIGHT else [])]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in SHOWN])
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # nbclient's own
 def test_a_notebook_shows_what_it_says(name: str, tmp_path: Path) -> None:
     shutil.copy(FOLDER / f"{name}.ipynb", tmp_path)

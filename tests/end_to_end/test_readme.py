@@ -57,11 +57,17 @@ def run(directory: Path, *words: str, **more: str) -> subprocess.CompletedProces
     return subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=BOUND)
 
 
-def run_block(code: str, directory: Path) -> list[str]:
-    """Run a block as a program of its own, with deno's kernel installed, and return its lines of output without empty ones."""
+def write_program(code: str, directory: Path) -> Path:
+    """Write a block as a program, beside deno's kernel."""
     write_all(directory / "jupyter")
     program = directory / "jupyter" / "program.py"
     program.write_text(code, encoding="utf-8")
+    return program
+
+
+def run_block(code: str, directory: Path) -> list[str]:
+    """Run a block as a program of its own, with deno's kernel installed, and return its lines of output without empty ones."""
+    program = write_program(code, directory)
     done = run(directory, sys.executable, "-W", "error", str(program), JUPYTER_PATH=str(directory / "jupyter"))
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if line]
@@ -83,9 +89,14 @@ def test_the_first_example_prints_the_output_below_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [pytest.param(code, marks=needs_engine if "container" in code else ()) for code in PYTHON[1:]])
-def test_a_block_prints_the_values_in_its_comments(code: str, tmp_path: Path) -> None:
+def test_a_block_prints_the_values_in_its_comments(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert claims(code) != []
-    assert run_block(code, tmp_path) == claims(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    exec(compile(code, write_program(code, tmp_path), "exec"), {"__name__": "__main__"})  # noqa: S102 - without a program's imports
+    assert [line for line in capsys.readouterr().out.splitlines() if line] == claims(code)
 
 
 def test_cd_and_export_last(tmp_path: Path) -> None:
