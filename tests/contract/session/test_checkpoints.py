@@ -271,7 +271,7 @@ def test_thirty_rounds_leave_nothing(tmp_path: Path) -> None:
             until(lambda: len(session.checkpoints()) > 0)
             assert session.execute("os._exit(3)").state == "restored"
             counts.append(int(str(value(session, "fds()"))))
-        assert len(session.checkpoints()) <= 3
+        until(lambda: len(session.checkpoints()) <= 3)  # the newest is there before the oldest ends
         assert max(counts[5:]) <= counts[4] + 1, counts
         assert session.connection_file is not None
         private = session.connection_file.parent
