@@ -58,7 +58,7 @@ def run(directory: Path, *words: str, **more: str) -> subprocess.CompletedProces
 
 
 def write_program(code: str, directory: Path) -> Path:
-    """Write a block as a program, beside deno's kernel."""
+    """Write a block as a program, and the files of deno's kernel."""
     write_all(directory / "jupyter")
     program = directory / "jupyter" / "program.py"
     program.write_text(code, encoding="utf-8")

@@ -1,6 +1,6 @@
 """The directories of a test run: each of its processes has a runtime directory, a home and a temporary directory of its own.
 
-So a test sees no executor, file or setting of its user's other programs, and other runs of the tests may go on beside it.
+So a test sees no executor, file or setting of its user's other programs, and other runs of the tests may go on meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PREFIX, _LOCK = "kxs-", "lock"
 _BASE_CHARS = 30
 #: The directory of the whole run, which its worker processes inherit.
 _RUN = "KERNELEXEC_TEST_DIRECTORY"
-#: Directories of this user that programs look for beside the home: they follow the home.
+#: Directories of this user that programs look for outside of the home: they follow it.
 _FOLLOWING = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 

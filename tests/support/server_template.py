@@ -6,7 +6,6 @@ ends. A request brings two descriptors, the server's end of its owner's socket a
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -19,22 +18,6 @@ from types import ModuleType
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "kernelexec" / "launcher"
 _MESSAGE_BYTES, _STDERR = 4096, 2
-#: Where proc_pid_stat(5) has ``env_start`` and ``env_end``, counted from the field after the command's name.
-_ENV_START, _ENV_END = 47, 48
-
-
-def replace_variable(name: str, value: str) -> None:
-    """Replace a variable by a value of the same length, also in the first environment of this process."""
-    os.environ[name] = value
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
-    prefix = f"{name}=".encode()
-    position = start
-    for entry in ctypes.string_at(start, end - start).split(b"\0"):
-        if entry.startswith(prefix):
-            assert len(entry) == len(prefix) + len(value)
-            ctypes.memmove(position + len(prefix), value.encode(), len(value))
-        position += len(entry) + 1
 
 
 def main() -> None:
@@ -45,10 +28,11 @@ def main() -> None:
     package.__path__ = [str(LAUNCHER)]
     import_module(f"{LAUNCHER.name}.platform").reset_signals()
     protocol = import_module(f"{LAUNCHER.name}.protocol")
+    marks = import_module(f"{LAUNCHER.name}.processes.kernel_mark")
     server = import_module(f"{LAUNCHER.name}.launch.forkserver")
     server.import_startup_modules()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the servers but by their pidfds
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the servers are waited for by their pidfds
     while True:
         message, fds, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 2)
         if not message:
@@ -66,7 +50,9 @@ def main() -> None:
         os.dup2(stderr, _STDERR)
         os.close(stderr)
         for name, value in json.loads(message).items():
-            replace_variable(name, value)
+            assert len(value) == len(os.environ[name])
+            os.environ[name] = value
+            marks.replace_first_value(name, value)
         sys.argv[:] = [str(LAUNCHER), protocol.FORKSERVER_FLAG, str(channel)]
         sys.orig_argv[1:] = sys.argv
         server.set_process_title(*sys.argv)
