@@ -14,6 +14,8 @@ from kernelexec.text import clean_text
 _COUNT_END, _SECONDS_END = 2**63, 2**40
 #: The largest literal that is read.
 LITERAL_CHARS = 64 * 1024
+#: How much JSON a text is made of or read from: Python takes up to 100 bytes and 100 ns for each element.
+_ELEMENTS_MAX = 100_000
 
 
 class JsonConvertible:
@@ -70,6 +72,23 @@ def is_count(value: object) -> TypeGuard[int]:
 def read_list(value: object) -> list[Any]:
     """Return a list, or an empty one for another value."""
     return value if isinstance(value, list) else []
+
+
+def has_few_elements(source: str) -> bool:
+    """Return whether a JSON text has at most 100,000 elements, which its signs tell before it is read."""
+    return source.count(",") + source.count("[") + source.count("{") <= _ELEMENTS_MAX
+
+
+def is_small_tree(value: object) -> bool:
+    """Return whether a JSON value has at most 100,000 elements."""
+    pending, left = [value], _ELEMENTS_MAX
+    while pending and left >= 0:
+        item = pending.pop()
+        if isinstance(item, dict | list):
+            left -= len(item)
+            if left >= 0:
+                pending.extend(item if isinstance(item, list) else item.values())
+    return left >= 0
 
 
 def read_text(value: object, limit: int) -> str:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from kernelexec.results.media.images import Audio, Image
-from kernelexec.results.readable import read_bundle_text
+from kernelexec.results.readable import DisplayReader
 from kernelexec.results.readable.one_line import format_bytes, join_parts, join_some, quote_head, quote_line
 from kernelexec.text import apply_cursor_moves, utf8_size
 from kernelexec.untrusted_text import escape_line
@@ -109,9 +109,9 @@ def output_text(outputs: Iterable[Output], *, is_part: bool = False) -> str:
     follow, ``is_part``, has that newline after its last output too.
     """
     pieces: list[str] = []
-    separator = ""
+    separator, displays = "", DisplayReader()
     for output in outputs:
-        text, is_block = _plain_text(output)
+        text, is_block = _plain_text(output, displays)
         if isinstance(output, Error) and not output.traceback and pieces and strip_ansi(pieces[-1]).rstrip().endswith(text):
             continue
         if is_block and pieces and not pieces[-1].endswith("\n"):
@@ -122,14 +122,14 @@ def output_text(outputs: Iterable[Output], *, is_part: bool = False) -> str:
     return strip_ansi(apply_cursor_moves("".join([*pieces, separator] if is_part else pieces)))
 
 
-def _plain_text(output: Output) -> tuple[str, bool]:
+def _plain_text(output: Output, displays: DisplayReader) -> tuple[str, bool]:
     match output:
         case Stream():
             return output.text, False
         case Error():
             return "\n".join(output.traceback) or f"{output.ename}: {output.evalue}", True
         case _:
-            return read_bundle_text(output.data), True
+            return displays.read(output.data), True
 
 
 def quote_outputs(outputs: Iterable[Output]) -> str | None:

@@ -1,7 +1,7 @@
 """Displays as text, for readers without a browser."""
 
-from kernelexec.results.readable.display_text import read_bundle_text
+from kernelexec.results.readable.display_text import DisplayReader
 from kernelexec.results.readable.markup import Tag, read_tags
 from kernelexec.results.readable.widget_text import describe_widget
 
-__all__ = ["Tag", "describe_widget", "read_bundle_text", "read_tags"]
+__all__ = ["DisplayReader", "Tag", "describe_widget", "read_tags"]

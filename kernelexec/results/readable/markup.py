@@ -10,7 +10,7 @@ from html import unescape as unescape_all
 #: Elements whose content is not text.
 SKIPPED = frozenset({"style", "script", "template", "noscript"})
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,40}")
-_ATTRIBUTE = re.compile(r"([a-zA-Z-]{1,40})=(?:\"([^\"]{0,1000})\"|'([^']{0,1000})'|([^\s\"'>]{1,1000}))")
+_ATTRIBUTE = re.compile(r"(?<![a-zA-Z-])([a-zA-Z-]{1,40}+)=(?:\"([^\"]{0,1000})\"|'([^']{0,1000})'|([^\s\"'>]{1,1000}))")
 _ATTRIBUTES_CHARS = 4000
 _COMMENT, _COMMENT_END = "!--", "-->"
 
@@ -29,9 +29,10 @@ class Tag:
         return {name.lower(): unescape(double or single or bare) for name, double, single, bare in matches}
 
 
-def read_tags(markup: str) -> Iterator[Tag | str]:
-    """Yield the tags and the texts between them, without comments, scripts and styles."""
-    first, *pieces = markup.split("<")
+def read_tags(markup: str, limit: int) -> Iterator[Tag | str]:
+    """Yield the tags and the texts between them, without comments, scripts and styles, up to the ``limit``-th ``<``."""
+    first, *pieces = markup.split("<", limit)
+    del pieces[limit - 1 :]  # the rest, unless there are fewer
     ending: str | None = None
     if first:
         yield unescape(first)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from reprlib import Repr
 from typing import Any
 
 from kernelexec.results.json_values import read_list
 from kernelexec.results.readable.display_text import read_markup
 
 _REFERENCE = "IPY_MODEL_"
-#: Limits of the text of one view: widgets, and characters of a value.
-_WIDGETS_MAX, _VALUE_CHARS = 200, 500
+#: Limits of the text of one view: widgets, characters of a value or a label, and choices of a list.
+_WIDGETS_MAX, _VALUE_CHARS, _CHOICES_MAX = 200, 500, 20
+_PARTS = Repr()
+_PARTS.maxlist = _PARTS.maxdict = _CHOICES_MAX
+_PARTS.maxlong = _PARTS.maxother = _VALUE_CHARS
 
 
 def describe_widget(states: Mapping[str, Mapping[str, Any]], model_id: str) -> str:
@@ -29,20 +33,36 @@ def _describe(states: Mapping[str, Mapping[str, Any]], model_id: str, seen: set[
     if children:
         titles = [*read_list(state.get("titles")), *[""] * len(children)]
         parts = ["\n".join(_describe(states, child, seen)) for child in children]
-        lines = [f"{title}: {part}" if title else part for title, part in zip(titles, parts, strict=False) if part]
+        lines = [f"{_shorten(title)}: {part}" if title else part for title, part in zip(titles, parts, strict=False) if part]
         return [" ".join(lines)] if model == "HBoxModel" else lines
-    value, label = _read_value(model, state), state.get("description")
-    texts = read_markup(label) if isinstance(label, str) else "", value
+    texts = _read_text(state.get("description")), _read_value(model, state)
     return [": ".join(filter(None, texts))] if any(texts) else []
 
 
 def _read_value(model: str, state: Mapping[str, Any]) -> str:
     value, labels, index = state.get("value"), read_list(state.get("_options_labels")), state.get("index")
     if "Progress" in model:
-        return "/".join(f"{number:g}" for number in (value, state.get("max")) if isinstance(number, int | float))
+        return "/".join(_format_number(number) for number in (value, state.get("max")) if isinstance(number, int | float))
     if labels:
-        chosen = read_list(index) if isinstance(index, list) else [index]
-        return ", ".join(str(labels[n]) for n in chosen if isinstance(n, int) and 0 <= n < len(labels))[:_VALUE_CHARS]
+        chosen = read_list(index)[:_CHOICES_MAX] if isinstance(index, list) else [index]
+        return ", ".join(_shorten(labels[n]) for n in chosen if isinstance(n, int) and 0 <= n < len(labels))[:_VALUE_CHARS]
+    return _read_text(value) if model.startswith("HTML") else _shorten(value)
+
+
+def _shorten(value: object) -> str:
+    """Return the head of a text, nothing for None, and any other value without most of its parts."""
     if isinstance(value, str):
-        return read_markup(value[:_VALUE_CHARS]) if model.startswith("HTML") else value[:_VALUE_CHARS]
-    return "" if value is None else str(value)[:_VALUE_CHARS]
+        return value[:_VALUE_CHARS]
+    return "" if value is None else _PARTS.repr(value)[:_VALUE_CHARS]
+
+
+def _read_text(markup: object) -> str:
+    return read_markup(markup[:_VALUE_CHARS], _VALUE_CHARS) if isinstance(markup, str) else ""
+
+
+def _format_number(number: float) -> str:
+    """Return a number in six digits; one that no float can hold is shown by the number of its own."""
+    try:
+        return f"{number:g}"
+    except OverflowError:
+        return f"about 10^{len(str(number)) - 1}"

@@ -16,7 +16,7 @@ CHART = """
 import altair as alt
 chart = alt.Chart(alt.Data(values=[{'a': 1, 'b': 3}, {'a': 2, 'b': 5}]), title='Trees').mark_bar().encode(x='a:Q', y='b:Q')
 """
-TEXT = '[Vega chart "Trees", bar]\nx: a\ny: b\n- 2 rows, the first: {"a": 1, "b": 3}'
+TEXT = '[Vega chart "Trees", bar]\nx: a\ny: b'
 SOUND = "import IPython.display\nIPython.display.Audio([0, 1, 0, -1] * 500, rate=8000)"
 
 

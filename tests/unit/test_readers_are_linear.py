@@ -1,0 +1,146 @@
+"""What reads a kernel's text in the owner's process takes time in proportion to it: no cell stops the other sessions.
+
+The times of a text and of one four times as long are compared, each the shortest of several, of this thread alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernelexec.cli.terminal.text_filter import TerminalFilter
+from kernelexec.diagnosis import diagnose
+from kernelexec.mcp.answers.tables import compact_table
+from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
+from kernelexec.results.outputs import read_audio
+from kernelexec.results.readable import describe_widget
+from kernelexec.results.views.notebook_view import make_bundle
+from kernelexec.text import TextBudget, TextRun, apply_cursor_moves, apply_returns, clean_text
+from kernelexec.untrusted_text import escape_line, quote_output
+
+#: Lengths in characters, the factor by which the time may grow for one of 4 (16 is that of a square), and a time that is none.
+SHORT, LONG, MOST, NONE_SECONDS = 12_000, 48_000, 9, 0.01
+
+
+def display(mime: str, template: Any) -> Callable[[str], object]:
+    """The text of a display that has the text in the place of an x."""
+
+    def fill(value: Any, text: str) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(item, text) for key, item in value.items()}
+        if isinstance(value, list):
+            return [fill(item, text) for item in value]
+        return value.replace("x", text) if isinstance(value, str) else value
+
+    return lambda text: output_text([DisplayData({mime: fill(template, text)})])
+
+
+def explain(text: str) -> object:
+    error = Error("E", text, (f"Cell In[1], line 1\n{text}", f"E: {text}"))
+    return diagnose("error", 1, None, None, [Stream("stderr", text), error], "x = 1\ny = 2")
+
+
+def add_to_run(text: str) -> str:
+    budget = TextBudget(10**6)
+    run = TextRun("stdout", budget)
+    for begin in range(0, len(text), 100):
+        run.append(text[begin : begin + 100])
+    return run.text()
+
+
+def table(text: str) -> Output:
+    return compact_table(DisplayData({"text/html": f"<table {text}", "text/plain": "x"}))
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "HTML": display("text/html", "<p>x"),
+    "SVG": display("image/svg+xml", "<svg>x"),
+    "a script": display("text/html", "vega <script>})({x"),
+    "a title of plotly": display("application/vnd.plotly.v1+json", {"layout": {"title": "x"}, "data": [{"name": "x"}]}),
+    "a title of Vega": display("application/vnd.vegalite.v5+json", {"title": ["x", "x"], "mark": "x"}),
+    "plain text": display("text/plain", "<x"),
+    "JSON": display("application/json", ["x"]),
+    "a widget": lambda text: describe_widget({"w": {"_model_name": "HTMLModel", "value": text, "description": text}}, "w"),
+    "a table": table,
+    "a frame of a notebook": lambda text: make_bundle([DisplayData({"text/html": text})]),
+    "a sound": lambda text: read_audio(DisplayData({"text/html": f"data:audio/{text}"})),
+    "a stream": lambda text: output_text([Stream("stdout", text)]),
+    "a stream in pieces": add_to_run,
+    "escape sequences": strip_ansi,
+    "carriage returns": apply_returns,
+    "moves of a cursor": apply_cursor_moves,
+    "surrogates": clean_text,
+    "a name": escape_line,
+    "a quotation": quote_output,
+    "a terminal": lambda text: TerminalFilter(moves=True).feed(text),
+    "a traceback": explain,
+    "a failed command": lambda text: diagnose("error", 127, None, None, [Stream("stderr", text)], "!x"),
+    "a value": lambda text: ExecutionResult("i", "s", "ok", outputs=(DisplayData({"text/plain": text}),)).text,
+}
+PIECES = [
+    *(
+        " ",
+        "<",
+        "a ",
+        "\n",
+        "\t\n",
+        "[",
+        "[ ",
+        "[\u200b",
+        ".",
+        "\r",
+        "\x08",
+        "\x1b",
+        "\x1b[",
+        "\x1b]",
+        "\x1b[1A",
+        "\x1b[1A\n",
+        "\x1b[ ",
+        "0",
+    ),
+    *("<a ", "<a b='", "<!--", "<br", "<br ", "<td>", "<script>", "&", "&#", "&a", "<table ", 'class="', "height ", "<source "),
+    *(
+        "File x:1\n",
+        "---> 1 ",
+        "a: ",
+        "  + ",
+        "| ",
+        "line 1: ",
+        "'",
+        "\udc80",
+        "é",
+        "\U0001f600",
+        "/a",
+        "a.",
+        "data:audio/a;base64,",
+    ),
+]
+
+
+def seconds(read: Callable[[str], object], text: str) -> float:
+    begin = time.thread_time()
+    read(text)
+    return time.thread_time() - begin
+
+
+def is_steeper(read: Callable[[str], object], piece: str) -> bool:
+    """Whether the time for the long text is too long beside that for the short one."""
+    short, long = (piece * (length // len(piece)) for length in (SHORT, LONG))
+    if seconds(read, long) < NONE_SECONDS:
+        return False
+    return min(seconds(read, long) for _ in range(3)) > MOST * min(seconds(read, short) for _ in range(3))
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_four_times_the_text_takes_about_four_times_as_long(reader: Callable[[str], object]) -> None:
+    assert [piece for piece in PIECES if is_steeper(reader, piece)] == []
+
+
+def test_a_reader_that_is_not_is_found() -> None:
+    def square(text: str) -> int:
+        return sum(text.count("b", begin) for begin in range(0, len(text), 2))
+
+    assert is_steeper(square, " ")
