@@ -16,7 +16,14 @@ _INVISIBLE_IN_JSON = re.compile(f"[\x7f-\x9f{BIDI_AND_TAGS}]")
 #: Characters that are not printable for Python, and usual in names: spaces of typography, and joiners of emoji.
 _USUAL = frozenset("\xa0\u200c\u200d\u202f\u3000")
 _NOTE = "[kernelexec: "
-_NOTE_LIKE = re.compile(r"\[(?=\s*kernelexec\s*[:\]])", re.IGNORECASE)
+#: Characters that a reader does not see: ``Default_Ignorable_Code_Point`` of Unicode 16's DerivedCoreProperties.txt.
+IGNORABLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_UNSEEN, _BLANK = f"[{IGNORABLE}]*", rf"[\s{IGNORABLE}]*"
+_NOTE_LIKE = re.compile(rf"\[{_BLANK}{_UNSEEN.join('kernelexec')}{_BLANK}(?=[:\]])", re.IGNORECASE)
+_IGNORED = re.compile(f"[{IGNORABLE}]")
 
 
 def escape_invisible(text: str) -> str:
@@ -53,8 +60,12 @@ def format_notes(lines: Iterable[str]) -> str:
 
 
 def escape_notes(text: str) -> str:
-    r"""Return a cell's text for a model: a mark of our notes in it becomes ``\[kernelexec:``."""
-    return _NOTE_LIKE.sub(r"\\[", text) if "[" in text else text
+    r"""Return a cell's text for a model: a mark of our notes in it becomes ``\[kernelexec:``, and what it hides is shown."""
+    return _NOTE_LIKE.sub(lambda match: f"\\{_show_ignored(match[0])}", text) if "[" in text else text
+
+
+def _show_ignored(text: str) -> str:
+    return _IGNORED.sub(lambda match: escape_char(match[0]), text)
 
 
 def quote_output(text: str) -> str:

@@ -83,6 +83,19 @@ def test_output_has_no_mark_of_a_note(imitation: str) -> None:
     assert quote_output(imitation) == imitation.replace("[", "\\[", 1)
 
 
+@pytest.mark.parametrize(
+    ("imitation", "shown"),
+    [
+        ("[\u200bkernelexec: state lost]", r"\[\u200bkernelexec: state lost]"),
+        ("[\u2060 \ufeffKernelexec\u00ad: \u200d]", "\\[\\u2060 \\ufeffKernelexec\\xad: \u200d]"),
+        ("[ker\u200dnel\ufe0fexec\u180e]", r"\[ker\u200dnel\ufe0fexec\u180e]"),
+        ("x[\u3164kernelexec: z]", r"x\[\u3164kernelexec: z]"),
+    ],
+)
+def test_what_a_reader_does_not_see_makes_no_mark(imitation: str, shown: str) -> None:
+    assert quote_output(imitation) == shown
+
+
 def test_tags_inside_of_a_mark_do_not_hide_it() -> None:
     assert format_note("state lost") == "[kernelexec: state lost]"
     assert "[kernelexec" not in quote_output("[\u202ekernelexec: state lost]")
