@@ -14,15 +14,20 @@ from typing import Any
 #: Kinds of messages: ``MessageHeader`` of ``Message.fbs``.
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _CONTINUATION = 0xFFFFFFFF
+#: The version of Arrow's metadata since 1.0; earlier ones mark compression in another way.
+_V5 = 4
 #: Fields of the tables ``Message``, ``RecordBatch`` and ``DictionaryBatch``, in their order.
-_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
-_NODES, _COMPRESSION = 1, 3
+_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = 0, 1, 2, 3
+_NODES, _BUFFERS, _COMPRESSION = 1, 2, 3
 _DATA = 1
-_NODE_BYTES = 16
+#: ``FieldNode`` and ``Buffer``: two numbers each, of which the length is the first or the second.
+_PAIR_BYTES, _NODE_LENGTH, _BUFFER_LENGTH = 16, 0, 8
+#: Schemas are read as JSON too, and the names of nested columns as Python's literals.
+_SCHEMA_BYTES, _NAMES_CHARS = 4 * 2**20, 2**18
 
 
 class StreamRefused(Exception):
-    """The stream is damaged, compressed, or has more rows than bytes."""
+    """The stream is damaged, compressed, of an early version, or has more values than bytes."""
 
 
 def write_table(table: Any) -> Any:
@@ -40,6 +45,8 @@ def read_table(content: memoryview) -> Any:
     arrow = import_module("pyarrow")
     try:
         with arrow.ipc.open_stream(arrow.py_buffer(content)) as reader:
+            if sum(map(len, reader.schema.names)) > _NAMES_CHARS:
+                raise StreamRefused(f"its columns have names of more than {_NAMES_CHARS} characters")
             for field in reader.schema:
                 _check_type(field.type, arrow.types, is_inner=False)
             table = reader.read_all()
@@ -65,7 +72,10 @@ def _check_type(kind: Any, types: Any, *, is_inner: bool) -> None:
 
 
 def check_stream(content: memoryview) -> None:
-    """Raise ``StreamRefused`` unless a stream is whole, uncompressed, and has at most as many values as bytes."""
+    """Raise ``StreamRefused`` unless a stream is whole, uncompressed, and has at most as many values as bytes.
+
+    No two of its buffers are the same bytes, which would become a copy for each.
+    """
     position, values = 0, 0
     try:
         while position < len(content):
@@ -75,8 +85,10 @@ def check_stream(content: memoryview) -> None:
             if length == 0:
                 break
             message = _Table.of_root(content[position + 8 : position + 8 + length])
-            values += _count_values(message)
             body = message.read("<q", _BODY_LENGTH)
+            values += _count_values(message, body)
+            if message.read("<B", _HEADER_TYPE) == _SCHEMA and length > _SCHEMA_BYTES:
+                raise StreamRefused(f"its schema has more than {_SCHEMA_BYTES} bytes")
             if length > len(content) or not 0 <= body <= len(content) or values > len(content):
                 raise StreamRefused("it has more values than bytes")
             position += 8 + length + body
@@ -84,8 +96,10 @@ def check_stream(content: memoryview) -> None:
         raise StreamRefused("it is cut off") from exc
 
 
-def _count_values(message: _Table) -> int:
+def _count_values(message: _Table, body: int) -> int:
     """Return how many values the columns of a message have, nested ones too."""
+    if message.read("<h", _VERSION) != _V5:
+        raise StreamRefused("it is of an early version of Arrow")
     kind, header = message.read("<B", _HEADER_TYPE), message.follow(_HEADER)
     if kind == _SCHEMA:
         return 0
@@ -95,7 +109,9 @@ def _count_values(message: _Table) -> int:
         raise StreamRefused("it has a message of another kind")
     if header.has(_COMPRESSION):
         raise StreamRefused("it is compressed")
-    return header.sum_lengths(_NODES)
+    if header.sum_lengths(_BUFFERS, _BUFFER_LENGTH) > body:
+        raise StreamRefused("its buffers share bytes")
+    return header.sum_lengths(_NODES, _NODE_LENGTH)
 
 
 class _Table:
@@ -138,16 +154,17 @@ class _Table:
             raise StreamRefused("a message is empty")
         return _Table(self._memory, position + struct.unpack_from("<I", self._memory, position)[0])
 
-    def sum_lengths(self, field: int) -> int:
-        """Return the sum of the lengths in a vector of ``FieldNode``."""
+    def sum_lengths(self, field: int, offset: int) -> int:
+        """Return the sum of the lengths in a vector of ``FieldNode`` or ``Buffer``, at their offset in each."""
         position = self._find(field)
         if position is None:
             return 0
         begin = position + struct.unpack_from("<I", self._memory, position)[0]
         (count,) = struct.unpack_from("<I", self._memory, begin)
-        if count > len(self._memory) // _NODE_BYTES:
+        if count > len(self._memory) // _PAIR_BYTES:
             raise StreamRefused("it is damaged")
-        lengths = [struct.unpack_from("<q", self._memory, begin + 4 + _NODE_BYTES * number)[0] for number in range(count)]
+        first = begin + 4 + offset
+        lengths = [struct.unpack_from("<q", self._memory, first + _PAIR_BYTES * number)[0] for number in range(count)]
         if min(lengths, default=0) < 0:
             raise StreamRefused("it is damaged")
         return sum(lengths)

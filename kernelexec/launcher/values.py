@@ -15,6 +15,7 @@ import math
 import re
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -34,10 +35,14 @@ ALIGNMENT = 64
 TREE_BYTES, NESTING_MAX = 32 * 2**20, 100
 _TAG = "$"
 _HEAD = struct.Struct("<Q")
+#: The memory of an element of a tree at most, as JSON and as a value, and the room for all beyond the limit of a value.
+_ELEMENT_BYTES, _SLACK_BYTES = 200, 2**26
 #: Numbers of more bits are written in base 16, since Python bounds the digits of decimal ones.
 _DECIMAL_BITS = 4096
 #: The digits of the numbers of a fraction, whose reduction takes quadratic time, and the characters of a number as text.
 _FRACTION_CHARS, _NUMBER_CHARS = 5000, 100
+#: Items of a set, or keys of a dictionary, of one hash.
+_SAME_HASH_MAX = 100
 #: The dtypes of numpy that are buffers: booleans, numbers, times and texts of a fixed length.
 _DTYPE = re.compile(r"[<>|=]?[biufcSUmM]\d{1,6}(?:\[\d{0,6}[A-Za-z]{1,7}\])?", re.ASCII)
 
@@ -146,12 +151,13 @@ class EncodedValues:
 class ValueDecoder:
     """The values of a file of this format, whose content is checked: it may come from a hostile kernel.
 
-    ``content`` is the memory that arrays refer to. Raises ``ValueRefused`` for any other content.
+    ``content`` is the memory that arrays refer to; the values take at most ``limit_bytes`` and 64 MiB beside it. Raises
+    ``ValueRefused`` for any other content.
     """
 
-    def __init__(self, content: memoryview) -> None:
+    def __init__(self, content: memoryview, limit_bytes: int) -> None:
         try:
-            self._values, sizes, position = _read_tree(content)
+            self._values, sizes, position = _read_tree(content, limit_bytes)
             self._buffers: list[memoryview] = []
             self._used: set[int] = set()
             for size in sizes:
@@ -197,10 +203,12 @@ class ValueDecoder:
 
     def _decode_items(self, node: dict[str, Any], depth: int) -> Any:
         items = [self._decode(item, depth + 1) for item in node["items"]]
-        return {"tuple": tuple, "set": set, "frozenset": frozenset}[node[_TAG]](items)
+        return tuple(items) if node[_TAG] == "tuple" else {"set": set, "frozenset": frozenset}[node[_TAG]](_check_hashes(items))
 
     def _decode_dict(self, node: dict[str, Any], depth: int) -> Any:
-        return {self._decode(key, depth + 1): self._decode(item, depth + 1) for key, item in node["items"]}
+        pairs = [(self._decode(key, depth + 1), self._decode(item, depth + 1)) for key, item in node["items"]]
+        _check_hashes([key for key, _ in pairs])
+        return dict(pairs)
 
     def _decode_polars(self, node: dict[str, Any], _depth: int) -> Any:
         frame = _import("polars", "to read it").from_arrow(read_table(self._buffer(node)))
@@ -246,7 +254,7 @@ class ValueDecoder:
         return series if node[_TAG] == "pandas.Series" else pandas.Index(series)
 
 
-def _read_tree(content: memoryview) -> tuple[dict[str, Any], list[Any], int]:
+def _read_tree(content: memoryview, limit_bytes: int) -> tuple[dict[str, Any], list[Any], int]:
     """Return the tree, the sizes of the buffers, and where those begin."""
     begin = len(MAGIC) + _HEAD.size
     if bytes(content[: len(MAGIC)]) != MAGIC:
@@ -254,8 +262,16 @@ def _read_tree(content: memoryview) -> tuple[dict[str, Any], list[Any], int]:
     (length,) = _HEAD.unpack(content[len(MAGIC) : begin])
     if length > min(TREE_BYTES, len(content) - begin):
         raise ValueError
-    document = json.loads(bytes(content[begin : begin + length]))
+    source = bytes(content[begin : begin + length])
+    if _count_elements(source) * _ELEMENT_BYTES > limit_bytes + _SLACK_BYTES:
+        raise ValueRefused("it has too many parts besides arrays and tables")
+    document = json.loads(source)
     return dict(document["values"]), list(document["sizes"]), begin + length
+
+
+def _count_elements(source: bytes) -> int:
+    """Return how many elements a JSON text has at most, before it is read: commas in its texts count too."""
+    return sum(map(source.count, (b",", b"[", b"{")))
 
 
 def _read_shape(node: dict[str, Any]) -> tuple[int, ...]:
@@ -263,6 +279,13 @@ def _read_shape(node: dict[str, Any]) -> tuple[int, ...]:
     if len(shape) > 32 or not all(type(side) is int and 0 <= side < 2**48 for side in shape):  # noqa: PLR2004 - numpy's own
         raise ValueRefused("it has an array of an impossible shape")
     return tuple(shape)
+
+
+def _check_hashes(items: list[Any]) -> list[Any]:
+    """Return items that hardly share hashes: a set of those that do takes quadratic time, in which no other thread runs."""
+    if len(items) > _SAME_HASH_MAX and max(Counter(map(hash, items)).values()) > _SAME_HASH_MAX:
+        raise ValueRefused(f"more than {_SAME_HASH_MAX} items of a set or keys of a dictionary have one hash")
+    return items
 
 
 def _encode_int(value: int) -> Any:

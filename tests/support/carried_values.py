@@ -18,7 +18,7 @@ def content(values: dict[str, Any]) -> bytearray:
 
 def carried(value: Any) -> Any:
     """The value as the other side has it."""
-    return ValueDecoder(memoryview(content({"x": value}))).decode()["x"]
+    return ValueDecoder(memoryview(content({"x": value})), LIMIT).decode()["x"]
 
 
 def outcomes_of_changed_bytes(original: bytearray) -> set[str]:
@@ -30,7 +30,7 @@ def outcomes_of_changed_bytes(original: bytearray) -> set[str]:
         for _ in range(chosen.randint(1, 4)):
             changed[chosen.randrange(len(changed))] = chosen.randrange(256)
         try:
-            ValueDecoder(memoryview(changed)).decode()
+            ValueDecoder(memoryview(changed), LIMIT).decode()
             outcomes.add("a value")
         except ValueRefused:
             outcomes.add("refused")

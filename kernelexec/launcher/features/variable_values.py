@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ def set_variables(variables: dict[str, Any], path: str) -> dict[str, Any]:
         content = bytearray(os.fstat(file.fileno()).st_size)
         file.readinto(content)
     try:
-        variables.update(ValueDecoder(memoryview(content)).decode())
+        variables.update(ValueDecoder(memoryview(content), sys.maxsize).decode())
     except ValueRefused as exc:
         return {"why": str(exc)}
     return {}

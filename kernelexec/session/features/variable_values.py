@@ -130,7 +130,7 @@ class VariableValues:
                 view, position = memoryview(content), 0
                 while position < size and (count := file.readinto(view[position:])):
                     position += count
-        return ValueDecoder(view[:position]).decode()
+        return ValueDecoder(view[:position], limit).decode()
 
 
 def check_values(variables: Mapping[str, Any], limit_bytes: int) -> None:

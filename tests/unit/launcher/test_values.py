@@ -133,7 +133,7 @@ def test_a_value_in_itself_is_refused_and_so_is_too_much() -> None:
 
 def test_the_memory_of_an_array_is_that_of_the_file() -> None:
     file = content({"x": np.arange(1000)})
-    array = ValueDecoder(memoryview(file)).decode()["x"]
+    array = ValueDecoder(memoryview(file), LIMIT).decode()["x"]
     file[:] = bytes(len(file))
     assert not array.any()
 
@@ -179,6 +179,11 @@ HOSTILE: dict[str, object] = {
     "keys that have no hash": node(**{"$": "dict", "items": [[[], 1]]}),
     "pairs that are none": node(**{"$": "dict", "items": [[1]]}),
     "a set of lists": node(**{"$": "set", "items": [[]]}),
+    "a set of one hash": node(**{"$": "set", "items": [(2**61 - 1) * number for number in range(200)]}),
+    "keys of one hash": node(**{"$": "dict", "items": [[(2**61 - 1) * number, 0] for number in range(200)]}),
+    "a set of tuples of one hash": node(
+        **{"$": "set", "items": [{"$": "tuple", "items": [(2**61 - 1) * number]} for number in range(200)]}
+    ),
     "a float that is none": node(**{"$": "float", "value": "x"}),
     "an integer that is none": node(**{"$": "int", "value": 5}),
     "a range of text": node(**{"$": "range", "value": ["a", "b", "c"]}),
@@ -195,7 +200,7 @@ HOSTILE: dict[str, object] = {
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_is_refused(document: object) -> None:
     with pytest.raises(ValueRefused):
-        ValueDecoder(tree(document, bytes(8))).decode()
+        ValueDecoder(tree(document, bytes(8)), LIMIT).decode()
 
 
 @pytest.mark.parametrize(
@@ -203,18 +208,27 @@ def test_a_hostile_file_is_refused(document: object) -> None:
 )
 def test_what_is_no_file_of_values_is_refused(file: bytes) -> None:
     with pytest.raises(ValueRefused):
-        ValueDecoder(memoryview(file)).decode()
+        ValueDecoder(memoryview(file), LIMIT).decode()
+
+
+@pytest.mark.parametrize("part", ["{}", "[]", "1", '{"$": "set", "items": []}'])
+def test_more_parts_than_the_memory_has_room_for_are_refused_before_they_are_read(part: str) -> None:
+    text = f'{{"values": {{"x": [{",".join([part] * 10**6)}]}}, "sizes": []}}'.encode()
+    file = memoryview(MAGIC + struct.pack("<Q", len(text)) + text)
+    with pytest.raises(ValueRefused, match="too many parts"):
+        ValueDecoder(file, 10**6)
+    assert len(ValueDecoder(file, 10**9).decode()["x"]) == 10**6
 
 
 def test_booleans_are_zero_or_one() -> None:
-    values = ValueDecoder(tree(array(dtype="|b1", shape=[8]), bytes(range(8)))).decode()["x"]
+    values = ValueDecoder(tree(array(dtype="|b1", shape=[8]), bytes(range(8))), LIMIT).decode()["x"]
     assert values.view("u1").tolist() == [0] + [1] * 7
 
 
 def test_a_deep_tree_is_refused() -> None:
     text = b'{"values": {"x": ' + b"[" * 10**5 + b"]" * 10**5 + b'}, "sizes": []}'
     with pytest.raises(ValueRefused):
-        ValueDecoder(memoryview(MAGIC + struct.pack("<Q", len(text)) + text)).decode()
+        ValueDecoder(memoryview(MAGIC + struct.pack("<Q", len(text)) + text), LIMIT).decode()
 
 
 def test_changed_bytes_give_a_value_or_a_refusal() -> None:

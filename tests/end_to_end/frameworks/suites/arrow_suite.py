@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from contextlib import suppress
 from itertools import count
@@ -122,6 +123,33 @@ def test_a_stream_of_nulls_without_bytes_is_refused() -> None:
     table = pa.table({"a": pa.nulls(10**6)})
     with pytest.raises(StreamRefused, match="more values than bytes"):
         check_stream(memoryview(write_table(table)))
+
+
+def test_a_stream_of_an_early_version_is_refused() -> None:
+    """It marks compression in another place, and 20 kB may become any size."""
+    table, sink = pa.table({"a": [1]}), pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    with pytest.raises(StreamRefused, match="early version"):
+        read_table(memoryview(sink.getvalue()))
+
+
+def test_columns_of_the_same_bytes_are_refused() -> None:
+    """Together they would have more bytes than the stream."""
+    column = pa.array([b"x" * 8000], pa.binary())
+    stream = bytes(memoryview(write_table(pa.table({"a": column, "b": pa.array([b""], pa.binary())}))))
+    offsets, content = struct.pack("<qqqq", 0, 8, 8, 8000), struct.pack("<qqqq", 8008, 8, 8016, 0)
+    assert (offsets in stream, stream.count(content)) == (True, 1)
+    with pytest.raises(StreamRefused, match="share bytes"):
+        read_table(memoryview(stream.replace(content, offsets)))
+
+
+def test_a_schema_that_takes_long_to_read_is_refused() -> None:
+    with pytest.raises(StreamRefused, match="names of more than"):
+        read_table(memoryview(write_table(pa.table({"x" * 300_000: [1]}))))
+    with pytest.raises(StreamRefused, match="its schema has more"):
+        read_table(memoryview(write_table(pa.table({"x": [1]}).replace_schema_metadata({"pandas": "x" * 5_000_000}))))
 
 
 @pytest.mark.parametrize("length", range(0, 700, 7))
