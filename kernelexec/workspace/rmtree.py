@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd, open_directory_chain
+from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd, open_directory_chain, short_temporary_name
 
 _PASSES = 5
 
@@ -24,11 +24,17 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_within(top: Path, relative: Path) -> None:
-    """Remove a directory below ``top``, which a kernel can write in; no link is followed on the way either."""
+    """Remove a directory below ``top``, which a kernel can write in; no link is followed on the way either.
+
+    It gets another name first, so that nothing new is written there by its path.
+    """
+    name = short_temporary_name()
     with suppress(OSError), ExitStack() as opened:
         above = open_directory_chain(os.open(top, DIRECTORY), relative.parent, opened)
-        clear(open_directory_chain(os.open(relative.name, DIRECTORY, dir_fd=above), Path(), opened))
-        os.rmdir(relative.name, dir_fd=above)
+        directory = open_directory_chain(os.open(relative.name, DIRECTORY, dir_fd=above), Path(), opened)
+        os.rename(relative.name, name, src_dir_fd=above, dst_dir_fd=above)
+        clear(directory)
+        os.rmdir(name, dir_fd=above)
 
 
 def clear(top: int, *, keep: str = "", stop: threading.Event | None = None) -> bool:

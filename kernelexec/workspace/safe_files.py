@@ -129,6 +129,13 @@ def replace_beneath(
         replace_file(relative.name, content, mode=mode, dir_fd=directory, temporary=short_temporary_name())
 
 
+def create_beneath(top: Path, relative: Path) -> None:
+    """Create a directory below ``top``, and those on the way; no link is followed."""
+    with ExitStack() as opened:
+        first = os.open(top, DIRECTORY)
+        open_directory_chain(first, relative, opened, owner=os.fstat(first))
+
+
 def copy_between(source: Path, target: Path, relative: Path, names: Iterable[str]) -> None:
     """Copy regular files of a directory in one workspace into the same directory of another; no link is followed in either.
 

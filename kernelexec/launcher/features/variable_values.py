@@ -24,7 +24,7 @@ def set_variables(variables: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def write_variables(variables: Mapping[str, Any], path: str, names: list[str], limit_bytes: int) -> dict[str, Any]:
-    """Write values to a new file; return the missing names, or the reason if a value has no form there."""
+    """Write values to a new file in a directory that is there; return the missing names, or the reason for none."""
     missing = [name for name in names if name not in variables]
     if missing:
         return {"missing": missing}
@@ -32,7 +32,6 @@ def write_variables(variables: Mapping[str, Any], path: str, names: list[str], l
         encoded = EncodedValues({name: variables[name] for name in names}, limit_bytes)
     except ValueRefused as exc:
         return {"why": str(exc)}
-    Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
         file.writelines(encoded.pieces())
     return {}

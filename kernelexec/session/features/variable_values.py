@@ -5,12 +5,13 @@ from __future__ import annotations
 import keyword
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.errors import InvalidRequest, Refused, did_you_mean
 from kernelexec.launcher import protocol
@@ -22,7 +23,7 @@ from kernelexec.session.context import SessionContext
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.rmtree import remove_within
-from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, open_regular, replace_beneath
+from kernelexec.workspace.safe_files import DIRECTORY, create_beneath, open_directory_chain, open_regular, replace_beneath
 
 #: The directory in a workspace in which a value lies for a moment.
 _VALUES = Path(".kernelexec", "values")
@@ -53,15 +54,10 @@ class VariableValues:
             ExecutionFailed: the call was interrupted.
         """
         variables = _merge(name, value, values)
-        relative = _new_file()
-        context = self._context
-        context.scope.check_open()
-        try:
-            await context.read_in_thread(self._write, relative, variables)
-            path = context.to_kernel_path(context.workspace_path / relative)
-            answer = await context.call_launcher(protocol.set_values_source(path), None)
-        finally:
-            await run_in_thread(remove_within, context.workspace_path, relative.parent)
+        self._context.scope.check_open()
+        async with self._open_directory() as (relative, path):
+            await await_to_end(self._context.read_in_thread(self._write, relative, variables))
+            answer = await self._context.call_launcher(protocol.set_values_source(path), None)
         if "why" in answer:
             raise Refused(f"The kernel cannot hold {_list(variables)}: {_read_reason(answer)}.")
 
@@ -75,21 +71,18 @@ class VariableValues:
             ExecutionFailed: the call was interrupted.
         """
         _check_name(name)
-        context, relative = self._context, _new_file()
-        limit = context.config.capacity.value_bytes
+        context, limit = self._context, self._context.config.capacity.value_bytes
         try:
-            path = context.to_kernel_path(context.workspace_path / relative)
-            answer = await context.call_launcher(protocol.write_values_source(path, [name], limit), None)
-            if read_list(answer.get("missing")):
-                known = context.kernels.python.kernel.variable_names.known if context.kernels.python.kernel else ()
-                raise InvalidRequest(f"There is no variable {name!r}{did_you_mean(name, known)}.")
-            if "why" in answer:
-                raise Refused(f"{name!r} cannot be read: {_read_reason(answer)}. {_OTHER_WAYS}.read.")
-            return (await context.read_in_thread(self._read, relative))[name]
+            async with self._open_directory() as (relative, path):
+                answer = await context.call_launcher(protocol.write_values_source(path, [name], limit), None)
+                if read_list(answer.get("missing")):
+                    known = context.kernels.python.kernel.variable_names.known if context.kernels.python.kernel else ()
+                    raise InvalidRequest(f"There is no variable {name!r}{did_you_mean(name, known)}.")
+                if "why" in answer:
+                    raise Refused(f"{name!r} cannot be read: {_read_reason(answer)}. {_OTHER_WAYS}.read.")
+                return (await context.read_in_thread(self._read, relative))[name]
         except (ValueRefused, OSError, KeyError) as exc:
             raise Refused(f"{name!r} cannot be read: {exc}.") from exc
-        finally:
-            await run_in_thread(remove_within, context.workspace_path, relative.parent)
 
     def prepare_inputs(
         self, inputs: Mapping[str, Any] | None, cell: Cell, request_id: str | None
@@ -108,6 +101,19 @@ class VariableValues:
         if request_id is not None:
             raise InvalidRequest("inputs are not repeated with a request_id: set them with session.put before the request.")
         return partial(self.put, dict(inputs)) if inputs else None
+
+    @asynccontextmanager
+    async def _open_directory(self) -> AsyncIterator[tuple[Path, str]]:
+        """Yield the path of a new file below the workspace, and its path in the kernel; its directory is removed at the end.
+
+        A kernel creates no directory, so what one still writes for a call that was cancelled has no place.
+        """
+        context, relative = self._context, _VALUES / uuid.uuid4().hex / "values"
+        try:
+            await await_to_end(run_in_thread(create_beneath, context.workspace_path, relative.parent))
+            yield relative, context.to_kernel_path(context.workspace_path / relative)
+        finally:
+            await await_to_end(run_in_thread(remove_within, context.workspace_path, relative.parent))
 
     def _write(self, relative: Path, variables: dict[str, Any]) -> None:
         encoded = _encode(variables, self._context.config.capacity.value_bytes)
@@ -143,11 +149,6 @@ def _encode(variables: dict[str, Any], limit_bytes: int) -> EncodedValues:
         return EncodedValues(variables, limit_bytes)
     except ValueRefused as exc:
         raise InvalidRequest(f"{_list(variables)} cannot be sent: {exc}. {_OTHER_WAYS}.write.") from exc
-
-
-def _new_file() -> Path:
-    """Return the path of a new file, in a directory of its own, below a workspace."""
-    return _VALUES / uuid.uuid4().hex / "values"
 
 
 def _merge(name: object, value: object, values: Mapping[str, Any]) -> dict[str, Any]:

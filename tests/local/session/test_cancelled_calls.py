@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernelexec import AsyncExecutor, Executor, Session
+from kernelexec import AsyncExecutor, AsyncSession, Executor, Session, Snapshot
 from kernelexec.adapters.shared.calls import await_result
 from tests.support.pace import BOUND
 
@@ -97,3 +98,38 @@ def test_a_session_whose_opening_is_cancelled_repeatedly_leaves_no_open_pipe(tmp
             assert executor.sessions() == ("first",)
 
     asyncio.run(open_and_cancel())
+
+
+#: Calls that put files into the workspace for a moment.
+WITH_FILES: dict[str, Callable[[AsyncSession, Any], Awaitable[object]]] = {
+    "put": lambda session, _: session.put("y", list(range(100_000))),
+    "get": lambda session, _: session.get("x"),
+    "inputs": lambda session, _: session.execute("y", inputs={"y": list(range(100_000))}),
+    "snapshot": lambda session, _: session.snapshot(["x"]),
+    "a restore of another session's snapshot": lambda session, snapshot: session.restore(snapshot),
+}
+
+
+@pytest.mark.parametrize("call", WITH_FILES.values(), ids=WITH_FILES)
+def test_a_cancelled_call_leaves_no_file(tmp_path: Path, call: Callable[[AsyncSession, Any], Awaitable[object]]) -> None:
+    async def cancel() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
+            session, other = await executor.session("a"), await executor.session("b")
+            for each in (session, other):
+                await each.execute("x = list(range(100_000))")
+            snapshot = await other.snapshot()
+            made = set[str]()
+            for delay in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08):
+                calling = asyncio.ensure_future(call(session, snapshot))
+                await asyncio.sleep(delay)
+                for _ in range(2):
+                    calling.cancel()
+                    await asyncio.sleep(0)
+                await asyncio.wait([calling])
+                if not calling.cancelled() and isinstance(result := calling.result(), Snapshot):
+                    made.add(result.snapshot_id)
+            assert (await session.execute("len(x)")).text == "100000"
+            private = session.workspace / ".kernelexec"
+            assert {path.name for path in private.rglob("*") if path.parent.name in ("values", "snapshots")} == made
+
+    asyncio.run(cancel())

@@ -6,10 +6,12 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import check_seconds, system_refusal
 from kernelexec.errors import InvalidRequest, KernelError, KernelexecError, KernelNotAnswering
 from kernelexec.launcher import protocol
@@ -165,9 +167,11 @@ class PackageInstaller:
     @asynccontextmanager
     async def _one_shot_directory(self, request: InstallRequest) -> AsyncIterator[Path]:
         """Yield a private directory with copies of the wheels that the requirements name by path."""
-        context = self._context
-        path = await context.read_in_thread(create_task_directory, context.runtime_dir, context.kernels.backend.user)
+        context, created = self._context, list[Path]()
+        make = partial(create_task_directory, context.runtime_dir, context.kernels.backend.user)
         try:
+            await await_to_end(context.read_in_thread(lambda: created.append(make())))
+            [path] = created
             for wheel in filter(locks.is_wheel, request.requirements):
                 try:
                     await context.read_in_thread(copy_wheel, self._resolve_path(wheel), path)
@@ -175,8 +179,8 @@ class PackageInstaller:
                     raise InvalidRequest(f"The wheel {wheel} cannot be copied: {exc}.") from exc
             yield path
         finally:
-            with anyio.CancelScope(shield=True):
-                await context.read_in_thread(remove_tree, path)
+            for path in created:
+                await await_to_end(context.read_in_thread(remove_tree, path))
 
     def _make_request(
         self, requirements: tuple[str, ...], wheels: str | os.PathLike[str] | None, network: object, timeout: object

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import anyio
-
+from kernelexec.cancellation import await_to_end
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.events import SnapshotTaken
 from kernelexec.launcher import protocol
@@ -62,8 +61,8 @@ class VariableSnapshots:
         try:
             call = protocol.save_variables_source(context.to_kernel_path(directory), wanted, limit)
             answer = await context.call_launcher(call, timeout)
-        except Exception:
-            await run_in_thread(remove_within, context.workspace_path, SNAPSHOTS / snapshot_id)
+        except BaseException:
+            await await_to_end(run_in_thread(remove_within, context.workspace_path, SNAPSHOTS / snapshot_id))
             raise
         saved = (_parse_saved_variable(entry) for entry in _list_entries(answer, "saved"))
         left_out = (_parse_left_out(entry) for entry in _list_entries(answer, "left_out"))
@@ -141,11 +140,10 @@ class VariableSnapshots:
         copy = partial(copy_between, source.parents[len(relative.parts) - 1], workspace, relative, files)
         try:
             with suppress(OSError):  # the kernel then reports missing files
-                await run_in_thread(copy)
+                await await_to_end(run_in_thread(copy))
             yield str(workspace / relative)
         finally:
-            with anyio.CancelScope(shield=True):
-                await run_in_thread(remove_within, workspace, relative)
+            await await_to_end(run_in_thread(remove_within, workspace, relative))
 
 
 def _list_entries(answer: dict[str, Any], key: str) -> list[dict[str, Any]]:
