@@ -8,7 +8,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
@@ -121,14 +120,16 @@ class FileOperations:
             raise InvalidRequest("The text to replace must not be empty: use write to make a file.")
         spot, limit = self._access.spot(path), self.bounds.write_bytes
         with self._access.file(spot) as (fd, seen):
-            if seen.st_size > limit:
-                raise InvalidRequest(f"{spot.shown} has {seen.st_size} bytes; the limit of a file that is edited is {limit}.")
-            content = b"".join(iter(partial(os.read, fd, limit), b""))
+            content = b"" if seen.st_size > limit else _read_whole(fd, limit + 1)
+            size = max(seen.st_size, len(content))
+        if size > limit:
+            raise InvalidRequest(f"{spot.shown} has {size} bytes; the limit of a file that is edited is {limit}.")
         count = content.count(before)
         if not count:
             raise InvalidRequest(f"{spot.shown} does not contain the text: it must be the same in every space and line end.")
         if count > 1 and not every:
             raise InvalidRequest(f"{spot.shown} contains the text {count} times: add lines around it, or replace all of them.")
+        _check_length(len(content) + count * (len(after) - len(before)), limit)
         return self.write(path, content.replace(before, after))
 
     def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
@@ -291,10 +292,23 @@ def _encode(content: object, most: int) -> bytes:
     except UnicodeEncodeError as exc:
         message = f"content holds half a character at position {exc.start}, which is no UTF-8: give bytes, or leave it out."
         raise InvalidRequest(message) from exc
-    if len(raw) > most:
-        message = f"content has {len(raw)} bytes, and one call writes {most} at most: write the rest with append=True."
-        raise InvalidRequest(message)
+    _check_length(len(raw), most)
     return raw
+
+
+def _check_length(size: int, most: int) -> None:
+    if size > most:
+        message = f"content has {size} bytes, and one call writes {most} at most: write the rest with append=True."
+        raise InvalidRequest(message)
+
+
+def _read_whole(fd: int, limit: int) -> bytes:
+    """Return the first bytes of an open file, which may grow while it is read."""
+    pieces, left = list[bytes](), limit
+    while left and (piece := os.read(fd, left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool) -> int:

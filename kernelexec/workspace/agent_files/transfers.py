@@ -18,12 +18,12 @@ from kernelexec.results.readable.one_line import format_bytes
 from kernelexec.workspace.agent_files.access import Access, check_plain
 from kernelexec.workspace.agent_files.paths import WorkspacePath, short
 from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.agent_files.walk import kind_of, walk
+from kernelexec.workspace.agent_files.walk import WalkEntry, kind_of, walk
+from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.safe_files import (
     DIRECTORY,
     closing_fd,
     open_directory_chain,
-    open_regular,
     replace_beneath,
     replace_file,
     short_temporary_name,
@@ -78,17 +78,15 @@ class FileTransfers:
             size = self._replace(spot, self._read_stream(source), mode=None)
             return FilesCopied(spot.shown, (spot.shown,), size)
         local = _local_path(source)
-        with _readable(local):
-            name = local.name or local.resolve().name
-            if stat.S_ISDIR(local.stat().st_mode):
-                return self._upload_directory(local, self._access.spot(_join(path, name)))
-            with closing_fd(os.open(local, _FOLLOWED)) as fd:
-                seen = os.fstat(fd)
-                if not stat.S_ISREG(seen.st_mode):
-                    raise InvalidRequest(f"{short(str(local))} is not a regular file: pass it as an open binary file.")
-                self._check_size(str(local), seen.st_size)
-                spot = self._access.spot(_join(path, name, into=path is not None and self._is_directory(path)))
-                size = self._replace(spot, self._read(fd, seen.st_size), mode=_mode(seen))
+        with _readable(local), closing_fd(os.open(local, _FOLLOWED)) as fd:
+            name, seen = local.name or local.resolve().name, os.fstat(fd)
+            if stat.S_ISDIR(seen.st_mode):
+                return self._upload_directory(fd, local, self._access.spot(_join(path, name)))
+            if not stat.S_ISREG(seen.st_mode):
+                raise InvalidRequest(f"{short(str(local))} is not a regular file: pass it as an open binary file.")
+            self._check_size(str(local), seen.st_size)
+            spot = self._access.spot(_join(path, name, into=path is not None and self._is_directory(path)))
+            size = self._replace(spot, self._read(fd, seen.st_size), mode=_mode(seen))
         return FilesCopied(spot.shown, (spot.shown,), size)
 
     def download(self, path: str | os.PathLike[str], target: str | os.PathLike[str] | BinaryIO | None = None) -> FilesCopied:
@@ -111,47 +109,31 @@ class FileTransfers:
             size = self._save(spot, local.parent.resolve(), Path(local.name), self._bounds.transfer_bytes)
         return FilesCopied(str(local), (str(local),), size)
 
-    def _upload_directory(self, local: Path, spot: WorkspacePath) -> FilesCopied:
-        entries, refused = self._list_local(local)
-        self._check_size(str(local), sum(seen.st_size for _, seen in entries if stat.S_ISREG(seen.st_mode)))
-        files, size = [], 0
+    def _upload_directory(self, top: int, local: Path, spot: WorkspacePath) -> FilesCopied:
+        """Copy an open directory of the caller, whose files are opened beneath it: a cell may work there meanwhile."""
+        walked = walk(top, self._bounds.entries, enters=lambda _: True, across=True)
+        if not walked.complete:
+            self._check_count(str(local), self._bounds.entries + 1)
+        for parts, exc in walked.unreadable:
+            raise InvalidRequest(f"{short(str(local.joinpath(*parts)))} cannot be read: {exc.strerror or exc}.") from exc
+        self._check_size(str(local), sum(entry.seen.st_size for entry in walked.entries if entry.kind == "file"))
+        files, refused, size = list[str](), list[NotCopied](), 0
         with self._access.changing(spot / "_", make=True):
             pass  # the directory exists now
-        for relative, seen in entries:
-            entry = self._access.spot_at(spot.path.joinpath(*relative.parts))
-            if stat.S_ISDIR(seen.st_mode):
-                with self._access.changing(entry / "_", make=True):
+        for entry in walked.entries:
+            path, copy = local.joinpath(*entry.parts), self._access.spot_at(spot.path.joinpath(*entry.parts))
+            if entry.kind == "directory":
+                with self._access.changing(copy / "_", make=True):
                     continue
             try:
-                fd = open_regular(local / relative)
+                fd = _open_file(top, entry)
             except OSError as exc:
-                refused.append(NotCopied(str(local / relative), f"it cannot be read: {exc.strerror or exc}"))
+                refused.append(NotCopied(str(path), f"it cannot be read: {exc.strerror}" if exc.errno else str(exc)))
                 continue
             with closing_fd(fd):
-                size += self._replace(entry, self._read(fd, seen.st_size), mode=_mode(seen))
-            files.append(entry.shown)
+                size += self._replace(copy, self._read(fd, entry.seen.st_size), mode=_mode(entry.seen))
+            files.append(copy.shown)
         return FilesCopied(spot.shown, tuple(files), size, tuple(refused))
-
-    def _list_local(self, top: Path) -> tuple[list[tuple[Path, os.stat_result]], list[NotCopied]]:
-        """List the directories and regular files in a directory of the caller, and the reasons against other entries."""
-        entries: list[tuple[Path, os.stat_result]] = []
-        refused: list[NotCopied] = []
-        pending = [Path()]
-        while pending:
-            parent = pending.pop()
-            with _readable(top / parent), os.scandir(top / parent) as listing:
-                children = sorted(listing, key=lambda child: child.name)
-            for child in children:
-                relative, seen = parent / child.name, child.stat(follow_symlinks=False)
-                kind = kind_of(seen)
-                if kind in ("link", "other"):
-                    refused.append(NotCopied(child.path, _LINK if kind == "link" else _OTHER))
-                    continue
-                entries.append((relative, seen))
-                if kind == "directory":
-                    pending.append(relative)
-            self._check_count(str(top), len(entries) + len(refused))
-        return entries, refused
 
     def _download_directory(self, spot: WorkspacePath, local: Path) -> FilesCopied:
         with self._access.directory(spot) as fd:
@@ -249,6 +231,17 @@ class FileTransfers:
         if count > self._bounds.entries:
             message = f"{short(name)} has more than {self._bounds.entries} entries: copy parts of it, or raise files.entries."
             raise InvalidRequest(message)
+
+
+def _open_file(top: int, entry: WalkEntry) -> int:
+    """Open a regular file beneath a directory of the caller; raise ``OSError`` for what is another file now."""
+    if entry.kind != "file":
+        raise OSError(_LINK if entry.kind == "link" else _OTHER)
+    fd = open_beneath(top, "/".join(entry.parts), _FOLLOWED, across=True)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(_OTHER)
 
 
 def _local_path(path: str | os.PathLike[str]) -> Path:

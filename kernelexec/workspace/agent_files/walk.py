@@ -38,8 +38,10 @@ class WalkResult:
     """Whether all other entries are listed."""
 
 
-def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool]) -> WalkResult:
+def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool], across: bool = False) -> WalkResult:
     """List an open directory, and each directory in it for which ``enters`` is true, at most ``limit`` entries.
+
+    With ``across`` directories of other file systems are listed too.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -49,7 +51,7 @@ def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool]) -> WalkRe
     while pending:
         parts = pending.pop()
         try:
-            entries = _entries(top, parts, left + 1)
+            entries = _entries(top, parts, left + 1, across=across)
         except OSError as exc:
             if not parts:
                 raise
@@ -66,10 +68,10 @@ def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool]) -> WalkRe
     return done
 
 
-def _entries(top: int, parts: tuple[str, ...], limit: int) -> list[WalkEntry]:
+def _entries(top: int, parts: tuple[str, ...], limit: int, *, across: bool) -> list[WalkEntry]:
     """List the first entries of a directory, which is opened again beneath the top: it may have been replaced."""
     entries: list[WalkEntry] = []
-    with closing_fd(open_beneath(top, "/".join(parts) or ".", LISTED)) as fd, os.scandir(fd) as listing:
+    with closing_fd(open_beneath(top, "/".join(parts) or ".", LISTED, across=across)) as fd, os.scandir(fd) as listing:
         for entry in listing:
             if len(entries) == limit:
                 break

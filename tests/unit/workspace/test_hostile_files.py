@@ -19,7 +19,7 @@ from kernelexec.replay import read_history
 from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles, FileOperations
 from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import FileRoot
+from kernelexec.workspace.agent_files.paths import FileRoot, WorkspacePath
 from kernelexec.workspace.file_changes import _listing
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import copy_between, has_content, read_regular, replace_file
@@ -158,3 +158,32 @@ def test_no_reader_waits_for_a_lease(tmp_path: Path) -> None:
         assert not list(copies.iterdir())
         replace_file(path, b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_of_a_file_that_grows_while_it_is_edited_the_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Access.file
+
+    @contextmanager
+    def growing(access: Access, spot: WorkspacePath) -> Iterator[tuple[int, os.stat_result]]:
+        with opened(access, spot) as (fd, seen):
+            os.truncate(tmp_path / "a.txt", 1 << 36)
+            yield fd, seen
+
+    (tmp_path / "a.txt").write_text("hello")
+    monkeypatch.setattr(Access, "file", growing)
+    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]), FileBounds(write_bytes=1000))
+    with pytest.raises(InvalidRequest, match="has 1001 bytes; the limit of a file that is edited is 1000"):
+        files.edit("a.txt", "hello", "hallo")
+
+
+def test_an_edit_whose_result_is_too_large_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 1000)
+    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]), FileBounds(write_bytes=10**6))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="content has 100000000 bytes"):
+            files.edit("a.txt", "a", "b" * 100_000, every=True)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "a.txt").read_text() == "a" * 1000

@@ -255,6 +255,31 @@ def test_links_of_the_callers_directory_are_listed_and_a_link_that_is_named_is_f
     )
 
 
+class SwappingCalls(CallerCalls):
+    """Calls after the first of which a directory is a link to another, as a cell may do in the middle of a copy."""
+
+    def __init__(self, directory: Path, target: Path) -> None:
+        super().__init__()
+        self._directory, self._target = directory, target
+
+    def check(self) -> None:
+        if not self._directory.is_symlink():
+            self._directory.rename(self._directory.with_name("moved"))
+            self._directory.symlink_to(self._target)
+
+
+def test_an_upload_follows_no_link_that_takes_the_place_of_a_directory_meanwhile(work: Path, own: Path) -> None:
+    for path in ("secret/key", "tree/a", "tree/d/key"):
+        (own / path).parent.mkdir(parents=True, exist_ok=True)
+        (own / path).write_bytes(path.encode())
+    limits, access = FileBounds(), Access([FileRoot(work, "/workspace")])
+    calls = SwappingCalls(own / "tree" / "d", own / "secret")
+    transfers = FileTransfers(access, limits, ReadTracker(access, enforced=True, entries=limits.entries), calls)
+    result = transfers.upload("tree", "copy")
+    assert list_tree(work / "copy") == {"a": b"tree/a", "d": None}
+    assert [entry.path for entry in result.refused] == ["tree/d/key"]
+
+
 def test_bounds_are_checked_before_the_copy(work: Path, own: Path) -> None:
     transfers = make_transfers(work, transfer_bytes=100, entries=5)
     with (work / "sparse").open("wb") as file:
