@@ -73,9 +73,9 @@ def test_a_service_runs_cells_at_once_and_ends_with_all_kernels(service: Service
     waits = "import time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('ended')"
     with ThreadPoolExecutor() as threads:
         answers = threads.map(lambda name: service.execute(name, waits), ("a", "b"))
-        until(lambda: all((place / "begun").exists() for place in places))
-        for place in places:
-            (place / "go").touch()
+        until(lambda: all((directory / "begun").exists() for directory in places))
+        for directory in places:
+            (directory / "go").touch()
         assert [answer["text"] for answer in answers] == ["ended\n", "ended\n"]
     late = service.execute("a", "time.sleep(600)", timeout=0.5)
     assert (late["exit_code"], late["state"]) == (124, "kept")

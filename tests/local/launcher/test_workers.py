@@ -198,8 +198,8 @@ def test_output_after_the_newest_cell_is_late_output_of_that_cell(session: Sessi
 
 
 def test_output_during_a_command_or_an_inspection_is_late_output_of_the_newest_cell(session: Session) -> None:
-    said = "(until('begun'), print('mark', flush=True), open('said', 'w').close())"
-    newest = session.execute(f"threading.Thread(target=lambda: {said}).start()")
+    printing = "(until('begun'), print('mark', flush=True), open('said', 'w').close())"
+    newest = session.execute(f"threading.Thread(target=lambda: {printing}).start()")
     command = session.execute_command("touch begun; until [ -e said ]; do sleep 0.05; done; echo done")
     session.variables()
     assert (command.text, after(session, newest)) == ("done\n", "mark\n")

@@ -118,7 +118,7 @@ def test_a_cancelled_call_leaves_no_file(tmp_path: Path, call: Callable[[AsyncSe
             for each in (session, other):
                 await each.execute("x = list(range(100_000))")
             snapshot = await other.snapshot()
-            made = set[str]()
+            snapshots = set[str]()
             for delay in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08):
                 calling = asyncio.ensure_future(call(session, snapshot))
                 await asyncio.sleep(delay)
@@ -127,9 +127,9 @@ def test_a_cancelled_call_leaves_no_file(tmp_path: Path, call: Callable[[AsyncSe
                     await asyncio.sleep(0)
                 await asyncio.wait([calling])
                 if not calling.cancelled() and isinstance(result := calling.result(), Snapshot):
-                    made.add(result.snapshot_id)
+                    snapshots.add(result.snapshot_id)
             assert (await session.execute("len(x)")).text == "100000"
             private = session.workspace / ".kernelexec"
-            assert {path.name for path in private.rglob("*") if path.parent.name in ("values", "snapshots")} == made
+            assert {path.name for path in private.rglob("*") if path.parent.name in ("values", "snapshots")} == snapshots
 
     asyncio.run(cancel())

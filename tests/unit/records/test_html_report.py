@@ -20,11 +20,11 @@ def notebook() -> str:
 
 
 @pytest.mark.parametrize("name", ["lab/index.html.j2", "lab/base.html.j2", "base/null.j2", "lab/conf.json"])
-@pytest.mark.parametrize("place", ["", "nbconvert/templates", "home/.local/share/jupyter/nbconvert/templates"])
+@pytest.mark.parametrize("directory", ["", "nbconvert/templates", "home/.local/share/jupyter/nbconvert/templates"])
 def test_a_template_where_cells_can_write_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str, name: str
 ) -> None:
-    path = tmp_path / place / name
+    path = tmp_path / directory / name
     path.parent.mkdir(parents=True)
     path.write_text('{"base_template": "none"}' if name.endswith("json") else TEMPLATE)
     monkeypatch.chdir(tmp_path)
