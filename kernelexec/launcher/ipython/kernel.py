@@ -237,6 +237,7 @@ class LauncherKernel(IPythonKernel):
         """Read the output of programs and children so far, and forget orphans that have ended."""
         lingering = tree.has_children()
         self._own_streams[0].drain()  # for both streams
+        self._own_streams[0].read_left()
         if lingering:
             for stream in self._own_streams[:2]:
                 stream.end_cell()

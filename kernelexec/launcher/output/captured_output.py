@@ -136,6 +136,9 @@ class PipeReader:
         self._awaited: set[int] = set()
         self._idle = threading.Condition()
         self._reading = False
+        """Whether awaited output is read and not passed on yet."""
+        self._in_round, self._rounds = False, 0
+        """The same of any output, and how often all ready pipes were read."""
         self._taken_bytes = 0
         self._lines: dict[int, Lines] = {}
         self._forked: dict[tuple[int, str], Lines] = {}
@@ -199,6 +202,19 @@ class PipeReader:
         if self._forked and not self._is_unread():
             self._pass_on_forked()
 
+    def read_left(self, seconds: float) -> None:
+        """Wait, for a bounded time, until what children of earlier cells have written by now is passed on.
+
+        A round takes all that a pipe holds, so children that write on are not waited for.
+        """
+        deadline = time.monotonic() + seconds
+        with self._idle:
+            fds, begun = {key.fd for key in self._selector.get_map().values()} - self._awaited, self._rounds
+            while (any(platform.unread_bytes(fd) for fd in fds) or self._in_round) and self._rounds < begun + 2:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._thread.is_alive() or not self._idle.wait(left):
+                    break
+
     def find_lines(self, pid: int, stream: str, deliver: Callable[[str, str], Any]) -> Lines:
         """Return the partial line of a forked child in one stream, or a new one."""
         return self._forked.get((pid, stream)) or Lines(partial(deliver, stream))
@@ -234,13 +250,14 @@ class PipeReader:
                 ready = [(key.fd, key.data) for key, _ in self._selector.select(seconds)]
             except (OSError, ValueError):
                 return
-            self._reading = any(fd in self._awaited for fd, _ in ready)
+            self._in_round, self._reading = bool(ready), any(fd in self._awaited for fd, _ in ready)
             try:
                 for fd, take in sorted(ready, key=lambda item: item[0] not in self._awaited):
                     self._read(fd, take)
             finally:
                 with self._idle:
-                    self._reading = False
+                    self._in_round = self._reading = False
+                    self._rounds += 1
                     self._idle.notify_all()
             seconds = None
             if self._lines or self._forked:  # while other output is unread, the rest of a line may be too

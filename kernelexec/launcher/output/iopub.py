@@ -437,6 +437,11 @@ class OutputStream(OutStream):
         """The captured descriptor; None where nothing is captured."""
         return self._captured_fd
 
+    def read_left(self) -> None:
+        """Wait, for a bounded time, for what children of earlier cells have written by now."""
+        if self.pub_thread is not None and self.pub_thread.may_block:
+            self.pub_thread.pipes.read_left(_DRAIN_SECONDS)
+
     def end_cell(self) -> None:
         """Show partial lines of children, and do not wait any more for those that go on."""
         if self._captured_fd is not None and self.pub_thread is not None:

@@ -6,7 +6,7 @@ import os
 import select
 import selectors
 import time
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -48,3 +48,43 @@ def test_output_that_is_read_between_two_looks_is_waited_for(monkeypatch: pytest
     reader.drain(_BOUND)
     assert taken == [b"abc"]
     os.close(write_fd)
+
+
+def test_what_children_of_earlier_cells_have_written_is_waited_for_where_that_is_asked() -> None:
+    taken = list[bytes]()
+
+    def take(content: bytes) -> None:
+        time.sleep(0.05)
+        taken.append(content)
+
+    reader = PipeReader()
+    read_fd, write_fd = os.pipe()
+    reader.add(read_fd, take)
+    reader.stop_awaiting(read_fd)
+    for number in range(3):
+        os.write(write_fd, b"abc")
+        reader.read_left(_BOUND)
+        assert taken == [b"abc"] * (number + 1)
+    os.close(write_fd)
+
+
+def test_children_that_write_on_are_not_waited_for() -> None:
+    is_over = Event()
+    reader = PipeReader()
+    read_fd, write_fd = os.pipe()
+    reader.add(read_fd, lambda _: None)
+    reader.stop_awaiting(read_fd)
+
+    def flood() -> None:
+        while not is_over.is_set():
+            os.write(write_fd, b"x" * 4096)
+        os.close(write_fd)
+
+    flooding = Thread(target=flood)
+    flooding.start()
+    begun = time.monotonic()
+    for _ in range(20):
+        reader.read_left(_BOUND)
+    assert time.monotonic() - begun < _BOUND
+    is_over.set()
+    flooding.join()
