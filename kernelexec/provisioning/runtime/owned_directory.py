@@ -75,6 +75,10 @@ class OwnerRecord:
     @property
     def has_ended(self) -> bool:
         """Whether the process has certainly ended, if the directory's lock is free."""
+        return self.locked if (seen := self.see_end()) is None else seen
+
+    def see_end(self) -> bool | None:
+        """Return whether the process has certainly ended; None where only the directory's lock tells it."""
         boot, namespace = _read_boot_id(), _read_pid_namespace()
         if bool(self.boot) > bool(boot) or bool(self.pid_namespace) > bool(namespace):
             return False  # for example without free descriptors nothing can be read
@@ -82,7 +86,7 @@ class OwnerRecord:
             return self.machine == os.uname().nodename  # the machine was rebooted, or it is another machine
         if self.started and self.pid_namespace == namespace:
             return has_ended(self.pid, self.started)
-        return self.locked
+        return None
 
 
 _FIELDS = {"pid": int, "started": int, "boot": str, "pid_namespace": str, "machine": str, "locked": bool}
@@ -248,8 +252,11 @@ platform.call_in_forked_children(_close_in_child)
 
 
 def has_living_owner(fd: int, owner: OwnerRecord) -> bool:
-    """Return whether the owner of an open directory lives. The check may lock a free ``fd``: close it soon."""
-    return not _lock(fd, shared=True) if owner.locked else not owner.has_ended
+    """Return whether the owner of an open directory lives. The check may lock a free ``fd``: close it soon.
+
+    A lock that is held may be that of a process which removes the directory of a dead owner.
+    """
+    return not (owner.locked and _lock(fd, shared=True)) and not owner.see_end()
 
 
 def _lock(fd: int, *, shared: bool = False) -> bool:

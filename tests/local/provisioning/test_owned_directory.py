@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning import new_root
+from kernelexec.provisioning import new_root, platform
 from kernelexec.provisioning.runtime import owned_directory
+from kernelexec.provisioning.runtime.discovery import list_live_roots
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, sweep
 
@@ -293,3 +294,11 @@ def test_a_sweep_of_many_names_looks_only_at_those_that_can_be_roots(base: Path,
     assert all(root.path.exists() for root in held)
     for root in held:
         root.remove()
+
+
+def test_the_lock_of_a_process_that_removes_a_directory_is_no_living_owner(base: Path, owner: subprocess.Popen[str]) -> None:
+    living, removed = Path(line_of(owner)), left(base, dead())
+    removing = os.open(removed, os.O_RDONLY | os.O_DIRECTORY)
+    platform.lock(removing, shared=False)
+    assert [root for root, _ in list_live_roots([base])] == [living]
+    os.close(removing)
