@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import os
+import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
@@ -55,9 +56,9 @@ class VariableValues:
         """
         variables = _merge(name, value, values)
         self._context.scope.check_open()
-        async with self._open_directory() as (relative, path):
-            await await_to_end(self._context.read_in_thread(self._write, relative, variables))
-            answer = await self._context.call_launcher(protocol.set_values_source(path), None)
+        async with self._new_file() as file:
+            await await_to_end(self._context.read_in_thread(self._write, file.relative, variables))
+            answer = await self._context.call_launcher(protocol.set_values_source(file.kernel_path), None)
         if "why" in answer:
             raise Refused(f"The kernel cannot hold {_list(variables)}: {_read_reason(answer)}.")
 
@@ -73,14 +74,15 @@ class VariableValues:
         _check_name(name)
         context, limit = self._context, self._context.config.capacity.value_bytes
         try:
-            async with self._open_directory() as (relative, path):
-                answer = await context.call_launcher(protocol.write_values_source(path, [name], limit), None)
+            async with self._new_file() as file:
+                source = protocol.write_values_source(file.kernel_path, [name], limit)
+                answer = await context.call_launcher("", None, prepare=partial(file.prepare, source))
                 if read_list(answer.get("missing")):
                     known = context.kernels.python.kernel.variable_names.known if context.kernels.python.kernel else ()
                     raise InvalidRequest(f"There is no variable {name!r}{did_you_mean(name, known)}.")
                 if "why" in answer:
                     raise Refused(f"{name!r} cannot be read: {_read_reason(answer)}. {_OTHER_WAYS}.read.")
-                return (await context.read_in_thread(self._read, relative))[name]
+                return (await context.read_in_thread(self._read, file.relative))[name]
         except (ValueRefused, OSError, KeyError) as exc:
             raise Refused(f"{name!r} cannot be read: {exc}.") from exc
 
@@ -103,17 +105,13 @@ class VariableValues:
         return partial(self.put, dict(inputs)) if inputs else None
 
     @asynccontextmanager
-    async def _open_directory(self) -> AsyncIterator[tuple[Path, str]]:
-        """Yield the path of a new file below the workspace, and its path in the kernel; its directory is removed at the end.
-
-        A kernel creates no directory, so what one still writes for a call that was cancelled has no place.
-        """
-        context, relative = self._context, _VALUES / uuid.uuid4().hex / "values"
+    async def _new_file(self) -> AsyncIterator[_ValueFile]:
+        """Yield a file for values; it is gone at the end, also if this call is cancelled."""
+        file = _ValueFile(self._context)
         try:
-            await await_to_end(run_in_thread(create_beneath, context.workspace_path, relative.parent))
-            yield relative, context.to_kernel_path(context.workspace_path / relative)
+            yield file
         finally:
-            await await_to_end(run_in_thread(remove_within, context.workspace_path, relative.parent))
+            await await_to_end(run_in_thread(file.remove))
 
     def _write(self, relative: Path, variables: dict[str, Any]) -> None:
         encoded = _encode(variables, self._context.config.capacity.value_bytes)
@@ -137,6 +135,35 @@ class VariableValues:
                 while position < size and (count := file.readinto(view[position:])):
                     position += count
         return ValueDecoder(view[:position], limit).decode()
+
+
+class _ValueFile:
+    """A file in a directory of its own below the workspace.
+
+    A kernel creates no directory, so what it still writes for a call that was cancelled has no place.
+    """
+
+    def __init__(self, context: SessionContext) -> None:
+        self.relative = _VALUES / uuid.uuid4().hex / "values"
+        self._top = context.workspace_path
+        self.kernel_path = context.to_kernel_path(self._top / self.relative)
+        self._lock, self._is_over = threading.Lock(), False
+
+    async def prepare(self, source: str, _kernel: object) -> str:
+        """Create the directory for a kernel that is about to write the file; return the code for it."""
+        await await_to_end(run_in_thread(self._create))
+        return source
+
+    def _create(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                create_beneath(self._top, self.relative.parent)
+
+    def remove(self) -> None:
+        """Remove the directory with the file, for ever."""
+        with self._lock:
+            self._is_over = True
+            remove_within(self._top, self.relative.parent)
 
 
 def check_values(variables: Mapping[str, Any], limit_bytes: int) -> None:
