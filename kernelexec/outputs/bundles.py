@@ -1,4 +1,4 @@
-"""Mime bundles of a kernel, prepared for storage: clean JSON, long text cut, and the size of every part measured."""
+"""Mime bundles of a kernel, prepared for storage: portable JSON, long text cut, and the size of every part measured."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelexec.text import clean, clean_text, cut_middle, utf8_size
+from kernelexec.text import NESTING_MAX, clean, clean_text, cut_middle, make_json_encoder, utf8_size
 
 #: The cost of a display, and of each value of its JSON, in addition to its text, in bytes.
 OVERHEAD_BYTES, _ITEM_BYTES = 256, 32
+#: The representations of one display; a library has about five.
+_TYPES_MAX = 100
+_encode = make_json_encoder(separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +26,24 @@ class Bundle:
     dropped_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One value of a bundle as portable JSON, with the bytes of its text and its approximate memory."""
+
+    value: Any
+    size: int
+    cost: int
+
+
 def read_bundle(content: Mapping[str, Any], text_bytes: int) -> Bundle:
     """Return the bundle of a message's content; a text representation keeps ``text_bytes`` of its head and tail."""
-    data: dict[str, Any] = {}
-    size = dropped = 0
-    cost = OVERHEAD_BYTES
-    bundle = content.get("data")
-    for mime, value in (bundle if isinstance(bundle, dict) else {}).items():
-        content_value, full_size = clean(value), None
-        if isinstance(content_value, str) and str(mime).startswith("text/"):
-            full_size = utf8_size(content_value)
-            content_value = cut_middle(content_value, text_bytes) if full_size > text_bytes else content_value
-        name = clean_text(str(mime))
-        kept_size, kept_cost = _measure(content_value)
-        size += kept_size if full_size is None else full_size
-        dropped += 0 if full_size is None or full_size <= text_bytes else full_size - kept_size
-        cost += kept_cost + utf8_size(name)
-        data[name] = content_value
-    metadata_value = content.get("metadata")
-    metadata = clean(metadata_value) if isinstance(metadata_value, dict) else {}
-    return Bundle(data, metadata, size, cost + _measure(metadata)[1], dropped)
+    parts, dropped = _read_parts(content)
+    size = sum(part.size for part in parts.values())
+    for name, part in parts.items():
+        if name.startswith("text/") and isinstance(part.value, str) and part.size > text_bytes:
+            parts[name] = _read_value(cut_middle(part.value, text_bytes))
+            dropped += part.size - parts[name].size
+    return _make_bundle(parts, _read_metadata(content), size, dropped)
 
 
 def read_whole_bundle(content: Mapping[str, Any], room_bytes: int) -> Bundle:
@@ -50,34 +51,70 @@ def read_whole_bundle(content: Mapping[str, Any], room_bytes: int) -> Bundle:
 
     Nothing is cut inside, since half of a picture or of a page cannot be shown. The plain text names what is left out.
     """
-    data = content.get("data")
-    representations, left_out = dict(data) if isinstance(data, dict) else {}, list[str]()
+    parts, dropped = _read_parts(content)
+    metadata, left_out = _read_metadata(content), list[str]()
     while True:
-        plain = representations.get("text/plain")
-        lines = [plain, *left_out] if isinstance(plain, str) else left_out
-        named = {"text/plain": "\n".join(lines)} if left_out else {}
-        bundle = read_bundle({**content, "data": {**representations, **named}}, max(2, room_bytes))
-        if not representations or (bundle.cost <= room_bytes and not bundle.dropped_bytes):
+        plain = parts.get("text/plain")
+        lines = [plain.value, *left_out] if plain is not None and isinstance(plain.value, str) else left_out
+        named = {"text/plain": _read_value("\n".join(lines))} if left_out else {}
+        bundle = _make_bundle({**parts, **named}, metadata, None, dropped)
+        if not parts or bundle.cost <= room_bytes:
             return bundle
-        sizes = {mime: _measure(value)[0] for mime, value in representations.items()}
-        largest = max(sizes, key=lambda mime: sizes[mime])
-        del representations[largest]
-        left_out.append(f"[{clean_text(str(largest))} is left out: {sizes[largest]} bytes]")
+        largest = max(parts, key=lambda name: parts[name].size)
+        left_out.append(f"[{largest} is left out: {parts.pop(largest).size} bytes]")
 
 
 def estimate_size(content: object) -> int:
     """Return about the bytes of text in a JSON value."""
-    return _measure(content)[0]
+    return _read_value(content).size
 
 
-def _measure(value: object) -> tuple[int, int]:
-    """Return the bytes of text in a JSON value, and its approximate memory."""
-    match value:
-        case str():
-            size = utf8_size(value)
-            return size, size + _ITEM_BYTES
-        case dict() | list():
-            weights = [_measure(item) for item in (value if isinstance(value, list) else (*value, *value.values()))]
-            return sum(size for size, _ in weights), _ITEM_BYTES + sum(cost for _, cost in weights)
-        case _:
-            return 8, _ITEM_BYTES
+def _read_parts(content: Mapping[str, Any]) -> tuple[dict[str, _Part], int]:
+    """Return the representations by their types, and the bytes of those beyond the limit of their number."""
+    data = content.get("data")
+    items = list(data.items()) if isinstance(data, dict) else []
+    parts = {clean_text(str(mime)): _read_value(value) for mime, value in items[:_TYPES_MAX]}
+    return parts, sum(estimate_size(value) for _, value in items[_TYPES_MAX:])
+
+
+def _read_metadata(content: Mapping[str, Any]) -> _Part:
+    metadata = content.get("metadata")
+    return _read_value(metadata if isinstance(metadata, dict) else {})
+
+
+def _make_bundle(parts: Mapping[str, _Part], metadata: _Part, size: int | None, dropped: int) -> Bundle:
+    whole = sum(part.size for part in parts.values()) if size is None else size
+    cost = OVERHEAD_BYTES + sum(part.cost + utf8_size(name) for name, part in parts.items()) + metadata.cost
+    return Bundle({name: part.value for name, part in parts.items()}, metadata.value, whole, cost, dropped)
+
+
+def _read_value(value: Any) -> _Part:  # noqa: ANN401 - JSON
+    """Return a value of parsed JSON. A walk through millions of parts takes seconds, so C code looks at them."""
+    if not isinstance(value, dict | list):
+        value = clean(value)
+        size = utf8_size(value) if isinstance(value, str) else 8
+        return _Part(value, size, size + _ITEM_BYTES)
+    text = _encode_portable(value)
+    if text is None:
+        value = clean(value)
+        text = _encode(value)
+    size = utf8_size(text)
+    return _Part(value, size, size + _ITEM_BYTES * (text.count(",") + text.count("[") + text.count("{")))
+
+
+def _encode_portable(value: Any) -> str | None:  # noqa: ANN401 - JSON
+    """Return the JSON text of a value; None if it is not portable as it is."""
+    level = [value]
+    for _ in range(NESTING_MAX):
+        items = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
+        level = [item for item in items if isinstance(item, dict | list)]
+        if not level:
+            break
+    else:
+        return None
+    try:
+        text = _encode(value)
+        text.encode()
+    except ValueError:  # NaN and infinity, or half a character
+        return None
+    return text

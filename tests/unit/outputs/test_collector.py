@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import pytest
@@ -174,10 +176,42 @@ def test_since_does_not_count_what_was_read_before_it_was_let_go() -> None:
     assert sum(len(output.text) for output in actual if isinstance(output, Stream)) + missed == 100 * 100
 
 
+def test_of_a_display_a_hundred_representations_are_kept() -> None:
+    collector = collected(show({f"x/{number}": "a" * 10 for number in range(500)}))
+    [display] = collector.outputs()
+    assert isinstance(display, DisplayData)
+    assert list(display.data) == [f"x/{number}" for number in range(100)]
+    assert collector.dropped_bytes == 400 * 10
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ([1.5, math.inf, {"a": math.nan}], [1.5, None, {"a": None}]),
+        (["\ud800", "\u00e9"], ["\\ud800", "\u00e9"]),
+        ({"\ud800": []}, {"\\ud800": []}),
+        ([[]] * 3, [[]] * 3),
+    ],
+)
+def test_json_is_portable(value: Any, kept: Any) -> None:
+    [display] = collected(show({"application/json": value})).outputs()
+    assert isinstance(display, DisplayData)
+    assert display.data == {"application/json": kept}
+
+
+def test_deep_json_is_cut_at_its_hundredth_level() -> None:
+    value: Any = 1
+    for _ in range(500):
+        value = [value]
+    [display] = collected(show({"application/json": value})).outputs()
+    assert isinstance(display, DisplayData)
+    assert json.dumps(display.data["application/json"]) == "[" * 100 + '"[... nested deeper ...]"' + "]" * 100
+
+
 def test_total_counts_streams_displays_errors_and_dropped() -> None:
     collector = collected(out("\u65e5"), show({"text/plain": "ab", "application/json": {"k": "cd"}}), ERROR)
     collector.count_missing(1000)
-    assert collector.total_bytes == 3 + 2 + 3 + 3 + 1000
+    assert collector.total_bytes == 3 + 2 + len('{"k":"cd"}') + 3 + 1000
     assert collector.stream_bytes == 3
     assert (collector.dropped_bytes, collector.has_cuts) == (1000, True)
 
