@@ -5,8 +5,10 @@ The times of a text and of one four times as long are compared, each the shortes
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -126,9 +128,13 @@ def seconds(read: Callable[[str], object], text: str) -> float:
     return time.thread_time() - begin
 
 
-def is_steeper(read: Callable[[str], object], piece: str) -> bool:
-    """Whether the time for the long text is too long beside that for the short one."""
-    short, long = (piece * (length // len(piece)) for length in (SHORT, LONG))
+def repeat(piece: str, length: int) -> str:
+    return piece * (length // len(piece))
+
+
+def is_steeper(read: Callable[[str], object], make: Callable[[int], str]) -> bool:
+    """Whether the time for a long text is too long beside that for a short one."""
+    short, long = make(SHORT), make(LONG)
     if seconds(read, long) < NONE_SECONDS:
         return False
     return min(seconds(read, long) for _ in range(3)) > MOST * min(seconds(read, short) for _ in range(3))
@@ -136,11 +142,29 @@ def is_steeper(read: Callable[[str], object], piece: str) -> bool:
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_four_times_the_text_takes_about_four_times_as_long(reader: Callable[[str], object]) -> None:
-    assert [piece for piece in PIECES if is_steeper(reader, piece)] == []
+    assert [piece for piece in PIECES if is_steeper(reader, partial(repeat, piece))] == []
+
+
+#: Ways to make a text of two pieces.
+SHAPES: dict[str, Callable[[str, str, int], str]] = {
+    "a pair, repeated": lambda first, second, length: repeat(first + second, length),
+    "one, then the other": lambda first, second, length: repeat(first, length // 2) + repeat(second, length // 2),
+    "one before the other": lambda first, second, length: first + repeat(second, length),
+    "one behind the other": lambda first, second, length: repeat(second, length) + first,
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_two_pieces_in_any_shape_take_no_longer(reader: Callable[[str], object], shape: Callable[[str, str, int], str]) -> None:
+    chosen = random.Random(5)  # noqa: S311 - a test that can be repeated
+    pairs = [(chosen.choice(PIECES), chosen.choice(PIECES)) for _ in range(60)]
+    assert [pair for pair in pairs if is_steeper(reader, partial(shape, *pair))] == []
 
 
 def test_a_reader_that_is_not_is_found() -> None:
     def square(text: str) -> int:
         return sum(text.count("b", begin) for begin in range(0, len(text), 2))
 
-    assert is_steeper(square, " ")
+    assert is_steeper(square, partial(repeat, " "))
