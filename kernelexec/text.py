@@ -89,13 +89,18 @@ def clean_text(text: str) -> str:
     return text
 
 
-def apply_returns(text: str) -> str:
-    """Return the text after its carriage returns and backspaces: of a progress line only the last state."""
+def apply_returns(text: str, line: str = "") -> str:
+    """Return the text after its carriage returns and backspaces: of a progress line only the last state.
+
+    It stands behind a ``line`` that has gone through this already, of which no more is looked at than can be erased.
+    """
     if "\x08" in text:
-        text = _erase(text)
+        erased = text.count("\x08")
+        line, text = line[:-erased], _erase(line[-erased:] + text)
+    text = line + text
     if "\r" not in text:
         return text
-    return "\n".join(_last_state(line) if "\r" in line else line for line in text.split("\n"))
+    return "\n".join(_last_state(each) if "\r" in each else each for each in text.split("\n"))
 
 
 def apply_cursor_moves(text: str) -> str:
@@ -209,7 +214,7 @@ class TextRun:
     def append(self, text: str) -> None:
         """Add text. An unfinished line is held back, so that a progress bar costs one line."""
         self.budget.seen_bytes += utf8_size(text)
-        text = apply_returns(self.line + text) if "\r" in text or "\x08" in text or "\r" in self.line else self.line + text
+        text = apply_returns(text, self.line)
         end = text.rfind("\n") + 1
         if len(text) - end > min(_OPEN_LINE_CHARS, self.budget.limit // 8):
             end = len(text)
