@@ -213,11 +213,11 @@ def test_what_is_no_file_of_values_is_refused(file: bytes) -> None:
 
 @pytest.mark.parametrize("part", ["{}", "[]", "1", '{"$": "set", "items": []}'])
 def test_more_parts_than_the_memory_has_room_for_are_refused_before_they_are_read(part: str) -> None:
-    text = f'{{"values": {{"x": [{",".join([part] * 10**6)}]}}, "sizes": []}}'.encode()
+    text = f'{{"values": {{"x": [{",".join([part] * 400_000)}]}}, "sizes": []}}'.encode()
     file = memoryview(MAGIC + struct.pack("<Q", len(text)) + text)
     with pytest.raises(ValueRefused, match="too many parts"):
-        ValueDecoder(file, 10**6)
-    assert len(ValueDecoder(file, 10**9).decode()["x"]) == 10**6
+        ValueDecoder(file, 0)
+    assert len(ValueDecoder(file, 10**9).decode()["x"]) == 400_000
 
 
 def test_booleans_are_zero_or_one() -> None:
