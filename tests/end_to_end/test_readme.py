@@ -223,6 +223,7 @@ def test_the_figures_are_the_defaults() -> None:
     assert [int(size) * 2**20 for size in kept.groups()] == [output.stream_bytes, output.spill_bytes]
 
 
+@pytest.mark.nightly
 def test_the_picture_of_a_session_shows_a_real_one(tmp_path: Path) -> None:
     assert session_picture.texts(session_picture.PICTURE.read_text(encoding="utf-8")) == session_picture.record(tmp_path)
 

@@ -23,7 +23,7 @@ COMMANDS = {
 NOT_OPEN = "stdout must be open for writing."
 
 
-@pytest.mark.parametrize("how", [">&-", "1</dev/null", ">&- <&-"])
+@pytest.mark.parametrize("how", [">&-", *(pytest.param(how, marks=pytest.mark.nightly) for how in ("1</dev/null", ">&- <&-"))])
 @pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
 def test_a_stdout_that_takes_nothing_is_reported_before_anything_runs(args: tuple[str, ...], how: str, tmp_path: Path) -> None:
     script(tmp_path, CODE)
@@ -31,7 +31,7 @@ def test_a_stdout_that_takes_nothing_is_reported_before_anything_runs(args: tupl
     assert names(tmp_path) == ["given.py"]
 
 
-@pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("buffered", ["", pytest.param("1", marks=pytest.mark.nightly)], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("args", COMMANDS.values(), ids=COMMANDS)
 def test_a_full_disk_behind_stdout_is_reported_and_nothing_else(args: tuple[str, ...], buffered: str, tmp_path: Path) -> None:
     script(tmp_path, CODE)

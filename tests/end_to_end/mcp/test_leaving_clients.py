@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.command_line import BOUND
 from tests.support.engine import MINIMAL, needs_engine
-from tests.support.mcp_clients import BOTH_ERAS, Agent, record_of, text_of
+from tests.support.mcp_clients import BOTH_ERAS, ERAS, Agent, record_of, text_of
 from tests.support.mcp_server import Server, serving
 from tests.support.pace import slow, until
 
@@ -108,7 +108,7 @@ def collected(agent: Agent, execution_id: str, **more: Any) -> tuple[str, list[i
 
 
 @needs_engine
-@pytest.mark.parametrize("era", BOTH_ERAS)
+@pytest.mark.parametrize("era", ERAS)
 def test_a_long_cell_outlives_its_client_and_its_server(era: str, tmp_path: Path) -> None:
     options = ("--isolation", "container", "--image", MINIMAL)
     code = (

@@ -16,7 +16,7 @@ import pytest
 from kernelexec.mcp.stdio import LineReader, make_parse_error
 from tests.conftest import Command
 from tests.support.command_line import AWAY, BOUND, COMMAND, END_STATUS, STUBBORN, appears, environment, names, refused
-from tests.support.mcp_clients import BOTH_ERAS, connected, raw, record_of
+from tests.support.mcp_clients import BOTH_ERAS, ERAS, connected, raw, record_of
 from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import slow, until
 
@@ -63,7 +63,7 @@ def test_a_cancelled_request_interrupts_its_cell_and_the_kernel_is_in_step(era: 
     assert not [message for message in messages if message.get("id") == number and "result" in message]
 
 
-@pytest.mark.parametrize("era", BOTH_ERAS)
+@pytest.mark.parametrize("era", ERAS)
 def test_progress_comes_while_a_call_blocks(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
         client.progress = "mine"
@@ -87,7 +87,7 @@ def test_a_call_that_does_not_say_how_long_it_waits_returns_after_the_operators_
         assert "(0.2 by default)" in (agent.client.instructions or "")
 
 
-@pytest.mark.parametrize("era", BOTH_ERAS)
+@pytest.mark.parametrize("era", ERAS)
 def test_nothing_but_the_protocol_is_on_stdout(era: str, tmp_path: Path) -> None:
     code = "import os, sys\nprint('printed')\nos.write(1, b'raw\\n')\nos.system('echo shell')\nprint('err', file=sys.stderr)"
     with raw(tmp_path, era) as client:

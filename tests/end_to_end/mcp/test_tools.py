@@ -12,14 +12,14 @@ import pytest
 import kernelexec
 from tests.fuzz.test_mcp_calls import TOOLS
 from tests.support.command_line import BOUND
-from tests.support.mcp_clients import BOTH_ERAS, Agent, connected, record_of, text_of, transport
+from tests.support.mcp_clients import ERAS, Agent, connected, record_of, text_of, transport
 from tests.support.pace import slow
 
 SEVEN = ["success", "exit_code", "stdout", "stderr", "execution_time", "command", "work_dir"]
 FRAME = "import pandas as pd\nframe = pd.DataFrame({'a': [1, 2, 3]})"
 
 
-@pytest.fixture(scope="module", params=BOTH_ERAS)
+@pytest.fixture(scope="module", params=ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     with connected(transport(tmp_path_factory.mktemp("served")), request.param) as agent:
         yield agent

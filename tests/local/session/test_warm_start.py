@@ -55,7 +55,7 @@ async def closed_after(executor: AsyncExecutor, delay: float) -> None:
         await session.close()
 
 
-@pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
+@pytest.mark.parametrize("fork", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["forked", "started"])
 def test_a_session_that_is_closed_while_it_opens_says_so(fork: bool, tmp_path: Path) -> None:  # noqa: FBT001
     async def opened() -> int:
         refused = 0
