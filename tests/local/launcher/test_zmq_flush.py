@@ -17,8 +17,10 @@ from tests.support.pace import BOUND
 SENDS = """
 import os, subprocess, sys, threading
 import zmq
+from kernelexec.launcher.output import iopub
 from kernelexec.launcher.output.iopub import IOThreads
 
+iopub._PATIENCE_SECONDS = float(sys.argv[2])
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 socket = zmq.Context().socket(zmq.PUSH)
 socket.connect(sys.argv[1])
@@ -31,8 +33,7 @@ for task in os.listdir("/proc/self/task"):
 burning = subprocess.Popen([sys.executable, "-c", "print(flush=True)\\nfor _ in range(10**9): pass"], stdout=subprocess.PIPE)
 burning.stdout.readline()
 socket.send(b"before")
-if sys.argv[2:]:
-    sending.wait()
+sending.wait()
 burning.kill()
 os._exit(3)
 """
@@ -43,7 +44,7 @@ def test_what_was_sent_has_left_before_the_process_may_end() -> None:
     with zmq.Context() as context, context.socket(zmq.PULL) as pull:
         port = pull.bind_to_random_port("tcp://127.0.0.1")
         for _ in range(5):
-            command = [sys.executable, "-c", textwrap.dedent(SENDS), f"tcp://127.0.0.1:{port}", "wait"]
+            command = [sys.executable, "-c", textwrap.dedent(SENDS), f"tcp://127.0.0.1:{port}", str(BOUND)]
             with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as sending:
                 assert pull.poll(int(1000 * BOUND))
                 assert pull.recv() == b"connected"
