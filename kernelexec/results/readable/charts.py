@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from kernelexec.results.json_values import has_few_elements, read_list
+from kernelexec.results.json_values import is_small_text, read_list
 
 _PLOTLY, _VEGA = "application/vnd.plotly.v1+json", re.compile(r"application/vnd\.vega(?:lite)?\.v\d{1,4}[+.]json")
 _BOKEH = "application/vnd.bokehjs_exec.v0+json"
@@ -45,8 +45,7 @@ def _read_chart(mime: str, value: object, data: Mapping[str, Any]) -> Iterator[s
 
 def _read_script(start: str, source: object) -> dict[str, Any]:
     """Return the JSON object behind the first place in a script where one begins so; an empty one if there is none."""
-    begin = source.find(f"{start}{{") if isinstance(source, str) else -1
-    if not isinstance(source, str) or begin < 0 or not has_few_elements(source):
+    if not isinstance(source, str) or (begin := source.find(f"{start}{{")) < 0 or not is_small_text(source):
         return {}
     with suppress(ValueError, RecursionError):
         return _dict(json.JSONDecoder().raw_decode(source, begin + len(start))[0])
