@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelexec.text import NESTING_MAX, clean, clean_text, cut_middle, make_json_encoder, utf8_size
+from kernelexec.text import NESTING_MAX, clean, clean_text, count_elements, cut_middle, make_json_encoder, utf8_size
 
 #: The cost of a display, and of each value of its JSON, in addition to its text, in bytes.
 OVERHEAD_BYTES, _ITEM_BYTES = 256, 32
@@ -27,7 +27,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """One value of a bundle as portable JSON, with the bytes of its text and its approximate memory."""
 
     value: Any
@@ -37,13 +37,13 @@ class _Part:
 
 def read_bundle(content: Mapping[str, Any], text_bytes: int) -> Bundle:
     """Return the bundle of a message's content; a text representation keeps ``text_bytes`` of its head and tail."""
-    parts, dropped = _read_parts(content)
-    size = sum(part.size for part in parts.values())
+    parts, left_out = _read_parts(content)
+    cut = 0
     for name, part in parts.items():
         if name.startswith("text/") and isinstance(part.value, str) and part.size > text_bytes:
-            parts[name] = _read_value(cut_middle(part.value, text_bytes))
-            dropped += part.size - parts[name].size
-    return _make_bundle(parts, _read_metadata(content), size, dropped)
+            parts[name] = read_part(cut_middle(part.value, text_bytes))
+            cut += part.size - parts[name].size
+    return _make_bundle(parts, _read_metadata(content), left_out, cut)
 
 
 def read_whole_bundle(content: Mapping[str, Any], room_bytes: int) -> Bundle:
@@ -56,50 +56,45 @@ def read_whole_bundle(content: Mapping[str, Any], room_bytes: int) -> Bundle:
     while True:
         plain = parts.get("text/plain")
         lines = [plain.value, *left_out] if plain is not None and isinstance(plain.value, str) else left_out
-        named = {"text/plain": _read_value("\n".join(lines))} if left_out else {}
-        bundle = _make_bundle({**parts, **named}, metadata, None, dropped)
+        named = {"text/plain": read_part("\n".join(lines))} if left_out else {}
+        bundle = _make_bundle({**parts, **named}, metadata, dropped)
         if not parts or bundle.cost <= room_bytes:
             return bundle
         largest = max(parts, key=lambda name: parts[name].size)
         left_out.append(f"[{largest} is left out: {parts.pop(largest).size} bytes]")
 
 
-def estimate_size(content: object) -> int:
-    """Return about the bytes of text in a JSON value."""
-    return _read_value(content).size
-
-
-def _read_parts(content: Mapping[str, Any]) -> tuple[dict[str, _Part], int]:
+def _read_parts(content: Mapping[str, Any]) -> tuple[dict[str, Part], int]:
     """Return the representations by their types, and the bytes of those beyond the limit of their number."""
     data = content.get("data")
     items = list(data.items()) if isinstance(data, dict) else []
-    parts = {clean_text(str(mime)): _read_value(value) for mime, value in items[:_TYPES_MAX]}
-    return parts, sum(estimate_size(value) for _, value in items[_TYPES_MAX:])
+    parts = {clean_text(str(mime)): read_part(value) for mime, value in items[:_TYPES_MAX]}
+    return parts, sum(read_part(value).size for _, value in items[_TYPES_MAX:])
 
 
-def _read_metadata(content: Mapping[str, Any]) -> _Part:
+def _read_metadata(content: Mapping[str, Any]) -> Part:
     metadata = content.get("metadata")
-    return _read_value(metadata if isinstance(metadata, dict) else {})
+    return read_part(metadata if isinstance(metadata, dict) else {})
 
 
-def _make_bundle(parts: Mapping[str, _Part], metadata: _Part, size: int | None, dropped: int) -> Bundle:
-    whole = sum(part.size for part in parts.values()) if size is None else size
+def _make_bundle(parts: Mapping[str, Part], metadata: Part, left_out_bytes: int, cut_bytes: int = 0) -> Bundle:
+    size = sum(part.size for part in parts.values()) + cut_bytes
     cost = OVERHEAD_BYTES + sum(part.cost + utf8_size(name) for name, part in parts.items()) + metadata.cost
-    return Bundle({name: part.value for name, part in parts.items()}, metadata.value, whole, cost, dropped)
+    return Bundle({name: part.value for name, part in parts.items()}, metadata.value, size, cost, left_out_bytes + cut_bytes)
 
 
-def _read_value(value: Any) -> _Part:  # noqa: ANN401 - JSON
+def read_part(value: Any) -> Part:  # noqa: ANN401 - JSON
     """Return a value of parsed JSON. A walk through millions of parts takes seconds, so C code looks at them."""
     if not isinstance(value, dict | list):
         value = clean(value)
         size = utf8_size(value) if isinstance(value, str) else 8
-        return _Part(value, size, size + _ITEM_BYTES)
+        return Part(value, size, size + _ITEM_BYTES)
     text = _encode_portable(value)
     if text is None:
         value = clean(value)
         text = _encode(value)
     size = utf8_size(text)
-    return _Part(value, size, size + _ITEM_BYTES * (text.count(",") + text.count("[") + text.count("{")))
+    return Part(value, size, size + _ITEM_BYTES * count_elements(text))
 
 
 def _encode_portable(value: Any) -> str | None:  # noqa: ANN401 - JSON

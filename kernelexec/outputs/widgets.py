@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelexec.outputs.bundles import estimate_size
+from kernelexec.outputs.bundles import read_part
 from kernelexec.results.readable import describe_widget
-from kernelexec.text import clean
 
 #: The bounds of all states of a kernel, in widgets and in bytes of text; further ones are not followed.
 _WIDGETS_MAX, _BYTES_MAX = 5000, 16 * 1024 * 1024
@@ -36,10 +35,11 @@ class WidgetStates:
             return
         attributes = self._states.setdefault(comm_id, {})
         for name, value in state.items():
-            size = estimate_size(value) + len(name)
+            part = read_part(value)
+            size = part.size + len(name)
             grown = size - self._sizes.get((comm_id, name), 0)
             if self._bytes + grown <= _BYTES_MAX:
-                attributes[str(name)] = clean(value)
+                attributes[str(name)] = part.value
                 self._sizes[comm_id, name] = size
                 self._bytes += grown
 
