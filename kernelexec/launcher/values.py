@@ -35,8 +35,8 @@ ALIGNMENT = 64
 TREE_BYTES, NESTING_MAX = 32 * 2**20, 100
 _TAG = "$"
 _HEAD = struct.Struct("<Q")
-#: The memory of an element of a tree at most, as JSON and as a value, and the room for all beyond the limit of a value.
-_ELEMENT_BYTES, _SLACK_BYTES = 200, 2**26
+#: The room for a tree beyond the limit of a value, and the memory of its elements at most, as JSON and as a value.
+SLACK_BYTES, _ELEMENT_BYTES = 2**26, 200
 #: Numbers of more bits are written in base 16, since Python bounds the digits of decimal ones.
 _DECIMAL_BITS = 4096
 #: The digits of the numbers of a fraction, whose reduction takes quadratic time, and the characters of a number as text.
@@ -263,7 +263,7 @@ def _read_tree(content: memoryview, limit_bytes: int) -> tuple[dict[str, Any], l
     if length > min(TREE_BYTES, len(content) - begin):
         raise ValueError
     source = bytes(content[begin : begin + length])
-    if _count_elements(source) * _ELEMENT_BYTES > limit_bytes + _SLACK_BYTES:
+    if _count_elements(source) * _ELEMENT_BYTES > limit_bytes + SLACK_BYTES:
         raise ValueRefused("it has too many parts besides arrays and tables")
     document = json.loads(source)
     return dict(document["values"]), list(document["sizes"]), begin + length

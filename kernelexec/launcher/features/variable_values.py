@@ -17,7 +17,7 @@ def set_variables(variables: dict[str, Any], path: str) -> dict[str, Any]:
         content = bytearray(os.fstat(file.fileno()).st_size)
         file.readinto(content)
     try:
-        variables.update(ValueDecoder(memoryview(content), sys.maxsize).decode())
+        variables.update(ValueDecoder(memoryview(content), sys.maxsize).decode())  # its owner wrote it
     except ValueRefused as exc:
         return {"why": str(exc)}
     return {}

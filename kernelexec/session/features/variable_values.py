@@ -16,7 +16,7 @@ from kernelexec.cancellation import await_to_end
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.errors import InvalidRequest, Refused, did_you_mean
 from kernelexec.launcher import protocol
-from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
+from kernelexec.launcher.values import SLACK_BYTES, EncodedValues, ValueDecoder, ValueRefused
 from kernelexec.results.json_values import read_list, read_text
 from kernelexec.results.readable.one_line import join_some
 from kernelexec.results.variables import VARIABLES_MAX
@@ -29,8 +29,6 @@ from kernelexec.workspace.safe_files import DIRECTORY, create_beneath, open_dire
 #: The directory in a workspace in which a value lies for a moment.
 _VALUES = Path(".kernelexec", "values")
 _REASON_CHARS, _LISTED_NAMES = 600, 5
-#: The room for the tree of a file, in addition to its buffers.
-_SLACK_BYTES = 2**26
 _OTHER_WAYS = "Send its parts, or write a file: session.files"
 
 
@@ -128,7 +126,7 @@ class VariableValues:
             fd = open_regular(relative.name, dir_fd=open_directory_chain(top, relative.parent, opened))
             with os.fdopen(fd, "rb", buffering=0) as file:
                 size = os.fstat(fd).st_size
-                if size > 2 * limit + _SLACK_BYTES:
+                if size > 2 * limit + SLACK_BYTES:
                     raise ValueRefused("its file is too large")
                 content = bytearray(size)
                 view, position = memoryview(content), 0

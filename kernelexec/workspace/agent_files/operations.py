@@ -119,9 +119,9 @@ class FileOperations:
         if not before:
             raise InvalidRequest("The text to replace must not be empty: use write to make a file.")
         spot, limit = self._access.spot(path), self.bounds.write_bytes
-        with self._access.file(spot) as (fd, seen):
-            content = b"" if seen.st_size > limit else _read_whole(fd, limit + 1)
-            size = max(seen.st_size, len(content))
+        with self._access.file(spot) as (fd, seen), os.fdopen(fd, "rb", closefd=False) as file:  # it may grow meanwhile
+            content = b"" if seen.st_size > limit else file.read(limit + 1)
+        size = max(seen.st_size, len(content))
         if size > limit:
             raise InvalidRequest(f"{spot.shown} has {size} bytes; the limit of a file that is edited is {limit}.")
         count = content.count(before)
@@ -300,15 +300,6 @@ def _check_length(size: int, most: int) -> None:
     if size > most:
         message = f"content has {size} bytes, and one call writes {most} at most: write the rest with append=True."
         raise InvalidRequest(message)
-
-
-def _read_whole(fd: int, limit: int) -> bytes:
-    """Return the first bytes of an open file, which may grow while it is read."""
-    pieces, left = list[bytes](), limit
-    while left and (piece := os.read(fd, left)):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
 
 
 def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool) -> int:
