@@ -46,7 +46,7 @@ def render_table(html: str) -> str | None:
     if html.count("<") > _TAGS_MAX:
         return None
     reader = _TableReader()
-    for token in read_tags(html, _TAGS_MAX + 2):
+    for token in read_tags(html, _TAGS_MAX + 1):
         if isinstance(token, str):
             reader.read_text(token)
         else:
