@@ -15,7 +15,7 @@ import pytest
 
 from kernelexec.cli.terminal.text_filter import TerminalFilter
 from kernelexec.diagnosis import diagnose
-from kernelexec.mcp.answers.tables import compact_table
+from kernelexec.mcp.answers.tables import compact_table, render_table
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
 from kernelexec.results.outputs import read_audio
 from kernelexec.results.readable import describe_widget
@@ -67,6 +67,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "JSON": display("application/json", ["x"]),
     "a widget": lambda text: describe_widget({"w": {"_model_name": "HTMLModel", "value": text, "description": text}}, "w"),
     "a table": table,
+    "rows of a table": lambda text: render_table(f"<table><tr>{text}"),
     "a frame of a notebook": lambda text: make_bundle([DisplayData({"text/html": text})]),
     "a sound": lambda text: read_audio(DisplayData({"text/html": f"data:audio/{text}"})),
     "a stream": lambda text: output_text([Stream("stdout", text)]),
@@ -95,30 +96,17 @@ PIECES = [
         ".",
         "\r",
         "\x08",
-        "\x1b",
-        "\x1b[",
-        "\x1b]",
-        "\x1b[1A",
-        "\x1b[1A\n",
-        "\x1b[ ",
         "0",
-    ),
-    *("<a ", "<a b='", "<!--", "<br", "<br ", "<td>", "<script>", "&", "&#", "&a", "<table ", 'class="', "height ", "<source "),
-    *(
-        "File x:1\n",
-        "---> 1 ",
-        "a: ",
-        "  + ",
-        "| ",
-        "line 1: ",
         "'",
         "\udc80",
-        "é",
+        "\u00e9",
         "\U0001f600",
         "/a",
         "a.",
-        "data:audio/a;base64,",
     ),
+    *("\x1b", "\x1b[", "\x1b]", "\x1b[1A", "\x1b[1A\n", "\x1b[ ", "data:audio/a;base64,"),
+    *("<a ", "<a b='", "<!--", "<br", "<br ", "<td>", "<script>", "&", "&#", "&a", "<table ", 'class="', "height ", "<source "),
+    *("File x:1\n", "---> 1 ", "a: ", "  + ", "| ", "line 1: "),
 ]
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from kernelexec.mcp.answers.tables import render_table
 from kernelexec.results import DisplayData, output_text
 from kernelexec.results.readable import describe_widget
 
 OBJECT = "<IPython.core.display.Object object>"
-HTML = """<!DOCTYPE html><style>x<y</style><!-- <p>z</p> --><h1>T</h1><p class='>'>a <b>b</b>
- c < d &amp; e</p><script>if (a < b) "</p>"</script>"""
 PLOTLY = {
     "data": [
         {"type": "bar", "name": "sales", "x": ["a", "b"], "y": [1, 2.5]},
@@ -104,6 +103,16 @@ DISPLAYS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("data", "text"), DISPLAYS.values(), ids=DISPLAYS)
 def test_a_display_is_readable(data: dict[str, Any], text: str) -> None:
     assert output_text([DisplayData(data)]) == text
+
+
+HOSTILE = ["<", "<!--", "<a ", "<![CDATA[", "&", "<p>", "<a b='", "<a b=c ", "<script>", "</", "<td>", "<!-- -->"]
+
+
+@pytest.mark.parametrize("markup", [piece * (200_000 // len(piece)) for piece in HOSTILE], ids=HOSTILE)
+def test_any_markup_is_read_to_its_end(markup: str) -> None:
+    """A quadratic reader, such as Python's, needs longer than a test may take."""
+    assert len(output_text([DisplayData({"text/plain": OBJECT, "text/html": markup})])) <= len(markup)
+    render_table(f'<table class="dataframe">{markup}')
 
 
 #: Values in the places of a chart, of which a kernel may send any.
