@@ -146,9 +146,10 @@ def test_a_link_in_the_workspace_leads_our_side_nowhere(session: Session, tmp_pa
     (aim / "precious").write_text(SECRET)
     assert session.notebook is not None
     name = session.notebook.name
-    code = f"import shutil\nshutil.rmtree('outputs', ignore_errors=True)\nos.symlink('{aim}', 'outputs')\nos.remove({name!r})\n"
-    code += f"os.symlink('{aim}/precious', {name!r})\nos.symlink('{aim}', 'listed')"
-    assert session.execute(code).ok
+    code = f"import shutil\nshutil.rmtree('outputs', ignore_errors=True)\nos.symlink('{aim}', 'outputs')\n"
+    code += f"os.symlink('{aim}/precious', 'made')\nos.replace('made', {name!r})\nos.symlink('{aim}', 'listed')"
+    linked = session.execute(code)
+    assert linked.ok, linked.text
     shown = session.execute("display({'text/html': '<p>x</p>'}, raw=True)")
     assert not any("precious" in path or path.startswith(("listed", "outputs")) for path in shown.files)
     assert [path.name for path in aim.iterdir()] == ["precious"]
