@@ -130,10 +130,10 @@ def replace_beneath(
 
 
 def create_beneath(top: Path, relative: Path) -> None:
-    """Create a directory below ``top``, and those on the way; no link is followed."""
+    """Create a directory of mode 0o700 below ``top``, and those on the way; no link is followed."""
     with ExitStack() as opened:
         first = os.open(top, DIRECTORY)
-        open_directory_chain(first, relative, opened, owner=os.fstat(first))
+        os.fchmod(open_directory_chain(first, relative, opened, owner=os.fstat(first)), 0o700)
 
 
 def copy_between(source: Path, target: Path, relative: Path, names: Iterable[str]) -> None:

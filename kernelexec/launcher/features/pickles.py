@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import shutil
 import time
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
@@ -62,26 +61,20 @@ def save(
     """Save variables within the limit, which earlier snapshots use up too; return saved and left out ones.
 
     Without names the user's first thousand are saved, except those that begin with ``_``.
-    A variable's file gets its name once it is complete. An interrupted call leaves nothing.
+    A variable's file gets its name once it is complete. The directory is the caller's, to create and to remove.
     """
     if names is None:
         users = (name for name in list(variables) if isinstance(name, str) and not name.startswith("_") and name not in hidden)
         names = sorted(users)[:_VARIABLES]
     target = Path(directory)
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     limit_bytes = max(0, limit_bytes - _used_bytes(target.parent))
-    target.mkdir(mode=0o700)
     saved: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
-    try:
-        for number, name in enumerate(names):
-            missing: dict[str, Any] = {"name": name, "why": "there is no variable of that name", "defined": False}
-            outcome = _save(name, variables[name], target / f"{number}.pickle", limit_bytes) if name in variables else missing
-            (left_out if "why" in outcome else saved).append(outcome)
-            limit_bytes -= outcome.get("size_bytes", 0)
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
+    for number, name in enumerate(names):
+        missing: dict[str, Any] = {"name": name, "why": "there is no variable of that name", "defined": False}
+        outcome = _save(name, variables[name], target / f"{number}.pickle", limit_bytes) if name in variables else missing
+        (left_out if "why" in outcome else saved).append(outcome)
+        limit_bytes -= outcome.get("size_bytes", 0)
     return {"saved": saved, "left_out": left_out}
 
 

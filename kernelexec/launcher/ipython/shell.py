@@ -246,7 +246,7 @@ class LauncherShell(ZMQInteractiveShell):
         self.last_answer = {"venv": self.programs.activate()}
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
-        """Save variables into a new directory, all of the user's for None; the answer is in the reply's metadata."""
+        """Save variables into an empty directory, all of the user's for None; the answer is in the reply's metadata."""
         self.last_answer = pickles.save(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
 
     def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:

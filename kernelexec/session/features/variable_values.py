@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import keyword
 import os
-import threading
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -21,13 +19,12 @@ from kernelexec.results.json_values import read_list, read_text
 from kernelexec.results.readable.one_line import join_some
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.context import SessionContext
-from kernelexec.session.lifecycle import run_in_thread
+from kernelexec.session.kernel_directory import KernelDirectory
 from kernelexec.untrusted_text import escape_line
-from kernelexec.workspace.rmtree import remove_within
-from kernelexec.workspace.safe_files import DIRECTORY, create_beneath, open_directory_chain, open_regular, replace_beneath
+from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, open_regular, replace_beneath
 
-#: The directory in a workspace in which a value lies for a moment.
-_VALUES = Path(".kernelexec", "values")
+#: Where in a workspace a value lies for a moment, and the name of its file in a directory of its own.
+_VALUES, _FILE = Path(".kernelexec", "values"), "values"
 _REASON_CHARS, _LISTED_NAMES = 600, 5
 _OTHER_WAYS = "Send its parts, or write a file: session.files"
 
@@ -54,9 +51,9 @@ class VariableValues:
         """
         variables = _merge(name, value, values)
         self._context.scope.check_open()
-        async with self._new_file() as file:
-            await await_to_end(self._context.read_in_thread(self._write, file.relative, variables))
-            answer = await self._context.call_launcher(protocol.set_values_source(file.kernel_path), None)
+        async with self._new_directory() as directory:
+            await await_to_end(self._context.read_in_thread(self._write, directory.relative / _FILE, variables))
+            answer = await self._context.call_launcher(protocol.set_values_source(f"{directory.kernel_path}/{_FILE}"), None)
         if "why" in answer:
             raise Refused(f"The kernel cannot hold {_list(variables)}: {_read_reason(answer)}.")
 
@@ -72,15 +69,15 @@ class VariableValues:
         _check_name(name)
         context, limit = self._context, self._context.config.capacity.value_bytes
         try:
-            async with self._new_file() as file:
-                source = protocol.write_values_source(file.kernel_path, [name], limit)
-                answer = await context.call_launcher("", None, prepare=partial(file.prepare, source))
+            async with self._new_directory() as directory:
+                source = protocol.write_values_source(f"{directory.kernel_path}/{_FILE}", [name], limit)
+                answer = await context.call_launcher("", None, prepare=partial(directory.prepare, source))
                 if read_list(answer.get("missing")):
                     known = context.kernels.python.kernel.variable_names.known if context.kernels.python.kernel else ()
                     raise InvalidRequest(f"There is no variable {name!r}{did_you_mean(name, known)}.")
                 if "why" in answer:
                     raise Refused(f"{name!r} cannot be read: {_read_reason(answer)}. {_OTHER_WAYS}.read.")
-                return (await context.read_in_thread(self._read, file.relative))[name]
+                return (await context.read_in_thread(self._read, directory.relative / _FILE))[name]
         except (ValueRefused, OSError, KeyError) as exc:
             raise Refused(f"{name!r} cannot be read: {exc}.") from exc
 
@@ -103,13 +100,13 @@ class VariableValues:
         return partial(self.put, dict(inputs)) if inputs else None
 
     @asynccontextmanager
-    async def _new_file(self) -> AsyncIterator[_ValueFile]:
-        """Yield a file for values; it is gone at the end, also if this call is cancelled."""
-        file = _ValueFile(self._context)
+    async def _new_directory(self) -> AsyncIterator[KernelDirectory]:
+        """Yield a directory for a file of values; it is gone at the end, also if this call is cancelled."""
+        directory = KernelDirectory(self._context, _VALUES)
         try:
-            yield file
+            yield directory
         finally:
-            await await_to_end(run_in_thread(file.remove))
+            await directory.remove()
 
     def _write(self, relative: Path, variables: dict[str, Any]) -> None:
         encoded = _encode(variables, self._context.config.capacity.value_bytes)
@@ -133,35 +130,6 @@ class VariableValues:
                 while position < size and (count := file.readinto(view[position:])):
                     position += count
         return ValueDecoder(view[:position], limit).decode()
-
-
-class _ValueFile:
-    """A file in a directory of its own below the workspace.
-
-    A kernel creates no directory, so what it still writes for a call that was cancelled has no place.
-    """
-
-    def __init__(self, context: SessionContext) -> None:
-        self.relative = _VALUES / uuid.uuid4().hex / "values"
-        self._top = context.workspace_path
-        self.kernel_path = context.to_kernel_path(self._top / self.relative)
-        self._lock, self._is_over = threading.Lock(), False
-
-    async def prepare(self, source: str, _kernel: object) -> str:
-        """Create the directory for a kernel that is about to write the file; return the code for it."""
-        await await_to_end(run_in_thread(self._create))
-        return source
-
-    def _create(self) -> None:
-        with self._lock:
-            if not self._is_over:
-                create_beneath(self._top, self.relative.parent)
-
-    def remove(self) -> None:
-        """Remove the directory with the file, for ever."""
-        with self._lock:
-            self._is_over = True
-            remove_within(self._top, self.relative.parent)
 
 
 def check_values(variables: Mapping[str, Any], limit_bytes: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kernelexec.cancellation import await_to_end
-from kernelexec.errors import InvalidRequest, did_you_mean
+from kernelexec.errors import InvalidRequest, Refused, did_you_mean
 from kernelexec.events import SnapshotTaken
 from kernelexec.launcher import protocol
 from kernelexec.results import Restored, SavedVariable, SkippedVariable, Snapshot
@@ -19,6 +18,7 @@ from kernelexec.results.json_values import is_count, read_list, read_seconds, re
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_names
 from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint, SessionCheckpoints
+from kernelexec.session.kernel_directory import KernelDirectory
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import copy_between
@@ -53,20 +53,22 @@ class VariableSnapshots:
 
         Raises:
             InvalidRequest, InvalidTimeout, QueueFull, Closed: before anything ran.
-            ExecutionFailed: the snapshot was interrupted or could not be written; its result has the state of the kernel.
+            Refused: the workspace cannot have a directory for it.
+            ExecutionFailed: the snapshot was interrupted; its result has the state of the kernel.
         """
         wanted = None if names is None else sorted(set(check_names(names, VARIABLES_MAX)))
-        context, snapshot_id = self._context, uuid.uuid4().hex
-        directory, limit = str(context.workspace_path / SNAPSHOTS / snapshot_id), context.config.capacity.snapshot_bytes
+        context, directory = self._context, KernelDirectory(self._context, SNAPSHOTS)
+        call = protocol.save_variables_source(directory.kernel_path, wanted, context.config.capacity.snapshot_bytes)
         try:
-            call = protocol.save_variables_source(context.to_kernel_path(directory), wanted, limit)
-            answer = await context.call_launcher(call, timeout)
-        except BaseException:
-            await await_to_end(run_in_thread(remove_within, context.workspace_path, SNAPSHOTS / snapshot_id))
+            answer = await context.call_launcher("", timeout, prepare=partial(directory.prepare, call))
+        except BaseException as exc:
+            await directory.remove()
+            if isinstance(exc, OSError):
+                raise Refused(f"No snapshot can be saved: {exc.strerror or exc}.") from exc
             raise
         saved = (_parse_saved_variable(entry) for entry in _list_entries(answer, "saved"))
         left_out = (_parse_left_out(entry) for entry in _list_entries(answer, "left_out"))
-        snapshot = Snapshot(snapshot_id, directory, tuple(filter(None, saved)), tuple(filter(None, left_out)))
+        snapshot = Snapshot(directory.name, str(directory.path), tuple(filter(None, saved)), tuple(filter(None, left_out)))
         context.dispatch(SnapshotTaken(context.name, snapshot))
         return snapshot
 
