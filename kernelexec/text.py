@@ -12,6 +12,8 @@ from weakref import proxy
 
 #: JSON that is nested deeper is cut there: readers of JSON give up at some 200 levels.
 NESTING_MAX = 100
+#: Those of a key and of its text.
+_QUOTES_PER_ELEMENT = 4
 _OPEN_LINE_CHARS = 64 * 1024
 _PIECE_CHARS = 4096
 #: The cost of a run in addition to its text, so that streams that alternate all the time stay bounded too.
@@ -38,6 +40,20 @@ def make_json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: 
 def count_elements(json_text: str) -> int:
     """Return how many elements a JSON text has at most, which its signs tell before it is read; those in its strings count."""
     return json_text.count(",") + json_text.count("[") + json_text.count("{")
+
+
+def has_more_elements(json_bytes: bytes, limit: int) -> bool:
+    """Return whether JSON has more elements than that, without those in its strings; it is not parsed for that."""
+
+    def count(piece: bytes) -> int:
+        return sum(map(piece.count, (b",", b"[", b"{")))
+
+    if count(json_bytes) <= limit:
+        return False
+    unescaped = json_bytes.replace(rb"\\", b"").replace(rb"\"", b"")
+    if unescaped.count(b'"') > _QUOTES_PER_ELEMENT * limit:
+        return True
+    return sum(map(count, unescaped.split(b'"')[::2])) > limit
 
 
 def utf8_size(text: str) -> int:

@@ -216,3 +216,32 @@ def test_signed_noise_raises_nothing_but_malformed() -> None:
             assert unpacked(*signed(**{part: b'{"msg_id":' + noise + b"}"})).whole
         except Malformed:
             continue
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[]] * 250_001,
+        [{}] * 250_001,
+        [0] * 250_001,
+        ['\\",', "["] * 125_001,
+        {f"{n}": n for n in range(250_001)},
+        [[1, 2]] * 90_000,
+    ],
+)
+@pytest.mark.parametrize("part", ["content", "metadata"])
+def test_a_part_with_too_many_elements_is_not_read(value: object, part: str) -> None:
+    content = dumped({"value": value})
+    actual = unpacked(*signed(**{part: content}))
+    assert (actual.whole, actual.content, actual.metadata) == (False, {}, {})
+    assert actual.dropped_bytes >= len(content)
+    assert (actual.msg_type, actual.parent_id) == ("stream", "p1")
+
+
+@pytest.mark.parametrize(
+    "text", [",[{" * 400_000, '"' * 400_000, '\\",' * 400_000, "\\" * 400_001, '\\\\",[{"' * 200_000, '\U0001f389,"' * 300_000]
+)
+def test_signs_in_a_text_are_no_elements(text: str) -> None:
+    content = {"name": "stdout", "text": text, text[:7]: [0] * 200_000}
+    actual = unpacked(*signed(content=dumped(content)))
+    assert (actual.whole, actual.content) == (True, content)
