@@ -37,23 +37,21 @@ def make_json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: 
     return lambda value: "".join(pieces(value, 0))
 
 
-def count_elements(json_text: str) -> int:
+def count_elements(json_text: str | bytes) -> int:
     """Return how many elements a JSON text has at most, which its signs tell before it is read; those in its strings count."""
+    if isinstance(json_text, bytes):
+        return json_text.count(b",") + json_text.count(b"[") + json_text.count(b"{")
     return json_text.count(",") + json_text.count("[") + json_text.count("{")
 
 
 def has_more_elements(json_bytes: bytes, limit: int) -> bool:
     """Return whether JSON has more elements than that, without those in its strings; it is not parsed for that."""
-
-    def count(piece: bytes) -> int:
-        return sum(map(piece.count, (b",", b"[", b"{")))
-
-    if count(json_bytes) <= limit:
+    if count_elements(json_bytes) <= limit:
         return False
     unescaped = json_bytes.replace(rb"\\", b"").replace(rb"\"", b"")
     if unescaped.count(b'"') > _QUOTES_PER_ELEMENT * limit:
         return True
-    return sum(map(count, unescaped.split(b'"')[::2])) > limit
+    return sum(map(count_elements, unescaped.split(b'"')[::2])) > limit
 
 
 def utf8_size(text: str) -> int:
