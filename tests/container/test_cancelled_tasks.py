@@ -11,11 +11,12 @@ from kernelexec import AsyncExecutor
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import ROOT
 from tests.support.engine import MINIMAL, containers, needs_engine
+from tests.support.night import at_night
 
 pytestmark = needs_engine
 
 
-@pytest.mark.parametrize("cancellations", [1, 2])
+@pytest.mark.parametrize("cancellations", [*at_night(1), 2])
 def test_a_cancelled_installation_leaves_no_container(tmp_path: Path, cancellations: int) -> None:
     async def steps() -> tuple[set[str], set[str]]:
         async with AsyncExecutor("container", workspace=tmp_path, config={"container": {"image": MINIMAL}}) as executor:

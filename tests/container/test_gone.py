@@ -12,6 +12,7 @@ from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import ROOT
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.night import at_night
 
 pytestmark = needs_engine
 
@@ -41,7 +42,7 @@ async def goes_on(session: AsyncSession, *, reported: bool) -> None:
     assert "x" in following.notes[0]
 
 
-@pytest.mark.parametrize("end", [remove, kill])
+@pytest.mark.parametrize("end", [remove, *at_night(kill)])
 def test_mid_cell(tmp_path: Path, end: Callable[[AsyncExecutor], Awaitable[None]]) -> None:
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=OPTIONS) as executor:
@@ -60,7 +61,7 @@ def test_mid_cell(tmp_path: Path, end: Callable[[AsyncExecutor], Awaitable[None]
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("end", [remove, kill])
+@pytest.mark.parametrize("end", [*at_night(remove), kill])
 def test_between_cells(tmp_path: Path, end: Callable[[AsyncExecutor], Awaitable[None]]) -> None:
     async def run() -> None:
         async with AsyncExecutor("container", workspace=tmp_path, config=OPTIONS) as executor:

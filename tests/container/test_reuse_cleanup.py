@@ -20,31 +20,27 @@ from kernelexec.provisioning.container.create import create_container
 from kernelexec.provisioning.provisioners import container
 from tests.support.container_reuse import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.night import named_cases
 from tests.support.pace import BOUND
 
 pytestmark = needs_engine
 
 
+CHANGES = {
+    "a limit": "import resource; resource.prlimit(1, resource.RLIMIT_CPU, (40, 40))",
+    "descriptors": "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (20, 20))",
+    "rank": "import os; os.setpriority(os.PRIO_PROCESS, 1, 19)",
+    "processors": "import os; os.sched_setaffinity(1, {0})",
+    "idle": "import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+    "a file among the devices": "open('/dev/file', 'w').write('left')",
+    "a directory that cannot be written": (
+        "import os, glob; [os.chmod(d, 0o500) for d in glob.glob('/tmp/kxs-*/**/kx-*/one/*', recursive=True)]"
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        "import resource; resource.prlimit(1, resource.RLIMIT_CPU, (40, 40))",
-        "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (20, 20))",
-        "import os; os.setpriority(os.PRIO_PROCESS, 1, 19)",
-        "import os; os.sched_setaffinity(1, {0})",
-        "import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
-        "open('/dev/file', 'w').write('left')",
-        "import os, glob; [os.chmod(d, 0o500) for d in glob.glob('/tmp/kxs-*/**/kx-*/one/*', recursive=True)]",
-    ],
-    ids=[
-        "a limit",
-        "descriptors",
-        "rank",
-        "processors",
-        "idle",
-        "a file among the devices",
-        "a directory that cannot be written",
-    ],
+    "change", named_cases(CHANGES, {"a limit", "a file among the devices", "a directory that cannot be written"})
 )
 def test_what_a_cell_did_to_the_first_process_does_not_last(executor: Executor, session: Session, change: str) -> None:
     probe = "import os, resource; os.nice(0), os.sched_getscheduler(0), len(os.sched_getaffinity(0)), " + ", ".join(

@@ -28,7 +28,6 @@ ALSO_CONFINED = (
     "test_the_cell_raises",
     "test_a_command_exits_7",
     "test_a_timeout_that_the_cell_obeys",
-    "test_a_timeout_that_the_cell_swallows[container]",
     "test_input_without_an_answer",
     "test_out_of_memory",
     "test_the_kernel_dies[container-segmentation fault]",

@@ -58,7 +58,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
 #: The notebook that the README's first command runs has a test of its own there.
 ELSEWHERE = {"penguins"}
 #: What a test of the frameworks and one of the MCP server show too.
-AT_NIGHT = {"ag2_agents", "mcp_client", "three_cleanings"}
+AT_NIGHT = {"ag2_agents", "containers_and_limits", "mcp_client", "three_cleanings"}
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:

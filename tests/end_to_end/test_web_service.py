@@ -20,6 +20,7 @@ import pytest
 
 from tests.end_to_end.test_readme import PYTHON
 from tests.support.command_line import BOUND, environment
+from tests.support.night import at_night
 from tests.support.pace import until
 
 LOOP = """
@@ -48,7 +49,7 @@ class Service:
         return self.request("POST", f"/sessions/{name}/cells", code=code, **options)
 
 
-@pytest.fixture(params=["auto", "uvloop", "asyncio"])
+@pytest.fixture(params=["auto", "uvloop", *at_night("asyncio")])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     [code] = [block for block in PYTHON if "FastAPI(" in block]
     (tmp_path / "service.py").write_text(code + LOOP)

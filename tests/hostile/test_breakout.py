@@ -24,6 +24,7 @@ from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from tests.conftest import KINDS
 from tests.hostile.test_hostile_cells import forget_peak, peak_bytes
 from tests.support.engine import needs_engine
+from tests.support.night import named_cases
 from tests.support.pace import BOUND, slow
 
 pytestmark = needs_engine
@@ -245,7 +246,7 @@ PUT = {
 }
 
 
-@pytest.mark.parametrize("put", PUT.values(), ids=PUT)
+@pytest.mark.parametrize("put", named_cases(PUT, {"links", "rubbish"}))
 def test_what_is_put_in_place_of_the_kernels_own_files_harms_only_the_kernel(session: Session, put: str) -> None:
     runtime = runtime_of(session)
     names = ["connection.json", "ready", "owner", "stacks", "words", "stderr", "s-1", "s-4"]

@@ -19,14 +19,12 @@ from tests.conftest import EVERY_KIND
 from tests.contract.session.test_commands import gone
 from tests.support.engine import needs_engine
 from tests.support.kernelspecs import BASH, settings, write, write_all
+from tests.support.night import at_night, named_cases
 from tests.support.pace import RunningCell, slow, until
 from tests.support.remains import marked_processes
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = (
-    "test_a_cell_that_is_interrupted_on_request_says_so",
-    "test_a_kernel_that_dies_is_a_result_with_its_cause[container-typescript]",
-)
+ALSO_CONFINED = ("test_a_kernel_that_dies_is_a_result_with_its_cause[container-typescript]",)
 HANGS = {"a loop": "while (true) {}", "an await": "await new Promise(() => {})"}
 
 
@@ -56,7 +54,7 @@ def test_bash_over_its_timeout_is_interrupted_and_keeps_its_state(session: Sessi
     assert (following.text, following.state, following.kernel_epoch) == ("1\n", "kept", 1)
 
 
-@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS)
+@pytest.mark.parametrize("code", named_cases(HANGS, {"a loop"}))
 def test_typescript_over_its_timeout_loses_its_state_and_says_so(session: Session, code: str) -> None:
     session.execute("x = 1")
     session.execute("globalThis.x = 1", language="ts")
@@ -113,7 +111,7 @@ def test_a_kernel_that_dies_is_a_result_with_its_cause(session: Session, languag
     assert (session.execute("x").text, session.kernel_epoch) == ("1", 1)
 
 
-@pytest.mark.parametrize("code", ["kill -9 $$", "exit 3"])
+@pytest.mark.parametrize("code", ["kill -9 $$", *at_night("exit 3")])
 def test_what_a_kernel_loses_behind_our_back_is_not_called_kept(session: Session, code: str) -> None:
     session.execute("x=1", language="bash")
     result = session.execute(code, language="bash")
@@ -148,7 +146,7 @@ with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executo
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, *at_night(signal.SIGTERM)])
 def test_a_killed_owner_leaves_no_kernel_of_another_language(specs: None, tmp_path: Path, signum: int) -> None:
     before = marked_processes()
     command = [sys.executable, "-c", OWNER, str(tmp_path)]

@@ -25,10 +25,7 @@ from tests.support.pace import until
 from tests.support.remains import kernel_processes, marked_processes, runtime_directories
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = (
-    "test_each_language_keeps_its_own_state_over_ten_interleaved_turns",
-    "test_limits_that_change_while_a_language_gets_its_kernel_are_its_too",
-)
+ALSO_CONFINED = ("test_each_language_keeps_its_own_state_over_ten_interleaved_turns",)
 PORT = "The kernel 'deno' cannot use unix sockets: it listens on a loopback port."
 
 

@@ -15,6 +15,11 @@ from tests.support.engine import needs_bubblewrap
 from tests.support.pace import BOUND, RunningCell
 from tests.support.pace import until as comes_true
 
+ALSO_CONFINED = (
+    "test_a_command_runs_beside_a_cell[container]",
+    "test_what_an_ended_command_has_written_is_all_there",
+    "test_one_that_is_killed_takes_its_children_along",
+)
 ALL = [*EVERY_KIND, pytest.param("bubblewrap", marks=needs_bubblewrap)]
 
 

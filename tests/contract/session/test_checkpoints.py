@@ -17,7 +17,7 @@ from tests.support.pace import slow, until
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
 ALSO_CONFINED = (
     "test_one_checkpoint_serves_many_times",
-    "test_a_session_goes_on_after_the_death_of_its_kernel",
+    "test_a_session_goes_on_after_the_death_of_its_kernel[container-is killed]",
 )
 
 #: The tests count checkpoints and processes: none is made but by request.

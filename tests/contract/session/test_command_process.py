@@ -12,6 +12,8 @@ import pytest
 from kernelexec import InvalidRequest, Session
 from tests.support.pace import until
 
+ALSO_CONFINED = ("test_bytes_arrive_unchanged", "test_a_command_that_waits_for_its_reader_ends_at_its_timeout")
+
 
 async def write_later(content: bytes) -> None:
     """A function that cannot take bytes: nothing awaits it."""

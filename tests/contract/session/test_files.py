@@ -32,6 +32,11 @@ from kernelexec import (
 from kernelexec.events import Event
 from kernelexec.records.journal.reader import rows
 
+ALSO_CONFINED = (
+    "test_files_go_to_cells_and_come_back",
+    "test_what_a_kernel_made_odd_is_left_alone",
+    "test_what_a_file_raises_is_raised_as_itself_and_costs_nothing_else[container-KeyboardInterrupt]",
+)
 BOUND = 60
 
 

@@ -15,6 +15,7 @@ from packaging.pylock import Pylock
 from kernelexec import Executor, InvalidRequest, Session
 from tests.conftest import KINDS, WRAPPED
 from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.night import at_night
 from tests.support.pace import BOUND
 from tests.support.virtual_environments import made_venv, made_wheel, packages_of
 
@@ -226,11 +227,8 @@ def test_what_pip_could_take_for_anything_else_is_refused(session: Session, whee
 @pytest.mark.parametrize(
     "requirement",
     [
-        *("Lower", "lower >=1, <2", "lower[a,b]"),
-        *(
-            pytest.param(each, marks=pytest.mark.nightly)
-            for each in ("lower", "lower==1.0", "lower==1.*", "lower; python_version>='3'")
-        ),
+        "lower >=1, <2",
+        *at_night("Lower", "lower[a,b]", "lower", "lower==1.0", "lower==1.*", "lower; python_version>='3'"),
     ],
 )
 def test_names_with_versions_are_taken(session: Session, wheels: Path, requirement: str) -> None:

@@ -28,7 +28,7 @@ PID = "import os; os.getpid()"
 CLASSIC = {"image": MINIMAL, "layout": "classic"}
 KINDS = [
     pytest.param("local", {}, id="local"),
-    pytest.param("local", {"fork_server": False}, id="local without fork server"),
+    pytest.param("local", {"fork_server": False}, id="local without fork server", marks=pytest.mark.nightly),
     pytest.param("container", {"container": CLASSIC}, id="container", marks=needs_engine),
 ]
 

@@ -25,6 +25,7 @@ from tests.support.command_line import (
     started,
 )
 from tests.support.engine import needs_engine
+from tests.support.night import at_night
 from tests.support.pace import until
 from tests.support.terminal import Terminal
 
@@ -42,7 +43,7 @@ def containers_of(process: int) -> list[str]:
     return [actual.id for actual in labelled if json.loads(actual.labels[OWNER]).get("pid") == process]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, *at_night(signal.SIGINT, signal.SIGHUP)])
 @pytest.mark.parametrize("command", ["run", "exec"])
 def test_a_signal_removes_the_container_of_a_cell_that_obeys_nothing(
     command: str, signum: signal.Signals, tmp_path: Path
@@ -77,7 +78,7 @@ def test_a_signal_while_the_kernel_starts_leaves_nothing(tmp_path: Path) -> None
     assert containers_of(process.pid) == []
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, None])
+@pytest.mark.parametrize("end", [signal.SIGTERM, *at_night(signal.SIGINT), None])
 def test_the_server_removes_its_containers_at_a_signal_and_when_its_client_leaves(
     end: signal.Signals | None, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ from tests.support.remains import marked_processes, runtime_directories
 pytestmark = needs_engine
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_nbclient_gets_the_outputs_of_a_stock_kernel", "test_interrupting_keeps_the_state")
+ALSO_CONFINED = ("test_interrupting_keeps_the_state",)
 CELLS = [
     "import sys\nprint('a'); print('b', file=sys.stderr)",
     "x = 40\nx + 2",

@@ -16,6 +16,7 @@ from tests.support.command_line import BOUND
 from tests.support.engine import MINIMAL, needs_engine
 from tests.support.mcp_clients import BOTH_ERAS, ERAS, Agent, record_of, text_of
 from tests.support.mcp_server import Server, serving
+from tests.support.night import at_night
 from tests.support.pace import slow, until
 
 CLIENT = """
@@ -52,7 +53,7 @@ def left(server: Server, agent: Agent, era: str, name: str, *, how: str) -> None
         client.wait(BOUND)
 
 
-@pytest.mark.parametrize("how", ["killed", "times out"])
+@pytest.mark.parametrize("how", ["killed", *at_night("times out")])
 def test_a_client_of_today_that_leaves_takes_its_cell_along(server: Server, how: str) -> None:
     name = f"today {how}"
     with server.client("auto", x_kernelexec_agent=name) as agent:

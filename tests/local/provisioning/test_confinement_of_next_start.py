@@ -21,7 +21,7 @@ from tests.support.virtual_environments import made_venv
 ESCAPE = "import os\ntry: open({!r}, 'w').write('out')\nexcept OSError: pass\n"
 WAYS = [
     pytest.param("local", True, id="forked"),
-    pytest.param("local", False, id="started"),
+    pytest.param("local", False, id="started", marks=pytest.mark.nightly),
     pytest.param("bubblewrap", False, id="bubblewrap", marks=needs_bubblewrap),
 ]
 
@@ -132,7 +132,7 @@ def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return location / "key"
 
 
-@pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
+@pytest.mark.parametrize("fork", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["forked", "started"])
 @pytest.mark.parametrize("what", ["venv", "TMPDIR", "writable"])
 def test_a_link_in_the_place_of_what_is_given_opens_nothing(what: str, fork: Any, tmp_path: Path, secret: Path) -> None:
     workspace = tmp_path / "w"

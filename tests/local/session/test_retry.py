@@ -17,6 +17,7 @@ import pytest
 from kernelexec import AsyncExecutor, Attempts, Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import KernelChanged
+from tests.support.night import named_cases
 from tests.support.pace import BOUND, slow
 
 
@@ -117,10 +118,16 @@ ENDS: dict[str, tuple[str, float | None, str, str]] = {
         "The cell ran over its timeout and obeyed no interrupt.",
     ),
 }
+AFTER_ENDS = {
+    f"{name}-{end}": (*case, end) for name, case in ENDS.items() for end in ("restarted", "killed", "killed with a checkpoint")
+}
+IN_THE_GATE = AFTER_ENDS.keys() - {f"a timeout that it does not heed-{end}" for end in ("restarted", "killed")}
 
 
-@pytest.mark.parametrize("end", ["restarted", "killed", "killed with a checkpoint"])
-@pytest.mark.parametrize(("code", "timeout", "kind", "message"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(
+    ("code", "timeout", "kind", "message", "end"),
+    named_cases(AFTER_ENDS, IN_THE_GATE),
+)
 def test_the_end_of_the_kernel_before_is_not_what_a_cell_failed_of(
     tmp_path: Path,
     code: str,
