@@ -22,6 +22,7 @@ from kernelexec.provisioning.host.interpreters import (
     all_writable_directories,
     import_path,
     is_beneath,
+    links_of,
     own_code_paths,
     run_confined,
 )
@@ -133,6 +134,11 @@ class BubblewrapBackend(LocalBackend):
             above = next((mounts[str(parent)] for parent in Path(path).parents if str(parent) in mounts), None)
             if above != mounts[path] or path in parents:
                 yield from (mounts[path], path, path)
+        links = dict(link for python in self._pythons for link in links_of(shutil.which(python) or python))
+        for link, target in links.items():
+            is_shown = any(link.is_relative_to(path) or Path(path).is_relative_to(link) for path in mounts)
+            if any(map(link.is_relative_to, empty)) and not is_shown and not any(map(link.is_relative_to, writable)):
+                yield from ("--symlink", str(target), str(link))
         yield from ("--chdir", cwd)
 
     def _mount_contexts(self, mounts: dict[str, str]) -> set[str]:

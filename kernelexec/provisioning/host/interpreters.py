@@ -116,7 +116,8 @@ def find_import(python: str, environ: Mapping[str, str], directories: Iterable[s
     """Return a path in those directories from which an interpreter with that environment is loaded."""
     program, writable = shutil.which(python) or python, list(directories)
     paths = [
-        *_follow_links(program),
+        program,
+        *(str(link) for link, _ in links_of(program)),
         str(Path(program).parent.parent),
         *search_paths(environ),
         *_list_site_directories(python, writable),
@@ -143,6 +144,25 @@ def interpreter_paths(python: str) -> list[str]:
     return [*map(str, programs), *(str(path.parent.parent) for path in programs)]
 
 
+def links_of(path: str) -> Iterator[tuple[Path, Path]]:
+    """Yield each link on the way of a path, those of its directories too, and its target as it stands there."""
+    rest = Path(path)
+    for _ in range(_LINKS_MAX):
+        first = _first_link(rest)
+        if first is None:
+            return
+        link, target = first
+        yield link.parent.resolve() / link.name, target
+        rest = link.parent / target / rest.relative_to(link)
+
+
+def _first_link(path: Path) -> tuple[Path, Path] | None:
+    for start in (*reversed(path.parents), path):
+        with suppress(OSError):  # it is no link
+            return start, start.readlink()
+    return None
+
+
 def _keep_absolute(paths: Iterable[str]) -> Iterator[str]:
     return (path for path in paths if os.path.isabs(path))  # noqa: PTH117 - text in, text out
 
@@ -150,17 +170,6 @@ def _keep_absolute(paths: Iterable[str]) -> Iterator[str]:
 def _split_variable(name: str, environ: Mapping[str, str]) -> list[str]:
     value = environ.get(name)
     return [] if value is None else (_PRELOADED if name == "LD_PRELOAD" else _PARTED).split(value)
-
-
-def _follow_links(program: str) -> Iterator[str]:
-    """Yield a path and each target of its links."""
-    path = program
-    for _ in range(_LINKS_MAX):
-        yield path
-        try:
-            path = os.path.join(os.path.dirname(path), os.readlink(path))  # noqa: PTH115, PTH118, PTH120 - text in, text out
-        except OSError:
-            return
 
 
 def _list_site_directories(python: str, directories: Iterable[str] = ()) -> Iterator[str]:
