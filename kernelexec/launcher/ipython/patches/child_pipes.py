@@ -49,3 +49,4 @@ def give_own_pipes(find_captured: Callable[[], Sequence[CapturedFd]], find_pipes
     functions.fork_exec = fork_exec_with_pipes
     module: Any = subprocess
     module._fork_exec = fork_exec_with_pipes  # noqa: SLF001 - it has imported the name
+    module._USE_POSIX_SPAWN = False  # noqa: SLF001 - documented in subprocess; since 3.13 most programs would start so
