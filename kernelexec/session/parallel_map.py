@@ -70,11 +70,15 @@ class MappedCode:
             raise InvalidRequest(
                 f"The function {name} needs {needed} from around it, which sessions do not have: pass it as input."
             )
+        unreadable = f"The source of {name} cannot be read"
         try:
             source = textwrap.dedent(inspect.getsource(function))
-            ast.parse(source)
-        except (OSError, SyntaxError) as exc:
-            raise InvalidRequest(f"The source of {name} cannot be read: pass its code as text.") from exc
+            [definition] = ast.parse(source).body
+        except (OSError, ValueError, SyntaxError) as exc:
+            raise InvalidRequest(f"{unreadable}: pass its code as text.") from exc
+        # Python 3.13 keeps the text of `python -c` as the source of all that is compiled without a file.
+        if not isinstance(definition, ast.FunctionDef) or definition.name != name:
+            raise InvalidRequest(f"{unreadable}: pass its code as text.")
         return cls(f"{_LAZY_ANNOTATIONS}{source}", f"{name}({_ARGUMENT})")
 
     def make_inputs(self, item: Any) -> Mapping[str, Any]:  # noqa: ANN401 - any value

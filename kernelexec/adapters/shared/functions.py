@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+_UNREADABLE = "functions: {!r:.100} must have readable source: pass its source as text."
 #: The prompt about the functions, a template for their module and stubs.
 PROMPT = "You have access to these user defined functions. They are importable from the module `{module}`.\n\n{functions}"
 
@@ -87,6 +88,9 @@ def _parse_function(function: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionD
     if len(functions) != 1:
         raise ValueError(f"functions: {text[:60]!r} holds {len(functions)} functions: must be exactly one.")
     node = functions[0]
+    code = getattr(None if isinstance(inner, str) else inspect.unwrap(inner), "__code__", None)
+    if code is not None and code.co_name != node.name:  # since Python 3.13 a program of `python -c` is the source of such code
+        raise ValueError(_UNREADABLE.format(inner))
     if isinstance(inner, str):
         return node, text
     return node, "\n".join(text.split("\n")[node.lineno - 1 : node.end_lineno])  # only these are line ends in source
@@ -101,7 +105,7 @@ def _read_source(function: Callable[..., Any]) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError) as exc:
-        raise ValueError(f"functions: {function!r:.100} must have readable source: pass its source as text.") from exc
+        raise ValueError(_UNREADABLE.format(function)) from exc
 
 
 def _import_statement(item: Any) -> str:  # noqa: ANN401 - a name, or a framework's description of an import

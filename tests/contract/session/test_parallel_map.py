@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import os
 import signal
 import threading
@@ -155,11 +156,20 @@ def test_a_function_that_needs_variables_around_it_is_refused_by_their_names(loc
         local.map(times, [1])
 
 
-def test_a_definition_that_fails_is_an_error(local: Executor) -> None:
+@pytest.mark.parametrize("lines", [None, ["import os\n"], ["def other(value):\n", "    return 0\n"]])
+def test_a_function_without_its_source_is_refused(
+    local: Executor, monkeypatch: pytest.MonkeyPatch, lines: list[str] | None
+) -> None:
+    monkeypatch.delitem(linecache.cache, "<string>", raising=False)
+    if lines is not None:  # as Python 3.13 keeps the program of `python -c`
+        monkeypatch.setitem(linecache.cache, "<string>", (0, None, lines, "<string>"))
     namespace: dict[str, Any] = {}
     exec("def generated(value):\n    return value", namespace)  # noqa: S102 - of this test
     with pytest.raises(InvalidRequest, match="The source of generated cannot be read"):
         local.map(namespace["generated"], [1])
+
+
+def test_a_definition_that_fails_is_an_error(local: Executor) -> None:
     with pytest.raises(ExecutionFailed, match="NameError"):
         local.map(decorated, [1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 from typing import Any
 
 import pytest
@@ -124,6 +125,14 @@ class Required:
 
     def bound_method(self) -> Any:
         return self.func
+
+
+def test_a_function_without_its_source_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(linecache.cache, "<string>", (0, None, ["def other():\n", "    return 0\n"], "<string>"))
+    namespace: dict[str, Any] = {}
+    exec("def generated():\n    return 1", namespace)  # noqa: S102 - of this test
+    with pytest.raises(ValueError, match="must have readable source"):
+        Functions.from_callables([namespace["generated"]])
 
 
 @pytest.mark.parametrize(
