@@ -23,6 +23,8 @@ CASES = [
     pytest.param("bubblewrap", "ignore", marks=needs_bubblewrap),
 ]
 
+#: All signals but 32 and 33 of the C library, which its ``posix_spawn`` leaves ignored in a parent that was started by it.
+OURS = ~(0b11 << 31)
 #: The program of the parent. It prints one line of JSON: results by the names of cells.
 PARENT = """
 import json, signal, sys
@@ -75,9 +77,9 @@ def test_kernels_obey_signals_that_their_parent_does_not(kind: str, how: str, tm
     assert {cells[name][1] for name in ended} <= {"interrupt", "signal"}
     assert cells["actions"][3] == "[13, 25]\n"  # SIGPIPE and SIGXFSZ, as in every Python
     blocked, ignored = cells["kernel"][3].split()
-    assert (int(blocked, 16), int(ignored, 16)) == (0, 1 << 12 | 1 << 24)
+    assert (int(blocked, 16), int(ignored, 16) & OURS) == (0, 1 << 12 | 1 << 24)
     blocked, ignored, code = cells["child"][3].split()
-    assert (int(blocked, 16), int(ignored, 16), code) == (0, 1 << 12 | 1 << 24, "0")
+    assert (int(blocked, 16), int(ignored, 16) & OURS, code) == (0, 1 << 12 | 1 << 24, "0")
     assert cells["codes"][3] == "7 -10\n"
     assert cells["kept"][3] == "1\n"
     assert cells["background"] == 143

@@ -159,7 +159,8 @@ for thread in threads: thread.join()
     assert local.execute("len(found), set(refused), all(one[0] == 'Q' for one in found)").text == (
         "(10, {'too many input requests wait'}, True)"
     )
-    forked = "import os\nif not os.fork():\n    try: input()\n    except EOFError: os._exit(7)\nos.wait()[1] >> 8"
+    forked = "import os, warnings\nwarnings.simplefilter('ignore')  # of forks beside threads\n"
+    forked += "if not os.fork():\n    try: input()\n    except EOFError: os._exit(7)\nos.wait()[1] >> 8"
     assert local.execute(forked, on_input=Answers("never")).text == "7"
 
 
