@@ -33,7 +33,7 @@ from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, KernelexecError
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
-from kernelexec.text import NESTING_MAX, clean
+from kernelexec.text import NESTING_MAX, clean, parse_untrusted_json
 from kernelexec.untrusted_text import format_notes, quote_output
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import replace_beneath
@@ -232,7 +232,7 @@ def _parse_value(text: object) -> Any:  # noqa: ANN401 - what the code returned
     """Parse a value from the kernel's JSON, which may be missing (the message was too large), malformed or nested too deep."""
     if not isinstance(text, str):
         raise ValueError("it is too large")  # noqa: TRY004 - not the caller's error
-    value = json.loads(text)
+    value = parse_untrusted_json(text)
     if _depth(value) > NESTING_MAX:
         raise ValueError(f"must not be nested deeper than {NESTING_MAX} lists and dictionaries")
     return clean(value)

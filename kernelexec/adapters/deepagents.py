@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from kernelexec.adapters.shared.calls import await_result, call_in_thread
@@ -11,6 +10,7 @@ from kernelexec.adapters.shared.transfer import read_file, write_file
 from kernelexec.blocking import Session
 from kernelexec.errors import KernelexecError
 from kernelexec.results import ExecutionResult, Stream, output_text
+from kernelexec.text import parse_untrusted_json
 from kernelexec.untrusted_text import quote_output
 
 try:
@@ -125,7 +125,7 @@ def _is_answer(line: str) -> bool:
     if not (line.startswith("{") and line.isascii()):
         return False
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(parse_untrusted_json(line), dict)
     except ValueError:
         return False
 

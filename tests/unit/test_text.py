@@ -15,6 +15,7 @@ from kernelexec.text import (
     clean,
     cut_middle,
     head_within,
+    parse_untrusted_json,
     tail_within,
     utf8_size,
 )
@@ -208,3 +209,28 @@ def test_unreferenced_text_is_gone_at_once() -> None:
 )
 def test_moves_to_earlier_lines_leave_the_last_state(text: str, state: str) -> None:
     assert apply_cursor_moves(text) == state
+
+
+def test_json_of_a_kernel_is_read_up_to_a_number_of_elements() -> None:
+    assert parse_untrusted_json("[" + ",".join(["[]"] * 100_000) + "]") == [[]] * 100_000
+    assert parse_untrusted_json('["' + "," * 300_000 + '"]') == ["," * 300_000]
+    assert parse_untrusted_json(b'{"a": "\\"[,\\\\"}') == {"a": '"[,\\'}
+
+
+@pytest.mark.parametrize(
+    "json_text",
+    [
+        "[" * 100_000,
+        '{"a":' * 20_000,
+        "[" + ",".join(["0"] * 300_000) + "]",
+        "[" + '"",' * 300_000,
+        "",
+        "\ud800",
+        b"\xff",
+        "[1",
+    ],
+    ids=["nested", "nested dictionaries", "numbers", "strings", "nothing", "a lone surrogate", "no text", "cut short"],
+)
+def test_other_json_of_a_kernel_is_refused(json_text: str | bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
+        parse_untrusted_json(json_text)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol
-from kernelexec.text import has_more_elements, make_json_encoder
+from kernelexec.text import ELEMENTS_MAX, has_more_elements, make_json_encoder
 
 if TYPE_CHECKING:
     from kernelexec.secrets import SecretStore
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _VERSION = "5.4"
 _SIGNED_FRAMES = 4
 _ENVELOPE_BYTES = 64 * 1024
-#: The elements of JSON in a part of a message at most: the event loop waits while they are made, for 0.1 µs to 1 µs each.
-_ELEMENTS_MAX = 250_000
 #: The message type whose content is never read: it repeats the request.
 _ECHO = "execute_input"
 _encode = make_json_encoder(separators=(",", ":"))
@@ -154,7 +152,7 @@ def _load(part: bytes | None, limit: int | None = None) -> dict[str, Any]:
     if part == b"{}":
         return {}
     try:
-        if has_more_elements(part, _ELEMENTS_MAX):
+        if has_more_elements(part, ELEMENTS_MAX):
             raise _TooManyElements
         value = _value(part)
     except (ValueError, RecursionError, MemoryError) as exc:

@@ -22,7 +22,7 @@ from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.locations import create_temp_directory
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
-from kernelexec.text import clean_text
+from kernelexec.text import clean_text, parse_untrusted_json
 from kernelexec.workspace.safe_files import open_regular, read_regular
 
 #: Exit code of a task whose time was over.
@@ -56,8 +56,8 @@ class OneShotTask:
 
     def read_answer(self) -> dict[str, Any]:
         """Return the answer of the program; empty if it is missing or invalid, as cells may write there."""
-        with suppress(OSError, ValueError, RecursionError):
-            answer = json.loads(read_regular(self.directory / protocol.ONE_SHOT_ANSWER, _ANSWER_BYTES))
+        with suppress(OSError, ValueError):
+            answer = parse_untrusted_json(read_regular(self.directory / protocol.ONE_SHOT_ANSWER, _ANSWER_BYTES))
             return answer if isinstance(answer, dict) else {}
         return {}
 

@@ -134,6 +134,13 @@ def test_state_lasts_and_what_ended_a_command_is_in_its_output(executor: Executo
     assert sandbox.execute("echo again").output == "again\n"
 
 
+def test_output_that_looks_like_an_answer_is_read_within_bounds(executor: Executor) -> None:
+    sandbox = SessionSandbox(executor.session("lines"))
+    nested = sandbox.execute("""python3 -c 'print("{" + chr(34) + "a" + chr(34) + ":" + "[" * 100000)'""")
+    assert nested.exit_code == 0
+    assert nested.output.startswith('{"a":[[[[')
+
+
 def test_a_cancelled_call_ends_its_command_only(executor: Executor) -> None:
     session = executor.session("sandbox")
     sandbox, there = SessionSandbox(session), session.workspace
