@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import random
 from pathlib import Path
 
 import PIL.Image
 import pytest
 
 from kernelexec.results import Image
+from kernelexec.results.media import decoding
+from kernelexec.results.media.decoding import decode_picture
 
 FORMATS = {"PNG": "image/png", "GIF": "image/gif", "JPEG": "image/jpeg", "WEBP": "image/webp"}
 
@@ -63,3 +66,30 @@ def test_a_notebook_shows_an_image_and_of_an_svg_a_picture() -> None:
     bundle = Image("image/svg+xml", b"<svg onload='alert(1)'/>")._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html"}
     assert "onload" not in bundle["text/html"]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "I;16"])
+@pytest.mark.parametrize("size", [(90, 70), (1000, 3), (2, 900)])
+def test_a_large_picture_is_made_smaller_in_strips_as_in_one(
+    monkeypatch: pytest.MonkeyPatch, mode: str, size: tuple[int, int]
+) -> None:
+    chosen = random.Random(2)  # noqa: S311 - a test that can be repeated
+    picture = PIL.Image.frombytes("L", size, chosen.randbytes(size[0] * size[1])).convert("L" if mode == "I;16" else mode)
+    if mode == "I;16":
+        picture = PIL.Image.frombytes("I;16", size, chosen.randbytes(2 * size[0] * size[1]))
+    picture.save(file := io.BytesIO(), "PNG")
+    image = Image("image/png", file.getvalue())
+    monkeypatch.setattr(decoding, "_STRIP_PIXELS", 500)
+    in_strips = decode_picture(image, 20, 30)
+    monkeypatch.setattr(decoding, "_STRIP_PIXELS", 10**9)
+    in_one = decode_picture(image, 20, 30)
+    assert in_strips is not None
+    assert in_one is not None
+    assert in_strips == in_one
+    assert in_one[0].width <= 20
+    assert in_one[0].height <= 30
+    assert in_one[1]
+    monkeypatch.setattr(decoding, "_COPIED_PIXELS", 0)
+    whole = decode_picture(image, *size)
+    assert whole is not None
+    assert (whole[0].size, whole[1]) == (size, False)
