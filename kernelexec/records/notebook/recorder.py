@@ -26,7 +26,7 @@ from kernelexec.events import (
 from kernelexec.recorded_history import CellLineage
 from kernelexec.records.notebook.cell_format import bundle, code_cell, mark_undone, notebook_output, saved_outputs
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
-from kernelexec.text import make_json_encoder
+from kernelexec.text import has_more_elements, make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
 from kernelexec.workspace.spool import Spool, SpooledBytes
 
@@ -37,6 +37,8 @@ _METADATA = {
 
 #: The bound of a notebook in bytes of JSON; above it the outputs of its oldest cells are left out.
 NOTEBOOK_BYTES = 64 * 1024 * 1024
+#: The elements of JSON of a notebook that is continued, at most: they take some 100 bytes of memory each.
+_ELEMENTS_MAX = 2_000_000
 #: How long a write waits for the one before it, in seconds.
 _PATIENCE = 10.0
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
@@ -299,10 +301,14 @@ class Recorder:
 
 
 def _read_cells(path: Path) -> list[dict[str, Any]] | None:
-    """Return the cells of a notebook that a recorder wrote; None if another program wrote it, or it cannot be read."""
+    """Return the cells of a notebook that a recorder wrote; None if another program wrote it, or it cannot be read.
+
+    A cell may have written it: neither the bytes that are read are its own choice, nor the objects that they become.
+    """
     try:
         content = read_regular(path, 2 * NOTEBOOK_BYTES + 1)
-        notebook = json.loads(content) if len(content) <= 2 * NOTEBOOK_BYTES else {}
+        is_small = len(content) <= 2 * NOTEBOOK_BYTES and not has_more_elements(content, _ELEMENTS_MAX)
+        notebook = json.loads(content) if is_small else {}
         cells = notebook["cells"]
         is_ours = notebook["metadata"] == _METADATA and all("kernelexec" in cell["metadata"] for cell in cells)
         return [{**cell, "outputs": list(cell["outputs"])} for cell in cells] if is_ours else None
