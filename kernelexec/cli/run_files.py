@@ -107,7 +107,7 @@ def run(
         str | None,
         option(
             "--html",
-            "Write a report as a page too; a directory for several files. Needs nbconvert.",
+            "Write a report as a page too, its outputs in frames; a directory for several files. Needs nbconvert.",
             "PATH",
             callback=not_blank,
         ),

@@ -3,22 +3,51 @@
 A template of nbconvert is code of the process that uses it, and nbconvert looks for templates in the current directory and in
 the user's own ones, where cells can write. So a report has only the templates that are installed with nbconvert, and these run
 in Jinja's sandbox.
+
+A report is a page of the reader's files, whose scripts have the rights of such a page, and outputs are not trusted. So HTML and
+scripts of outputs stand in frames of their own, markup of Markdown is sanitized, and the page loads nothing but the scripts and
+fonts of its formulas.
 """
 
 from __future__ import annotations
 
+import html
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.results import DisplayData, output_text
+from kernelexec.results.views.notebook_view import render_frame
+
+_SCRIPTS, _WIDGET = ("application/javascript", "text/javascript"), "application/vnd.jupyter.widget-view+json"
+#: What Markdown may become: with ``raw`` HTML in it, a cell that rewrites its notebook would write the page.
+_TAGS = frozenset(
+    re.findall(
+        r"\w+",
+        """a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol p pre s small span
+        strong sub summary sup table tbody td tfoot th thead tr u ul""",
+    )
+)
+_ATTRIBUTES = {
+    "*": ["class", "id", "title"],
+    "a": ["href"],
+    "img": ["src", "alt", "width", "height"],
+    "ol": ["start"],
+    "td": ["colspan", "rowspan", "style"],
+    "th": ["colspan", "rowspan", "style"],
+}
 
 
 def load_exporter() -> Callable[[str], str]:
     """Return a function that makes a page of a notebook's JSON text; raise ``InvalidRequest`` without nbconvert."""
     try:
-        import nbformat  # noqa: PLC0415 - for a report only, as the next ones
+        import bleach  # noqa: PLC0415 - for a report only, as the next ones
+        import nbformat  # noqa: PLC0415
+        from bleach.css_sanitizer import CSSSanitizer  # noqa: PLC0415
         from jinja2.sandbox import SandboxedEnvironment  # noqa: PLC0415
         from nbconvert.exporters import HTMLExporter  # noqa: PLC0415
     except ImportError as exc:
@@ -27,9 +56,12 @@ def load_exporter() -> Callable[[str], str]:
     if not installed:
         raise InvalidRequest("A report needs the templates of nbconvert, which are not installed: pip install nbconvert.")
     base: Any = HTMLExporter
+    aligned = CSSSanitizer(allowed_css_properties=["text-align"])
 
     class ReportExporter(base):  # type: ignore[misc]
         """nbconvert's exporter, with its own templates only."""
+
+        frames: frozenset[str] = frozenset()
 
         def get_prefix_root_dirs(self) -> list[str]:
             return installed
@@ -39,13 +71,64 @@ def load_exporter() -> Callable[[str], str]:
             environment = SandboxedEnvironment(loader=unsafe.loader, extensions=list(unsafe.extensions))
             environment.globals.update(unsafe.globals)
             environment.filters.update(unsafe.filters)
+            environment.filters["clean_html"] = self._sanitize
             return environment
 
+        def _sanitize(self, markup: object) -> str:
+            text = str(markup)
+            if text in self.frames:
+                return text
+            cleaned: str = bleach.clean(
+                text,
+                tags=_TAGS,
+                attributes=_ATTRIBUTES,
+                protocols={"http", "https", "mailto", "data"},
+                css_sanitizer=aligned,
+            )
+            return cleaned
+
     def export(text: str) -> str:
-        page: str = ReportExporter(extra_template_basedirs=[]).from_notebook_node(nbformat.reads(text, as_version=4))[0]
-        return page
+        notebook = nbformat.reads(text, as_version=4)
+        exporter = ReportExporter(extra_template_basedirs=[], sanitize_html=True)
+        exporter.frames = frozenset(_isolate(notebook))
+        page: str = exporter.from_notebook_node(notebook)[0]
+        return page.replace("<head>", f"<head>{_make_policy(exporter.mathjax_url)}", 1)
 
     return export
+
+
+def _isolate(notebook: Any) -> list[str]:  # noqa: ANN401 - a node of nbformat
+    """Put what could run in the page into frames, and return these."""
+    frames = []
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        if cell.cell_type == "raw":
+            cell.metadata.pop("raw_mimetype", None)  # else it is markup of the page
+        for output in cell.get("outputs", ()):
+            if (data := output.get("data")) is None:
+                continue
+            data.setdefault("text/plain", output_text([DisplayData(dict(data))]))  # for types that a page does not show
+            scripts = [data.pop(mime) for mime in _SCRIPTS if mime in data]
+            data.pop(_WIDGET, None)
+            if scripts:
+                data.setdefault("text/html", f"<script>{scripts[0]}</script>")
+            if "text/html" in data:
+                data["text/html"] = render_frame(str(data["text/html"]))
+                frames.append(data["text/html"])
+            if "text/vnd.mermaid" in data:  # the template shows it as it is
+                data["text/vnd.mermaid"] = html.escape(str(data["text/vnd.mermaid"]))
+    return frames
+
+
+def _make_policy(mathjax_url: str) -> str:
+    """Return the element that says what the page may load: pictures beside it, and what shows its formulas."""
+    formulas = "https://" + urlsplit(mathjax_url).netloc
+    policy = (
+        f"default-src 'none'; img-src 'self' data: blob:; media-src data: blob:; font-src data: {formulas}; "
+        f"style-src 'unsafe-inline' {formulas}; script-src 'unsafe-inline' 'unsafe-eval' blob: data: {formulas}; "
+        "frame-src 'none'; form-action 'none'; base-uri 'none'"
+    )
+    return f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
 
 
 def _template_roots() -> list[Path]:

@@ -2,7 +2,7 @@
 
 Kernels are not trusted, and a notebook runs the scripts of what it shows with the rights of its page, which can run any code
 in the caller's kernel. So the HTML of a cell is shown in frames with an origin of their own (``sandbox`` of HTML) that load
-nothing from elsewhere, SVG as a picture, whose scripts no browser runs, and text is escaped.
+nothing from elsewhere and lead nowhere else, SVG as a picture, whose scripts no browser runs, and text is escaped.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ _STYLE = (
     "tbody tr:nth-child(even){background:rgba(128,128,128,.08)}"
 )
 _FRAME_HEAD = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style>'
+#: A frame may not load another page, says the policy of the page around it: so that one is a frame of ours too.
+_OUTER_HEAD = (
+    f"""<meta http-equiv="Content-Security-Policy" content="{_POLICY}; frame-src 'none'">"""
+    "<style>html,body,iframe{margin:0;border:0;width:100%;height:100%;display:block;overflow:hidden}</style>"
+)
 #: The height of a frame in pixels, which no page learns from a frame of another origin: by its lines, or what a chart says.
 _LINE, _ROW, _LOWEST, _HIGHEST = 24, 28, 48, 800
 _LINE_TAGS = re.compile(r"<(?:p|li|br|h[1-6]|pre|div)\b", re.IGNORECASE)
@@ -65,7 +70,7 @@ def _render(output: Output) -> str:
         return _render_text(output)
     markup, image = output.data.get("text/html"), best_image(output)
     if isinstance(markup, str) and (image is None or not _LOADS.search(markup[:_SCANNED_CHARS])):
-        return _render_frame(markup)
+        return render_frame(markup)
     return _render_text(output) if image is None else image.to_html()
 
 
@@ -73,10 +78,15 @@ def _render_text(output: Output) -> str:
     return f"<pre>{html.escape(output_text([output]))}</pre>"
 
 
-def _render_frame(markup: str) -> str:
-    content = html.escape(_FRAME_HEAD + markup)
-    size = f'width="100%" height="{_height(markup)}" frameborder="0"'
-    return f'<iframe sandbox="allow-scripts" srcdoc="{content}" {size}></iframe>'
+def render_frame(markup: str) -> str:
+    """Return a frame with that HTML, whose scripts run with an origin of their own, load nothing and lead nowhere."""
+    page = _OUTER_HEAD + _frame(_FRAME_HEAD + markup)
+    return _frame(page, f' width="100%" height="{_height(markup)}" frameborder="0"')
+
+
+def _frame(page: str, attributes: str = "") -> str:
+    content = page.replace("&", "&amp;").replace('"', "&quot;")
+    return f'<iframe sandbox="allow-scripts" srcdoc="{content}"{attributes}></iframe>'
 
 
 def _height(markup: str) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -34,3 +38,79 @@ def test_a_template_where_cells_can_write_is_not_used(
     assert "42" in page
     assert "of a cell" not in page
     assert not (tmp_path / MARK).exists()
+
+
+HOSTILE = "</script></pre>'\"><script>document.title='ran'</script><img src=x onerror=alert(1)><base href='https://x'>&lt;"
+CELLS: dict[str, Callable[[str], Any]] = {
+    "Markdown": nbformat.v4.new_markdown_cell,
+    "a link of Markdown": lambda text: nbformat.v4.new_markdown_cell(f"[a](javascript:{text}) [b]: data:text/html,{text}"),
+    "a raw cell": lambda text: nbformat.v4.new_raw_cell(text, metadata={"raw_mimetype": "text/html"}),
+    "code": nbformat.v4.new_code_cell,
+    "a stream": lambda text: displayed(nbformat.v4.new_output("stream", text=text)),
+    "an error": lambda text: displayed(nbformat.v4.new_output("error", ename=text, evalue=text, traceback=[text])),
+    **{
+        mime: partial(lambda text, mime: displayed(nbformat.v4.new_output("display_data", data={mime: text})), mime=mime)
+        for mime in (
+            *("text/plain", "text/html", "text/markdown", "text/latex", "text/vnd.mermaid", "image/svg+xml", "image/png"),
+            *("application/javascript", "text/javascript", "application/json", "application/vnd.jupyter.widget-view+json"),
+        )
+    },
+}
+
+
+def displayed(output: Any) -> Any:
+    return nbformat.v4.new_code_cell("x", outputs=[output])
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, and the texts of its scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.elements and self.elements[-1][0] == "script":
+            self.scripts.append(data)
+
+
+def page_of(*cells: Any, **metadata: Any) -> Page:
+    page = Page()
+    page.feed(load_exporter()(str(nbformat.writes(nbformat.v4.new_notebook(cells=list(cells), metadata=metadata)))))
+    return page
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_nothing_of_a_cell_runs_in_the_page(kind: str) -> None:
+    page, plain = page_of(CELLS[kind](HOSTILE)), page_of(nbformat.v4.new_code_cell("x"))
+    assert not any("'ran'" in script for script in page.scripts)
+    assert [tag for tag, _ in page.elements if tag in {"script", "base", "object", "embed", "form", "meta", "link"}] == [
+        tag for tag, _ in plain.elements if tag in {"script", "base", "object", "embed", "form", "meta", "link"}
+    ]
+    for tag, attributes in page.elements:
+        assert not any(name.startswith("on") for name in attributes if tag != "body"), (tag, attributes)
+        assert not str(attributes.get("href") or "").lower().startswith(("javascript:", "data:", "vbscript:"))
+        assert tag != "iframe" or attributes["sandbox"] == "allow-scripts"
+
+
+def test_widgets_load_nothing_and_the_policy_comes_first() -> None:
+    state: dict[str, Any] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    page = page_of(CELLS["application/vnd.jupyter.widget-view+json"](HOSTILE), widgets=state)
+    assert [tag for tag, _ in page.elements[:3]] == ["html", "head", "meta"]
+    assert str(page.elements[2][1]["content"]).startswith("default-src 'none'; ")
+    assert not any("widget" in str(attributes.get("src")) for _, attributes in page.elements)
+
+
+def test_ordinary_cells_look_as_ever() -> None:
+    text = "# Title\n\n*a* **b** `c` [d](https://e.f)\n\n| g | h |\n| --- | ---: |\n| 1 | 2 |\n\n- i\n\n> j"
+    table = nbformat.v4.new_output("display_data", data={"text/html": "<table><tr><td>1</td></tr></table>", "text/plain": "1"})
+    page = page_of(nbformat.v4.new_markdown_cell(text), displayed(table))
+    tags = [tag for tag, _ in page.elements]
+    assert {"h1", "em", "strong", "code", "a", "table", "th", "td", "li", "blockquote", "iframe"} <= set(tags)
+    assert ("a", {"href": "https://e.f"}) in page.elements
+    [frame] = [attributes for tag, attributes in page.elements if tag == "iframe"]
+    assert "<table><tr><td>1" in str(frame["srcdoc"])

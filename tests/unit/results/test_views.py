@@ -42,7 +42,7 @@ def test_text_is_text_only() -> None:
 def test_a_table_is_a_table() -> None:
     shown = bundle(TABLE)
     assert shown["text/plain"] == "   a\n0  1"
-    assert "&lt;table&gt;&lt;tr&gt;&lt;td&gt;1" in shown["text/html"]
+    assert "<table><tr><td>1" in shown["text/html"]
 
 
 def test_one_picture_or_chart_is_itself() -> None:
@@ -68,6 +68,19 @@ class Elements(HTMLParser):
         self.elements.append((tag, dict(attrs)))
 
 
+def check_frame(outer: str) -> None:
+    """Check that the page in a frame holds another frame and nothing else, which leads nowhere and has a policy too."""
+    page = Elements()
+    page.feed(outer)
+    assert [tag for tag, _ in page.elements] == ["meta", "style", "iframe"]
+    policy, _, frame = (attributes for _, attributes in page.elements)
+    assert str(policy["content"]).startswith("default-src 'none'; ")
+    assert str(policy["content"]).endswith("; frame-src 'none'")
+    assert frame.keys() == {"sandbox", "srcdoc"}
+    assert frame["sandbox"] == "allow-scripts"
+    assert str(frame["srcdoc"]).startswith('<meta http-equiv="Content-Security-Policy" content="default-src')
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("kind", ["html", "stream", "error", "name", "svg", "plain", "other mime"])
 def test_nothing_of_a_cell_is_an_element_of_the_page(kind: str, text: str) -> None:
@@ -88,7 +101,7 @@ def test_nothing_of_a_cell_is_an_element_of_the_page(kind: str, text: str) -> No
             assert attributes.keys() <= {"src", "sandbox", "srcdoc", "width", "height", "frameborder"}
             if tag == "iframe":
                 assert attributes["sandbox"] == "allow-scripts"
-                assert str(attributes["srcdoc"]).startswith('<meta http-equiv="Content-Security-Policy" content="default-src')
+                check_frame(str(attributes["srcdoc"]))
         assert bundle(*outputs).keys() <= {"text/plain", "text/html"}
 
 
