@@ -192,8 +192,11 @@ CASES: dict[str, Case] = {
         lambda: {"data": {f"a/{n}": "x" * 100 for n in range(100_000)}, "metadata": {}},
         lambda c: read_whole_bundle(c, 14 * MIB),
     ),
-    # Each sign is escaped by five, and what they make is copied once.
-    "a notebook's frame": Case(lambda: [DisplayData({"text/html": "&" * 14 * MIB})], make_bundle, 2 * 5 * 14 * MIB),
+    # The markup and what its escaping adds, in the frame, in the page around it and in the frame around that.
+    "a notebook's frame": Case(
+        lambda: [DisplayData({"text/html": "&x" * 990_000 + "x" * 12 * MIB})], make_bundle, 3 * 30 * MIB
+    ),
+    "a notebook's frame of references": Case(lambda: [DisplayData({"text/html": "&" * 14 * MIB})], make_bundle),
     "a notebook of empty lists": Case(notebook(many("[]", 30_000_000)), Recorder.of, 128 * MIB, is_refused=True),
     "a notebook of numbers": Case(notebook(many("0", 1_900_000)), Recorder.of, 128 * MIB),
     "a notebook of a long text": Case(notebook(lambda: '["' + "x" * 60 * MIB + '"]'), Recorder.of, 4 * 64 * MIB),

@@ -33,6 +33,9 @@ _OUTER_HEAD = (
     f"""<meta http-equiv="Content-Security-Policy" content="{_POLICY}; frame-src 'none'">"""
     "<style>html,body,iframe{margin:0;border:0;width:100%;height:100%;display:block;overflow:hidden}</style>"
 )
+#: By how many characters a sign grows that is escaped twice, by how many a page may grow, and what stands for one that would.
+_AMPERSAND_GROWTH, _QUOTE_GROWTH, _GROWTH_MAX = 8, 9, 16_000_000
+_TOO_LARGE = "<p>This HTML has too many quotes or references to be shown.</p>"
 #: The height of a frame in pixels, which no page learns from a frame of another origin: by its lines, or what a chart says.
 _LINE, _ROW, _LOWEST, _HIGHEST = 24, 28, 48, 800
 _LINE_TAGS = re.compile(r"<(?:p|li|br|h[1-6]|pre|div)\b", re.IGNORECASE)
@@ -80,6 +83,8 @@ def _render_text(output: Output) -> str:
 
 def render_frame(markup: str) -> str:
     """Return a frame with that HTML, whose scripts run with an origin of their own, load nothing and lead nowhere."""
+    if _AMPERSAND_GROWTH * markup.count("&") + _QUOTE_GROWTH * markup.count('"') > _GROWTH_MAX:
+        markup = _TOO_LARGE
     page = _OUTER_HEAD + _frame(_FRAME_HEAD + markup)
     return _frame(page, f' width="100%" height="{_height(markup)}" frameborder="0"')
 
