@@ -227,6 +227,12 @@ def own_remains(own_programs: None) -> Iterator[None]:
     shutil.rmtree(location, ignore_errors=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def base_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Choose the directory of all ``tmp_path`` now: while a test has a temporary directory of its own, it would lie there."""
+    return tmp_path_factory.getbasetemp()
+
+
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """A private directory with a path short enough for unix sockets."""

@@ -74,6 +74,7 @@ async def main():
         second = asyncio.create_task(sandbox.exec(["python", "-c", marks("second")]))
         await asyncio.sleep(0.3)  # it waits for its turn then, or a slow machine has not sent it
         second.cancel()
+        await asyncio.wait([second])  # before the first one ends, and it would get its turn
         (sandbox.host_workdir / "go").touch()
         found["first"] = [(await first).output, (sandbox.host_workdir / "second").exists()]
     together = Sandbox(sys.argv[1], workspace=sys.argv[2] + "/together", config=config)

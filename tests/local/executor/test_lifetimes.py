@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,11 @@ def test_the_end_of_the_program_closes_an_open_executor(end: str) -> None:
         f"print(executor.session('a').execute('import os; os.getpid()').value, flush=True)\n{end}"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, "kernelexec.tasks_failed" in done.stderr) == ({"": 0, "1/0": 1}.get(end, 3), False)
+    assert done.returncode == {"": 0, "1/0": 1}.get(end, 3)
     until(lambda: not Path("/proc", done.stdout.strip()).exists())
-    assert workspaces() == before
+    if (3, 12, 0) <= sys.version_info < (3, 12, 2):  # no thread starts at the end of these, so nothing can be removed
+        for left in workspaces() - before:
+            shutil.rmtree(left)
+    else:
+        assert "kernelexec.tasks_failed" not in done.stderr
+        assert workspaces() == before
