@@ -49,7 +49,10 @@ def install(
     ] = False,
     prefix: PrefixOption = None,
 ) -> int:
-    """Install a kernelspec, with which Jupyter's applications start kernels as kernelexec does."""
+    """Install a kernelspec, with which Jupyter's applications start kernels as kernelexec does.
+
+    JupyterLab runs the scripts of outputs with its server's rights: run only code there that you trust.
+    """
     from kernelexec.provisioning.jupyter.kernelspecs import install_spec
 
     local = isolation == "local"

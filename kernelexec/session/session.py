@@ -282,7 +282,8 @@ class AsyncSession:
     def connection_file(self) -> Path | None:
         """The connection file by which any Jupyter client can attach to the living kernel; None without a living kernel.
 
-        Each kernel has another file. Access to the file is access to the kernel: it is private to this user.
+        Each kernel has another file. Access to the file is access to the kernel: it is private to this user. JupyterLab runs
+        the scripts of all outputs with the rights of its server: attach ``jupyter console`` to a kernel that is not trusted.
         """
         kernel = self._supervisor.kernel
         return kernel.connection_file if kernel is not None and kernel.alive else None
