@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 from kernelexec import Executor, Session
 
 _BOUND = 30
+
+
+def make_font_list() -> None:
+    """Have matplotlib make its list of fonts in this HOME, before a fork server imports it.
+
+    It warns where that takes long, and a fork server that shows text ends: a kernel has to show it.
+    """
+    subprocess.run([sys.executable, "-c", "import matplotlib.font_manager"], check=True)
 
 
 def preloaded_session(executor: Executor, *modules: str) -> Session:

@@ -11,7 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 from kernelexec import Executor
-from tests.support.preloading import preloaded_session
+from tests.support.preloading import make_font_list, preloaded_session
 
 pytestmark = pytest.mark.nightly
 
@@ -43,6 +43,7 @@ CONTEXTS = {
 
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    make_font_list()
     config = {"preload": PRELOADED}
     with Executor("local", workspace=tmp_path_factory.mktemp("workspace"), config=config) as opened:
         yield opened

@@ -8,7 +8,7 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.launcher.identity import named_as_base
-from tests.support.preloading import preloaded_session
+from tests.support.preloading import make_font_list, preloaded_session
 from tests.support.stock_kernel import stock_kernel
 
 PROBES = {
@@ -45,6 +45,7 @@ def test_libraries_see_what_they_see_in_a_stock_kernel(tmp_path: Path, expected:
 
 
 def test_libraries_that_were_imported_before_the_fork_see_the_same(tmp_path: Path, expected: dict[str, str]) -> None:
+    make_font_list()
     with Executor("local", workspace=tmp_path, config={"preload": PRELOADED}) as executor:
         session = preloaded_session(executor, *PRELOADED)
         assert {name: session.execute(code).text for name, code in PROBES.items()} == expected

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor
-from tests.support.preloading import preloaded_session
+from tests.support.preloading import make_font_list, preloaded_session
 
 PRELOADED = ("numpy", "pandas", "matplotlib.pyplot")
 #: Prints the state of the process and of all modules: settings, counters, and the sizes of collections and caches.
@@ -84,6 +84,7 @@ def test_the_state_of_a_forked_kernel_is_that_of_a_fresh_one(tmp_path: Path) -> 
 
 
 def _describe_state(workspace: Path, *, forked: bool) -> list[str]:
+    make_font_list()
     with Executor(
         "local", workspace=workspace, config={"fork_server": forked, "preload": PRELOADED, "checkpoints": "off"}
     ) as executor:

@@ -9,7 +9,7 @@ import pytest
 
 from kernelexec import Executor
 from tests.support.engine import needs_bubblewrap
-from tests.support.preloading import preloaded_session
+from tests.support.preloading import make_font_list, preloaded_session
 
 MODULES = ("matplotlib.pyplot", "matplotlib.texmanager")
 STARTED: dict[str, Any] = {"fork_server": False}
@@ -36,6 +36,7 @@ def test_the_configuration_is_read_and_the_cache_of_tex_is_the_kernels(is_forked
     (settings := home / ".config" / "matplotlib").mkdir(parents=True)
     (settings / "matplotlibrc").write_text("lines.linewidth: 7")
     (cache := home / ".cache" / "matplotlib" / "tex.cache").mkdir(parents=True)
+    make_font_list()
     config = {"preload": MODULES} if is_forked else STARTED
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as executor:
         session = preloaded_session(executor, *MODULES) if is_forked else executor.session("a")
