@@ -20,6 +20,8 @@ from tests.support.pace import slow
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
+#: Chromium as systems name it.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 #: Scripts that go or send to an address, or would give the page itself another title.
 SCRIPTS = {
     "location": "location = '{url}'",
@@ -110,7 +112,7 @@ def visits() -> Iterator[Visits]:
 
 def look(address: str, profile: Path) -> str:
     """Return the title of a page and its elements, as Chromium has them after some seconds."""
-    chromium = shutil.which("chromium")
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     assert chromium is not None, "Chromium is not installed"
     words = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     words += [f"--user-data-dir={profile}", "--virtual-time-budget=4000", "--timeout=8000", "--dump-dom", address]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import nbformat
 import pytest
 
 from kernelexec.records.notebook.html_report import load_exporter
+from tests.support.page_elements import PageElements
 
 MARK = "run-by-a-template"
 TEMPLATE = "{% set x = cycler.__init__.__globals__.os.mkdir('" + MARK + "') %}of a cell"
@@ -62,26 +62,9 @@ def displayed(output: Any) -> Any:
     return nbformat.v4.new_code_cell("x", outputs=[output])
 
 
-class Page(HTMLParser):
-    """The elements of a page with their attributes, and the texts of its scripts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        if self.elements and self.elements[-1][0] == "script":
-            self.scripts.append(data)
-
-
-def page_of(*cells: Any, **metadata: Any) -> Page:
-    page = Page()
-    page.feed(load_exporter()(str(nbformat.writes(nbformat.v4.new_notebook(cells=list(cells), metadata=metadata)))))
-    return page
+def page_of(*cells: Any, **metadata: Any) -> PageElements:
+    notebook = nbformat.v4.new_notebook(cells=list(cells), metadata=metadata)
+    return PageElements(load_exporter()(str(nbformat.writes(notebook))))
 
 
 @pytest.mark.parametrize("kind", CELLS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
+from tests.support.page_elements import PageElements
 
 TABLE = ExecuteResult({"text/plain": "   a\n0  1", "text/html": "<table><tr><td>1</td></tr></table>"})
 HOSTILE = [
@@ -57,21 +57,9 @@ def test_several_outputs_are_one_page_in_order() -> None:
     assert places == sorted(places)
 
 
-class Elements(HTMLParser):
-    """The elements of a page, as a browser would make them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-
 def check_frame(outer: str) -> None:
     """Check that the page in a frame holds another frame and nothing else, which leads nowhere and has a policy too."""
-    page = Elements()
-    page.feed(outer)
+    page = PageElements(outer)
     assert [tag for tag, _ in page.elements] == ["meta", "style", "iframe"]
     policy, _, frame = (attributes for _, attributes in page.elements)
     assert str(policy["content"]).startswith("default-src 'none'; ")
@@ -94,8 +82,7 @@ def test_nothing_of_a_cell_is_an_element_of_the_page(kind: str, text: str) -> No
         "other mime": DisplayData({"application/javascript": text, "text/markdown": text}),
     }
     for outputs in ((kinds[kind],), (kinds[kind], TABLE)):
-        page = Elements()
-        page.feed(str(bundle(*outputs).get("text/html", "")))
+        page = PageElements(str(bundle(*outputs).get("text/html", "")))
         assert {tag for tag, _ in page.elements} <= {"pre", "img", "iframe"}
         for tag, attributes in page.elements:
             assert attributes.keys() <= {"src", "sandbox", "srcdoc", "width", "height", "frameborder"}
