@@ -368,8 +368,7 @@ class AsyncExecutor:
                 report = await replay(session, history, source=str(notebook), timeout=timeout, repeat_unsafe=repeat_unsafe)
                 session.report_replay(report, history)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await session.close()
+            await await_to_end(session.close())
             raise
         return session
 
@@ -384,8 +383,7 @@ class AsyncExecutor:
             try:
                 await session.open()
             except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await session.close()
+                await await_to_end(session.close())
                 raise
             return session
 

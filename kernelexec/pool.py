@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
@@ -147,9 +148,7 @@ class KernelPool:
 
     async def discard(self, slot: WarmSlot) -> None:
         """Stop a warm kernel and remove its directories."""
-        with anyio.CancelScope(shield=True):
-            await slot.kernel.stop(0.0)
-            await anyio.to_thread.run_sync(_remove, slot.directory, slot.workspace.path if slot.workspace else None)
+        await await_to_end(_discard(slot.kernel, slot.directory, slot.workspace.path if slot.workspace else None))
 
     async def _run(self) -> None:
         try:
@@ -198,10 +197,7 @@ class KernelPool:
             with suppress(EngineFailed):
                 slot.memory_bytes = (await kernel.usage.stats()).memory_bytes or 0
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                if kernel is not None:
-                    await kernel.stop(0.0)
-                await anyio.to_thread.run_sync(_remove, directory, workspace)
+            await await_to_end(_discard(kernel, directory, workspace))
             raise
         self._ready.append(slot)
         self._filled.set()
@@ -248,6 +244,12 @@ def warm_kernel(slot: WarmSlot | None, reason: str | None) -> WarmKernel:
     now, then = slot.backend.environment(), slot.environment
     changed = {name: now.get(name) for name in now.keys() | then.keys() if now.get(name) != then.get(name)}
     return WarmKernel(slot.kernel, changed)
+
+
+async def _discard(kernel: Kernel | None, directory: Path, workspace: Path | None) -> None:
+    if kernel is not None:
+        await kernel.stop(0.0)
+    await anyio.to_thread.run_sync(_remove, directory, workspace)
 
 
 def _remove(directory: Path, workspace: Path | None) -> None:

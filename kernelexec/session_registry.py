@@ -136,8 +136,7 @@ class SessionRegistry:
             return await created
         except BaseException:
             if created.done() and not created.cancelled() and created.exception() is None:
-                with anyio.CancelScope(shield=True):
-                    await created.result().close()
+                await await_to_end(created.result().close())
             raise
 
     async def create_branch(self, parent: SessionBranches, name: str, options: BranchOptions, scope: TaskScope) -> AsyncSession:

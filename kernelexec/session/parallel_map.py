@@ -25,6 +25,7 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import check_seconds
 from kernelexec.errors import Closed, InvalidCode, InvalidRequest, KernelexecError
 from kernelexec.results import Error, ExecutionResult
@@ -186,8 +187,7 @@ async def map_inputs(
                 results[position] = await target.run(item)
                 free.release()
         finally:
-            with anyio.CancelScope(shield=True):
-                await session.close()
+            await await_to_end(session.close())
 
     async def end_with_executor() -> None:
         await wait_for_end()

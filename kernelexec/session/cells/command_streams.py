@@ -16,6 +16,7 @@ import anyio.from_thread
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.cells import CommandOptions, ShellCell
 from kernelexec.errors import EngineFailed
 from kernelexec.kernel import CommandRequestMessage, Execution, Kernel
@@ -47,8 +48,7 @@ async def serve_command(run: CellRun, kernel: Kernel, execution: Execution, *, c
             yield
         finally:
             execution.on_command_request = None
-            with anyio.CancelScope(shield=True):
-                await service.end()
+            await await_to_end(service.end())
             tasks.cancel_scope.cancel()
 
 

@@ -180,3 +180,20 @@ def test_an_interrupt_at_any_moment_leaves_no_directory(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, handler)
         signal.set_wakeup_fd(wakeup)
+
+
+def test_an_opening_that_is_cancelled_again_and_again_leaves_no_kernel(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path, config={"fork_server": False}) as executor:
+            for steps in STEPS:
+                opening = asyncio.create_task(executor.session("a"))
+                await take_steps(steps)
+                while not opening.done():
+                    opening.cancel()
+                    await asyncio.sleep(0)
+                if not opening.cancelled():
+                    await opening.result().close()
+                assert executor.sessions() == ()
+                await asyncio.to_thread(until_equal, marked_processes, {})
+
+    asyncio.run(main())
