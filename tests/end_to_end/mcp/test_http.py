@@ -142,7 +142,9 @@ def test_tokens_say_which_user_it_is_and_what_is_allowed(guarded: tuple[Server, 
         assert agent.rows("list_sessions", "sessions") == []
 
 
-@pytest.mark.parametrize(("end", "era"), [(signal.SIGTERM, "auto"), (signal.SIGINT, "legacy")])
+@pytest.mark.parametrize(
+    ("end", "era"), [(signal.SIGTERM, "auto"), pytest.param(signal.SIGINT, "legacy", marks=pytest.mark.nightly)]
+)
 def test_everything_ends_also_while_a_cell_runs(tmp_path: Path, short_path: Path, end: signal.Signals, era: str) -> None:
     private = short_path / "private"
     private.mkdir(mode=0o700)

@@ -22,7 +22,12 @@ from tests.support.pace import slow, until
 
 
 @pytest.mark.parametrize(
-    ("end", "era"), [(signal.SIGTERM, "auto"), (signal.SIGINT, "legacy"), (None, "auto"), (None, "legacy")]
+    ("end", "era"),
+    [
+        (signal.SIGTERM, "auto"),
+        (None, "auto"),
+        *(pytest.param(end, "legacy", marks=pytest.mark.nightly) for end in (signal.SIGINT, None)),
+    ],
 )
 def test_everything_ends_also_while_a_cell_runs(end: signal.Signals | None, era: str, tmp_path: Path, short_path: Path) -> None:
     private = short_path / "private"
