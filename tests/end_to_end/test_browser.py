@@ -119,19 +119,17 @@ def look(address: str, profile: Path) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=slow(60)).stdout
 
 
-def notebook_of(documents: list[str]) -> str:
-    outputs = [nbformat.v4.new_output("display_data", data={"text/html": each, "text/plain": "x"}) for each in documents]
-    cells = [nbformat.v4.new_code_cell("x", outputs=[output]) for output in outputs]
-    cells += [nbformat.v4.new_markdown_cell(each) for each in documents]
-    for each in documents:
-        script = each.removeprefix("<script>").removesuffix("</script>")
-        for mime, content in [
-            ("application/javascript", script),
-            ("image/svg+xml", f"<svg>{each}</svg>"),
-            ("text/latex", each),
-        ]:
-            output = nbformat.v4.new_output("display_data", data={mime: content})
-            cells.append(nbformat.v4.new_code_cell("x", outputs=[output]))
+def notebook_of(document: str) -> str:
+    """A notebook that has a document in each type of output and as Markdown."""
+    script = document.removeprefix("<script>").removesuffix("</script>")
+    bundles = [
+        {"text/html": document, "text/plain": "x"},
+        {"application/javascript": script},
+        {"image/svg+xml": f"<svg>{document}</svg>"},
+        {"text/latex": document},
+    ]
+    outputs = [nbformat.v4.new_output("display_data", data=data) for data in bundles]
+    cells = [nbformat.v4.new_markdown_cell(document), nbformat.v4.new_code_cell("x", outputs=outputs)]
     return str(nbformat.writes(nbformat.v4.new_notebook(cells=cells)))
 
 
@@ -141,7 +139,7 @@ def test_a_display_stays_in_its_frame(visits: Visits, tmp_path: Path, name: str)
     view = make_bundle([DisplayData({"text/html": document, "text/plain": "x"})])["text/html"]
     visits.pages["/view"] = f"<title>own</title><body>{view}"
     report = tmp_path / "report.html"
-    report.write_text(load_exporter()(notebook_of([document])), encoding="utf-8")
+    report.write_text(load_exporter()(notebook_of(document)), encoding="utf-8")
     for address in (f"{visits.url}view", report.as_uri()):
         visits.paths.clear()
         page = look(address, tmp_path / "profile")

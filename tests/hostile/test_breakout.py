@@ -22,10 +22,10 @@ from kernelexec.errors import KernelNotAnswering
 from kernelexec.kernel import request_once
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from tests.conftest import KINDS
-from tests.hostile.test_hostile_cells import forget_peak, peak_bytes
 from tests.support.engine import needs_engine
 from tests.support.night import named_cases
 from tests.support.pace import BOUND, slow
+from tests.support.peak_memory import forget_peak, peak_bytes
 
 pytestmark = needs_engine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernelexec import Executor, Session
-from tests.hostile.test_hostile_cells import forget_peak, peak_bytes
 from tests.support.pace import BOUND, slow
+from tests.support.peak_memory import forget_peak, peak_bytes
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
 ALSO_CONFINED = ("test_pages_give_back_exactly_what_was_printed",)

@@ -14,22 +14,12 @@ from kernelexec import AsyncExecutor, DisplayData, Executor
 from tests.hostile.cells import CELLS, KEPT, LOST, MEANS, Hostile, Verdict
 from tests.support.night import named_cases
 from tests.support.pace import BOUND, slow
+from tests.support.peak_memory import forget_peak, peak_bytes
 
 #: Long where a step must be obeyed or a death be seen in that time; short where every step fails.
 GRACES: dict[Verdict, float] = {KEPT: slow(2), LOST: 0.4}
 MIB = 1024 * 1024
 AT_NIGHT = {"twenty thousand display updates"}
-
-
-def peak_bytes() -> int:
-    """The largest resident size of this process since ``forget_peak``."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
-
-
-def forget_peak() -> int:
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from kernelexec.results.views.notebook_view import make_bundle
 from kernelexec.text import parse_untrusted_json
 from tests.contract.records.test_recorder import executed
 from tests.support.night import named_cases
+from tests.support.peak_memory import forget_peak, peak_bytes
 
 Measure = Callable[[str], tuple[int, bool]]
 MIB = 1024 * 1024
@@ -42,7 +43,7 @@ SLACK = 64 * MIB
 
 @dataclass(frozen=True)
 class Case:
-    """What is read, how, and how many bytes it may take beside the slack."""
+    """What is read, how, and how many bytes it may take in addition to the slack."""
 
     make: Callable[[], Any]
     read: Callable[[Any], object]
@@ -227,11 +228,6 @@ CASES: dict[str, Case] = {
 PICTURES = {"a picture of bits", "a picture in grey", "a picture in colours", "a picture with a palette"}
 
 
-def resident(name: str) -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(next(line for line in status.splitlines() if line.startswith(name)).split()[1]) * 1024
-
-
 def measure(name: str) -> tuple[int, bool]:
     """Return by how many bytes a process grows at most while it reads that, and whether it refused it."""
     reading, writing = os.pipe()
@@ -241,10 +237,9 @@ def measure(name: str) -> tuple[int, bool]:
                 os.chdir(directory)
                 case = CASES[name]
                 content = case.make()
-                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-                before = resident("VmRSS")
+                before = forget_peak()
                 kept = case.read(content)
-                os.write(writing, json.dumps([resident("VmHWM") - before, kept is None]).encode())
+                os.write(writing, json.dumps([peak_bytes() - before, kept is None]).encode())
         finally:
             os._exit(0)
     os.close(writing)

@@ -107,7 +107,8 @@ def _isolate(notebook: Any) -> list[str]:  # noqa: ANN401 - a node of nbformat
         for output in cell.get("outputs", ()):
             if (data := output.get("data")) is None:
                 continue
-            data.setdefault("text/plain", output_text([DisplayData(dict(data))]))  # for types that a page does not show
+            if "text/plain" not in data:  # for types that a page does not show
+                data["text/plain"] = output_text([DisplayData(dict(data))])
             scripts = [data.pop(mime) for mime in _SCRIPTS if mime in data]
             data.pop(_WIDGET, None)
             if scripts:
@@ -121,7 +122,7 @@ def _isolate(notebook: Any) -> list[str]:  # noqa: ANN401 - a node of nbformat
 
 
 def _make_policy(mathjax_url: str) -> str:
-    """Return the element that says what the page may load: pictures beside it, and what shows its formulas."""
+    """Return the element that says what the page may load: pictures of its own directory, and what shows its formulas."""
     formulas = "https://" + urlsplit(mathjax_url).netloc
     policy = (
         f"default-src 'none'; img-src 'self' data: blob:; media-src data: blob:; font-src data: {formulas}; "
