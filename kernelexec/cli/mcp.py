@@ -306,6 +306,7 @@ def mcp(
     ] = None,
 ) -> int:
     """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
+    os.environ.setdefault("FASTMCP_ENV_FILE", os.devnull)  # else fastmcp reads .env where it runs, and cells may write there
     import_without_collection("kernelexec.mcp")
     from kernelexec.mcp.logs import log_to_file
 

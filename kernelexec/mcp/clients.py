@@ -47,7 +47,8 @@ def make_server_entry(options: Sequence[str] = (), *, cwd: str | os.PathLike[str
     """
     options = list(options) if cwd is None else _resolve_paths(options, Path(cwd).absolute())
     env = {name: os.environ[name] for name in _ENGINE_VARIABLES if os.environ.get(name)}
-    entry: dict[str, Any] = {"type": "stdio", "command": sys.executable, "args": ["-m", "kernelexec", "mcp", *options]}
+    # -P: clients start it where cells may write, and Python would look for modules there first
+    entry: dict[str, Any] = {"type": "stdio", "command": sys.executable, "args": ["-P", "-m", "kernelexec", "mcp", *options]}
     entry |= {"env": env} if env else {}
     return entry | ({} if cwd is None else {"cwd": str(Path(cwd).absolute())})
 

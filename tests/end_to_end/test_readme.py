@@ -162,8 +162,9 @@ def test_every_command_is_shown() -> None:
 
 def test_the_server_that_is_pasted_into_clients_is_a_command_with_these_options(in_process: Command) -> None:
     [server] = [json.loads(block)["mcpServers"]["kernelexec"] for block in blocks("json")]
-    module, name, command, *options = server["args"]
-    assert (module, name, command) == ("-m", "kernelexec", "mcp")
+    *program, command = server["args"][:4]
+    options = server["args"][4:]
+    assert (program, command) == (["-P", "-m", "kernelexec"], "mcp")
     assert server.keys() == make_server_entry(options, cwd="/path/to").keys() - {"env"}
     shown = help_of(in_process, command).replace(",", " ").split()
     assert [option for option in options if option.startswith("--") and option not in shown] == []

@@ -26,7 +26,7 @@ _SECRET_VALUE = re.compile(
 _PROCESS_VARIABLES = frozenset(
     {
         *("SSH_AUTH_SOCK", "GPG_AGENT_INFO", "DOCKER_HOST", "JPY_PARENT_PID", "JPY_SESSION_NAME", "PYTHONSTARTUP"),
-        *("PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"),
+        *("PYTEST_CURRENT_TEST", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG", "FASTMCP_ENV_FILE"),
     }
 )
 #: Variables of this machine that have no meaning, or another one, in a container.

@@ -22,7 +22,7 @@ def test_the_entry_starts_the_server_with_its_options(tmp_path: Path, in_process
     assert entry == {
         "type": "stdio",
         "command": entry["command"],
-        "args": ["-m", "kernelexec", "mcp", *LOCAL, "--workspace", str(tmp_path / "work")],
+        "args": ["-P", "-m", "kernelexec", "mcp", *LOCAL, "--workspace", str(tmp_path / "work")],
         "env": {"DOCKER_HOST": "unix:///nope"},
         "cwd": str(tmp_path),
     }

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastmcp.client.transports import StdioTransport
 
 from kernelexec import Executor, KernelStartFailed, Session
+from kernelexec.mcp.clients import make_server_entry
 from tests.support.engine import needs_bubblewrap
+from tests.support.mcp_clients import connected
 from tests.support.virtual_environments import made_venv
 
 #: Python that shows, if it can, that it ran with all rights of the user.
@@ -197,6 +200,18 @@ def test_our_command_imports_nothing_from_where_it_runs(tmp_path: Path) -> None:
         [sys.executable, "-m", "kernelexec", "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_server_that_a_client_starts_reads_nothing_where_it_runs(tmp_path: Path, escaped: Path) -> None:
+    for name in ("kernelexec/__init__", "kernelexec/__main__", "fastmcp", "sitecustomize", "usercustomize", "runpy"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
+    (tmp_path / ".env").write_text("FASTMCP_LOG_LEVEL=NONE OF THESE\n")
+    entry = make_server_entry(["--isolation", "local"], cwd=tmp_path)
+    env = {"KERNELEXEC_RUNTIME_DIR": os.environ["KERNELEXEC_RUNTIME_DIR"]}
+    transport = StdioTransport(entry["command"], entry["args"], env=env, cwd=entry["cwd"], log_file=tmp_path / "log")
+    with connected(transport, "auto") as agent:
+        assert "None" in agent.text("execute_code", code="import os; print(os.environ.get('FASTMCP_ENV_FILE'))")
 
 
 @needs_bubblewrap
