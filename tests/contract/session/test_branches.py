@@ -207,13 +207,14 @@ def test_a_session_that_has_gone_on_elsewhere_is_not_replaced(session: Session) 
 
 
 def test_what_cannot_be_copied_leaves_nothing(session: Session) -> None:
-    session.execute("import threading; stop = threading.Event(); threading.Thread(target=stop.wait, name='waits').start()")
+    session.execute("import threading; stop = threading.Event(); thread = threading.Thread(target=stop.wait, name='waits')")
+    session.execute("thread.start()")
     before = marked_processes()
     with pytest.raises(CheckpointRefused, match="waits"):
         session.branch("b")
     assert list((session.workspace / ".kernelexec/branches").iterdir()) == []
     until(lambda: len(marked_processes()) == len(before))
-    session.execute("stop.set()")
+    session.execute("stop.set(); thread.join()")
     session.branch("b").close()
 
 
