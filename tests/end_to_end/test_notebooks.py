@@ -8,10 +8,10 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.paths import ROOT
+from tests.support.stock_kernel import run_by_nbclient
 
 FOLDER = ROOT / "notebooks"
 #: What each shows, line by line of its output, in that order.
@@ -73,7 +73,7 @@ def test_a_notebook_shows_what_it_says(name: str, tmp_path: Path) -> None:
     for cell in notebook.cells:
         if cell.source.startswith("images = "):
             cell.source = f"images = [{IMAGE!r}]"
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    run_by_nbclient(notebook, tmp_path, timeout=120)
     text = printed(notebook)
     directory = 0
     for line in SHOWN[name]:

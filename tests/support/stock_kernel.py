@@ -1,23 +1,40 @@
-"""A kernel of stock ipykernel, beside which ours is compared: the outputs of each cell, by the cell that each names."""
+"""Kernels of stock ipykernel, to which ours are compared: one cell after another, or a notebook by nbclient."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
 from ipykernel.kernelspec import RESOURCES, get_kernel_dict
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import KernelManager
+from jupyter_client.manager import AsyncKernelManager, KernelManager
+from nbclient import NotebookClient
 
 _BOUND = 60.0
 #: With it ipykernel captures no output of programs.
 _PYTEST = "PYTEST_CURRENT_TEST"
+
+
+@contextmanager
+def own_sockets() -> Iterator[dict[str, Any]]:
+    """Arguments of a manager for sockets in a directory. A port that it chooses may be another's before the kernel has it."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield {"transport": "ipc", "ip": f"{directory}/kernel", "connection_file": f"{directory}/kernel.json"}
+
+
+def run_by_nbclient(notebook: Any, directory: Path | None = None, **options: Any) -> None:
+    """Execute a notebook with nbclient, whose options these are."""
+    with own_sockets() as arguments:
+        client = NotebookClient(notebook, km=AsyncKernelManager(**arguments), **options)
+        client.execute(cwd=directory, cleanup_kc=True)
 
 
 class StockKernel:
@@ -63,14 +80,15 @@ def _text_of(msg_type: str, content: Any) -> str:
 @contextmanager
 def stock_kernel(cwd: str | None = None) -> Iterator[StockKernel]:
     """Start ipykernel itself with this interpreter, until the end of the block."""
-    manager = KernelManager()
-    manager._kernel_spec = KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
-    manager.start_kernel(cwd=cwd, env={name: value for name, value in os.environ.items() if name != _PYTEST})
-    client = manager.blocking_client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=_BOUND)
-        yield StockKernel(client)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    with own_sockets() as arguments:
+        manager = KernelManager(**arguments)
+        manager._kernel_spec = KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
+        manager.start_kernel(cwd=cwd, env={name: value for name, value in os.environ.items() if name != _PYTEST})
+        client = manager.blocking_client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=_BOUND)
+            yield StockKernel(client)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)

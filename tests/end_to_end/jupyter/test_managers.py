@@ -24,6 +24,7 @@ from tests.support.equal_outputs import comparable_outputs
 from tests.support.jupyter_directories import IMAGE, SPECS, containers, jupyter_place, kernel_of, text_of
 from tests.support.pace import BOUND, slow, until
 from tests.support.remains import marked_processes, runtime_directories
+from tests.support.stock_kernel import run_by_nbclient
 
 pytestmark = needs_engine
 
@@ -52,10 +53,14 @@ def name(request: pytest.FixtureRequest) -> Iterator[str]:
     until(lambda: (containers(), runtime_directories(), marked_processes()) == ([], set(), {}))
 
 
-def executed(kernel: str, directory: Path) -> Any:
+def executed(kernel: str | None, directory: Path) -> Any:
+    """The notebook in a kernel of that name; in a stock one, if there is none."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
-    client = nbclient.NotebookClient(notebook, kernel_name=kernel, allow_errors=True, coalesce_streams=False, timeout=120)
-    client.execute(cwd=str(directory))
+    options: dict[str, Any] = {"allow_errors": True, "coalesce_streams": False, "timeout": 120}
+    if kernel is None:
+        run_by_nbclient(notebook, directory, **options)
+    else:
+        nbclient.NotebookClient(notebook, kernel_name=kernel, **options).execute(cwd=str(directory))
     return notebook
 
 
@@ -69,7 +74,7 @@ def without_pictures(outputs: list[Any]) -> list[Any]:
 
 def test_nbclient_gets_the_outputs_of_a_stock_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    theirs, ours = executed("python3", tmp_path), executed(name, tmp_path)
+    theirs, ours = executed(None, tmp_path), executed(name, tmp_path)
     for their_cell, our_cell in zip(theirs.cells, ours.cells, strict=True):
         expected = sorted(without_pictures(comparable_outputs(their_cell.outputs)), key=lambda output: str(output.get("name")))
         actual = sorted(without_pictures(comparable_outputs(our_cell.outputs)), key=lambda output: str(output.get("name")))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from kernelexec import Executor
 from tests.support.preloading import make_font_list, preloaded_session
+from tests.support.stock_kernel import run_by_nbclient
 
 pytestmark = pytest.mark.nightly
 
@@ -53,7 +53,7 @@ def run_in_nbclient(cells: tuple[str, ...]) -> list[list[bytes]]:
     """The images of each cell, with the backend turned on before the first."""
     contents = [nbformat.v4.new_code_cell(code) for code in ("%matplotlib inline\nimport matplotlib.pyplot", *cells)]
     notebook = nbformat.v4.new_notebook(cells=contents)
-    NotebookClient(notebook).execute()
+    run_by_nbclient(notebook)
     return [
         [base64.b64decode(output.data["image/png"]) for output in cell.outputs if "image/png" in output.get("data", {})]
         for cell in notebook.cells[1:]

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nbclient
 import nbformat
 import pytest
 
@@ -15,6 +14,7 @@ from kernelexec import AsyncExecutor
 from kernelexec.records.notebook.notebook_io import CellFile
 from tests.support.equal_outputs import comparable_outputs
 from tests.support.paths import ROOT
+from tests.support.stock_kernel import run_by_nbclient
 
 pytestmark = pytest.mark.nightly
 
@@ -24,8 +24,7 @@ NOTEBOOKS = [*sorted((HERE / "oracle").glob("*.ipynb")), ROOT / "notebooks" / "p
 
 def through_nbclient(path: Path, directory: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
-    client = nbclient.NotebookClient(notebook, kernel_name="python3", coalesce_streams=False, timeout=120)
-    client.execute(cwd=str(directory))
+    run_by_nbclient(notebook, directory, coalesce_streams=False, timeout=120)
     return notebook
 
 
