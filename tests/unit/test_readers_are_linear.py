@@ -16,10 +16,13 @@ import pytest
 from kernelexec.cli.terminal.text_filter import TerminalFilter
 from kernelexec.diagnosis import diagnose
 from kernelexec.mcp.answers.tables import compact_table, render_table
+from kernelexec.model_prompts import write_debug_prompt
+from kernelexec.records.notebook.cell_format import notebook_output
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
 from kernelexec.results.outputs import read_audio
 from kernelexec.results.readable import describe_widget
 from kernelexec.results.views.notebook_view import make_bundle
+from kernelexec.secrets.masker import Masker
 from kernelexec.text import TextBudget, TextRun, apply_cursor_moves, apply_returns, clean_text
 from kernelexec.untrusted_text import escape_line, quote_output
 
@@ -53,10 +56,18 @@ def add_to_run(text: str) -> str:
     return run.text()
 
 
+def mask_in_pieces(text: str) -> str:
+    masking = MASKER.stream_masker()
+    given = [masking.feed(text[begin : begin + 100]) for begin in range(0, len(text), 100)]
+    return "".join([*given, masking.flush(is_last=True)])
+
+
 def table(text: str) -> Output:
     return compact_table(DisplayData({"text/html": f"<table {text}", "text/plain": "x"}))
 
 
+HIDDEN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"
+MASKER = Masker([("KEY", HIDDEN)])
 READERS: dict[str, Callable[[str], object]] = {
     "HTML": display("text/html", "<p>x"),
     "SVG": display("image/svg+xml", "<svg>x"),
@@ -81,6 +92,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "a terminal": lambda text: TerminalFilter(moves=True).feed(text),
     "a traceback": explain,
     "a failed command": lambda text: diagnose("error", 127, None, None, [Stream("stderr", text)], "!x"),
+    "secrets": MASKER.mask_text,
+    "secrets of a stream": mask_in_pieces,
+    "a prompt": lambda text: write_debug_prompt(text, ExecutionResult("i", "s", "error", outputs=(Stream("stderr", text),))),
+    "a notebook's output": lambda text: notebook_output(DisplayData({"text/html": text, "image/svg+xml": text})),
     "a value": lambda text: ExecutionResult("i", "s", "ok", outputs=(DisplayData({"text/plain": text}),)).text,
 }
 PIECES = [
@@ -106,6 +121,7 @@ PIECES = [
     ),
     *("\x1b", "\x1b[", "\x1b]", "\x1b[1A", "\x1b[1A\n", "\x1b[ ", "data:audio/a;base64,"),
     *("<a ", "<a b='", "<!--", "<br", "<br ", "<td>", "<script>", "&", "&#", "&a", "<table ", 'class="', "height ", "<source "),
+    *(HIDDEN[:12], HIDDEN[-12:], f"{HIDDEN[:8]}...", f"{HIDDEN[:5]}\n", "...", "`"),
     *("File x:1\n", "---> 1 ", "a: ", "  + ", "| ", "line 1: "),
 ]
 
