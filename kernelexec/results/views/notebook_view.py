@@ -27,7 +27,9 @@ _STYLE = (
     "th,td{padding:.5em;text-align:right;vertical-align:middle}thead{border-bottom:1px solid #bdbdbd}"
     "tbody tr:nth-child(even){background:rgba(128,128,128,.08)}"
 )
-_FRAME_HEAD = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style>'
+#: No policy covers calls (WebRTC), which send anything to any address. A frame that the page itself adds can make one.
+_NO_CALLS = "<script>delete window.RTCPeerConnection;delete window.webkitRTCPeerConnection</script>"
+_FRAME_HEAD = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">{_NO_CALLS}<style>{_STYLE}</style>'
 #: A frame may not load another page, says the policy of the page around it: so that one is a frame of ours too.
 _OUTER_HEAD = (
     f"""<meta http-equiv="Content-Security-Policy" content="{_POLICY}; frame-src 'none'">"""
