@@ -58,8 +58,8 @@ def add_to_run(text: str) -> str:
 
 def mask_in_pieces(text: str) -> str:
     masking = MASKER.stream_masker()
-    given = [masking.feed(text[begin : begin + 100]) for begin in range(0, len(text), 100)]
-    return "".join([*given, masking.flush(is_last=True)])
+    pieces = [masking.feed(text[begin : begin + 100]) for begin in range(0, len(text), 100)]
+    return "".join([*pieces, masking.flush(is_last=True)])
 
 
 def table(text: str) -> Output:
