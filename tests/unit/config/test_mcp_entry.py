@@ -42,8 +42,8 @@ def test_paths_are_absolute_since_clients_may_start_it_elsewhere(
     monkeypatch.setenv("HOME", "/home/me")
     for options, wanted in (((option, value), [option, expected]), ((f"{option}={value}",), [f"{option}={expected}"])):
         answer = ("--sudo", *options, "--timeout", "5")
-        assert make_server_entry(answer, cwd="/base")["args"][3:] == ["--sudo", *wanted, "--timeout", "5"]
-        assert make_server_entry(answer)["args"][3:] == list(answer)  # from where the client runs it
+        assert make_server_entry(answer, cwd="/base")["args"][4:] == ["--sudo", *wanted, "--timeout", "5"]
+        assert make_server_entry(answer)["args"][4:] == list(answer)  # from where the client runs it
 
 
 @pytest.mark.parametrize("servers", [{}, []], ids=["mapping", "list"])
