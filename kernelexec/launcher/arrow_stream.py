@@ -27,7 +27,7 @@ _SCHEMA_BYTES, _NAMES_CHARS = 4 * 2**20, 2**18
 
 
 class StreamRefused(Exception):
-    """The stream is damaged, compressed, of an early version, or has more values than bytes."""
+    """The stream is damaged, compressed, of an early version, or has more values than bits."""
 
 
 def write_table(table: Any) -> Any:
@@ -72,7 +72,7 @@ def _check_type(kind: Any, types: Any, *, is_inner: bool) -> None:
 
 
 def check_stream(content: memoryview) -> None:
-    """Raise ``StreamRefused`` unless a stream is whole, uncompressed, and has at most as many values as bytes.
+    """Raise ``StreamRefused`` unless a stream is whole, uncompressed, and has at most as many values as bits.
 
     No two of its buffers are the same bytes, which would become a copy for each.
     """
@@ -89,8 +89,8 @@ def check_stream(content: memoryview) -> None:
             values += _count_values(message, body)
             if message.read("<B", _HEADER_TYPE) == _SCHEMA and length > _SCHEMA_BYTES:
                 raise StreamRefused(f"its schema has more than {_SCHEMA_BYTES} bytes")
-            if length > len(content) or not 0 <= body <= len(content) or values > len(content):
-                raise StreamRefused("it has more values than bytes")
+            if length > len(content) or not 0 <= body <= len(content) or values > 8 * len(content):
+                raise StreamRefused("it has more values than bits")
             position += 8 + length + body
     except struct.error as exc:
         raise StreamRefused("it is cut off") from exc

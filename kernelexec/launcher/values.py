@@ -28,6 +28,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from .arrow_stream import StreamRefused, read_table, write_table
+from .table_sizes import count_pandas_bytes, count_polars_bytes
 
 MAGIC = b"kernelexec value 1\n"
 ALIGNMENT = 64
@@ -37,6 +38,8 @@ _TAG = "$"
 _HEAD = struct.Struct("<Q")
 #: The room for a tree beyond the limit of a value, and the memory of its elements at most, as JSON and as a value.
 SLACK_BYTES, _ELEMENT_BYTES = 2**26, 200
+#: The first pandas whose texts are Arrow's.
+_ARROW_TEXTS = 3
 #: Numbers of more bits are written in base 16, since Python bounds the digits of decimal ones.
 _DECIMAL_BITS = 4096
 #: The digits of the numbers of a fraction, whose reduction takes quadratic time, and the characters of a number as text.
@@ -160,6 +163,7 @@ class ValueDecoder:
             self._values, sizes, position = _read_tree(content, limit_bytes)
             self._buffers: list[memoryview] = []
             self._used: set[int] = set()
+            self._left = limit_bytes + SLACK_BYTES // 2
             for size in sizes:
                 position += -position % ALIGNMENT
                 if type(size) is not int or not 0 <= size <= len(content) - position:
@@ -211,7 +215,9 @@ class ValueDecoder:
         return dict(pairs)
 
     def _decode_polars(self, node: dict[str, Any], _depth: int) -> Any:
-        frame = _import("polars", "to read it").from_arrow(read_table(self._buffer(node)))
+        table = read_table(self._buffer(node))
+        self._take(count_polars_bytes(table), "polars")
+        frame = _import("polars", "to read it").from_arrow(table)
         return frame if node[_TAG] == "polars.DataFrame" else frame.to_series()
 
     def _buffer(self, node: dict[str, Any]) -> memoryview:
@@ -222,6 +228,12 @@ class ValueDecoder:
             raise ValueRefused("a buffer is of two values")
         self._used.add(number)
         return self._buffers[number]
+
+    def _take(self, size: int, library: str) -> None:
+        """Count the memory that a table takes in a library."""
+        self._left -= size
+        if self._left < 0:
+            raise ValueRefused(f"its tables take more memory in {library} than the limit: send one as a table of pyarrow")
 
     def _decode_array(self, node: dict[str, Any], _depth: int) -> Any:
         numpy, buffer, shape = _import("numpy", "to read it"), self._buffer(node), _read_shape(node)
@@ -246,7 +258,11 @@ class ValueDecoder:
 
     def _decode_pandas(self, node: dict[str, Any], _depth: int) -> Any:
         pandas = _import("pandas", "to read it")
-        frame = read_table(self._buffer(node)).to_pandas()
+        table = read_table(self._buffer(node))
+        self._take(
+            count_pandas_bytes(table, has_arrow_texts=int(pandas.__version__.partition(".")[0]) >= _ARROW_TEXTS), "pandas"
+        )
+        frame = table.to_pandas()
         if node[_TAG] == "pandas.DataFrame":
             return frame
         series = frame.iloc[:, 0]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import json
+import multiprocessing
 import struct
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -17,9 +21,10 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.launcher.arrow_stream import StreamRefused, check_stream, read_table, write_table
-from kernelexec.launcher.values import EncodedValues, ValueRefused
+from kernelexec.launcher.values import ALIGNMENT, MAGIC, EncodedValues, ValueDecoder, ValueRefused
 from tests.support.carried_values import LIMIT, carried, content, outcomes_of_changed_bytes
 from tests.support.pace import BOUND
+from tests.support.peak_memory import forget_peak, peak_bytes
 
 
 class Own:
@@ -121,7 +126,7 @@ def test_a_compressed_stream_is_refused() -> None:
 
 def test_a_stream_of_nulls_without_bytes_is_refused() -> None:
     table = pa.table({"a": pa.nulls(10**6)})
-    with pytest.raises(StreamRefused, match="more values than bytes"):
+    with pytest.raises(StreamRefused, match="more values than bits"):
         check_stream(memoryview(write_table(table)))
 
 
@@ -157,6 +162,55 @@ def test_a_stream_that_is_cut_off_is_refused_or_shorter(length: int) -> None:
     stream = memoryview(write_table(pa.table({"a": list(range(100))})))
     with suppress(StreamRefused):
         assert read_table(stream[:length]).num_rows in (0, 100)
+
+
+MIB = 2**20
+N = 500_000
+#: Columns whose values are larger in the library that reads them than in the stream.
+COLUMNS: dict[str, Callable[[], Any]] = {
+    "texts": lambda: pa.array(["xy"] * N),
+    "bytes": lambda: pa.array([b"xy"] * N),
+    "numbers that are missing": lambda: pa.array([1, None] * N, pa.int8()),
+    "bits that are missing": lambda: pa.array([True, None] * N),
+    "dates": lambda: pa.array(list(range(N)), pa.date32()),
+    "times": lambda: pa.array([number % 86_400 for number in range(N)], pa.time32("s")),
+    "decimals": lambda: pa.array(list(range(N)), pa.decimal128(10)),
+    "lists": lambda: pa.array([[]] * N, pa.list_(pa.int8())),
+    "lists of texts": lambda: pa.array([["x"]] * N),
+    "structures": lambda: pa.array([{"a": 1}] * N),
+    "maps": lambda: pa.array([[("a", 1)]] * N, pa.map_(pa.string(), pa.int8())),
+    "categories": lambda: pa.array(["x", "y"] * N).dictionary_encode(),
+}
+
+
+def growth(tag: str, name: str, limit: int) -> int | None:
+    """By how many bytes a process grows at most while it reads a column; None if it refused it."""
+    stream = bytes(memoryview(write_table(pa.table({"a": COLUMNS[name]()}))))
+    tree = json.dumps({"values": {"x": {"$": tag, "buffer": 0}}, "sizes": [len(stream)]}).encode()
+    head = MAGIC + struct.pack("<Q", len(tree)) + tree
+    file = memoryview(head + bytes(-len(head) % ALIGNMENT) + stream)
+    carried(pl.DataFrame({"a": [1]})), carried(FRAME)  # what is imported first is no part of it
+    before = forget_peak()
+    try:
+        kept = ValueDecoder(file, limit).decode()
+    except ValueRefused:
+        return None
+    return peak_bytes() - before if kept else 0
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[Callable[[str, str, int], int | None]]:
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+        yield lambda *arguments: pool.submit(growth, *arguments).result()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("tag", ["pandas.DataFrame", "polars.DataFrame", "pyarrow.Table"])
+def test_a_column_takes_no_more_than_the_limit_and_64_mib(measured: Any, tag: str, name: str) -> None:
+    grown = measured(tag, name, 0)
+    assert grown is None or grown <= 64 * MIB
+    assert measured(tag, name, 1024 * MIB) is not None
 
 
 def test_a_table_goes_to_a_kernel_and_back(tmp_path: Path) -> None:
