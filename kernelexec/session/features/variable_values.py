@@ -20,6 +20,7 @@ from kernelexec.results.readable.one_line import join_some
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.session.context import SessionContext
 from kernelexec.session.kernel_directory import KernelDirectory
+from kernelexec.session.short_turns import short_turns
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, open_regular, replace_beneath
 
@@ -129,7 +130,8 @@ class VariableValues:
                 view, position = memoryview(content), 0
                 while position < size and (count := file.readinto(view[position:])):
                     position += count
-        return ValueDecoder(view[:position], limit).decode()
+        with short_turns():
+            return ValueDecoder(view[:position], limit).decode()
 
 
 def check_values(variables: Mapping[str, Any], limit_bytes: int) -> None:
@@ -139,7 +141,8 @@ def check_values(variables: Mapping[str, Any], limit_bytes: int) -> None:
 
 def _encode(variables: dict[str, Any], limit_bytes: int) -> EncodedValues:
     try:
-        return EncodedValues(variables, limit_bytes)
+        with short_turns():
+            return EncodedValues(variables, limit_bytes)
     except ValueRefused as exc:
         raise InvalidRequest(f"{_list(variables)} cannot be sent: {exc}. {_OTHER_WAYS}.write.") from exc
 
