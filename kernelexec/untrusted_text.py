@@ -33,6 +33,11 @@ def escape_invisible(text: str) -> str:
     return _INVISIBLE.sub(lambda match: escape_char(match[0]), clean_text(text))
 
 
+def escape_unseen(text: str) -> str:
+    r"""Return the text as ``escape_invisible`` does, with what terminals usually get: escape sequences and returns."""
+    return _INVISIBLE_IN_JSON.sub(lambda match: escape_char(match[0]), text)
+
+
 def escape_char(char: str) -> str:
     r"""Return a character as in Python's source: ``\n``, ``\x1b``, ``\u202e``."""
     return char.encode("unicode_escape").decode("ascii")

@@ -8,7 +8,7 @@ from typing import Any
 from kernelexec.adapters.shared.calls import await_result
 from kernelexec.blocking import Session
 from kernelexec.results import ExecutionResult, Output, Stream, model_notes
-from kernelexec.untrusted_text import format_note, format_notes
+from kernelexec.untrusted_text import escape_unseen, format_note, format_notes
 
 #: The timeout of a call without one, in seconds.
 UNLIMITED = 1e9
@@ -20,7 +20,8 @@ REFUSED = 126
 class ExactStreams:
     """The text of both streams as the program wrote it, with its carriage returns and escape sequences.
 
-    Of each stream the first ``limit_bytes`` are kept; ``is_cut`` says that there was more.
+    What no reader sees, and what reorders text, is shown as escapes. Of each stream the first ``limit_bytes`` are kept;
+    ``is_cut`` says that there was more.
     """
 
     limit_bytes: int
@@ -46,17 +47,17 @@ class ExactStreams:
     @property
     def stdout(self) -> str:
         """The text of stdout."""
-        return "".join(self._pieces["stdout"])
+        return escape_unseen("".join(self._pieces["stdout"]))
 
     @property
     def stderr(self) -> str:
         """The text of stderr."""
-        return "".join(self._pieces["stderr"])
+        return escape_unseen("".join(self._pieces["stderr"]))
 
     @property
     def text(self) -> str:
         """The text of both streams in the order in which it arrived."""
-        return "".join(self._order)
+        return escape_unseen("".join(self._order))
 
 
 @dataclass(frozen=True, slots=True)

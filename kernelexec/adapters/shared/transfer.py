@@ -13,6 +13,7 @@ from typing import NoReturn
 from kernelexec.adapters.shared.commands import CommandOutcome, run_command
 from kernelexec.blocking import Session
 from kernelexec.errors import KernelexecError
+from kernelexec.untrusted_text import escape_invisible
 
 _NOT_FOUND, _DIRECTORY, _DENIED, _NOT_REGULAR = 41, 42, 43, 44
 _LOG_BYTES = 10_000
@@ -100,7 +101,7 @@ def _raise_error(outcome: CommandOutcome, path: str) -> NoReturn:
             raise PermissionError(f"{path}: permission denied.")
         case 44:
             raise OSError(f"{path}: is not a plain file.")
-    text = outcome.streams.stderr.strip() or outcome.report
+    text = escape_invisible(outcome.streams.stderr.strip()) or outcome.report
     if "Permission denied" in text or "Read-only file system" in text:
         raise PermissionError(f"{path}: {text}")
     raise OSError(f"{path}: {text}")

@@ -89,8 +89,10 @@ def test_a_workspace_runs_commands(tmp_path: Path, kind: str) -> None:
     async def use(executor: Executor) -> None:
         workspace = SessionWorkspace(executor)
         assert getattr(workspace, "ref") is None  # noqa: B009 - later it is another one
-        ran = await workspace.run("printf 'a\\rb\\033[1mc'; printf '%s' \"$NAME\" >&2; exit 3", shell=True, env={"NAME": "a b"})
-        assert (ran.stdout, ran.stderr, ran.exit_code) == ("a\rb\x1b[1mc", "a b", 3)
+        ran = await workspace.run(
+            "printf 'a\\rb\\033[1mc'; printf '%s' \"$NAME\" >&2; exit 3", shell=True, env={"NAME": "a \u202e"}
+        )
+        assert (ran.stdout, ran.stderr, ran.exit_code) == ("a\rb\x1b[1mc", "a \\u202e", 3)
         assert len((await workspace.run(["head", "-c", "3000000", "/dev/zero"])).stdout) == 3_000_000
         with pytest.raises(WorkspaceTimeoutError) as caught:
             await workspace.run("echo before; sleep 600", shell=True, timeout=slow(3))
