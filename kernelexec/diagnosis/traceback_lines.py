@@ -9,22 +9,25 @@ from kernelexec.diagnosis.source import CellSource
 from kernelexec.launcher import protocol
 from kernelexec.results import CellLine, Error, strip_ansi
 
+#: Numbers of at most nine digits: a cell may print a traceback with any, and Python reads no endless ones.
 _FRAME = re.compile(
-    r"^(?:Cell In\[(?P<cell>\d+)\], line |File (?P<file>[^\n]+?):)(?P<line>\d+)(?:, in (?P<function>[^\n(]+)\()?", re.MULTILINE
+    r"^(?:Cell In\[(?P<cell>\d{1,9})\], line |File (?P<file>[^\n]+?):)(?P<line>\d{1,9})(?:, in (?P<function>[^\n(]+)\()?",
+    re.MULTILINE,
 )
-_ARROW = re.compile(r"^-+> (\d+) (.*)$", re.MULTILINE)
+_ARROW = re.compile(r"^-+> (\d{1,9}) (.*)$", re.MULTILINE)
 _SYNTAX_FRAME = re.compile(
-    r"^[ \t]*(?:(?:Cell In\[\d+\]|File .*), line |File <(?:tokenize|string)>:)(\d+)\n(.*)$", re.MULTILINE
+    r"^[ \t]*(?:(?:Cell In\[\d{1,9}\]|File .*), line |File <(?:tokenize|string)>:)(\d{1,9})\n(.*)$", re.MULTILINE
 )
-_UNNAMED_SYNTAX = re.compile(r"^[ \t]*File <[^>\n]*>:(\d+)\n(.*)$", re.MULTILINE)
-_UNNAMED_FRAME = re.compile(r"^[ \t]*File (<[^>\n]*>):(\d+)(?: in (.*))?$", re.MULTILINE)
+_UNNAMED_SYNTAX = re.compile(r"^[ \t]*File <[^>\n]*>:(\d{1,9})\n(.*)$", re.MULTILINE)
+_UNNAMED_FRAME = re.compile(r"^[ \t]*File (<[^>\n]*>):(\d{1,9})(?: in (.*))?$", re.MULTILINE)
 _OTHER_FILE = re.compile(r"^[ \t]*File ", re.MULTILINE)
 #: The start of a traceback if IPython's tokenizer refuses the indentation; the second form is Python 3.12's.
 _TOKENS = re.compile(r"\s*File <(?:tokenize|string)>:")
 #: Python's own traceback, which the launcher sends for exception groups: a tree with a bar for each enclosing group.
-_BRANCH = re.compile(r"^ *\+(?:-\+)?-+ \d+ -+$", re.MULTILINE)
+_BRANCH = re.compile(r"^ *\+(?:-\+)?-+ \d{1,9} -+$", re.MULTILINE)
 _TREE_FRAME = re.compile(
-    r'^(?P<bars>[ |]*)  File "(?:Cell In\[(?P<cell>\d+)\]|(?P<file><[^>"\n]*>))", line (?P<line>\d+)(?:, in (?P<function>.*))?'
+    r'^(?P<bars>[ |]*)  File "(?:Cell In\[(?P<cell>\d{1,9})\]|(?P<file><[^>"\n]*>))", line (?P<line>\d{1,9})'
+    r"(?:, in (?P<function>.*))?"
     r".*(?:\n(?P=bars)    (?P<text>.*))?$",
     re.MULTILINE,
 )

@@ -69,6 +69,11 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _COUNT_END
 
 
+def is_seconds(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number of seconds from 0 to 2**40."""
+    return isinstance(value, int | float) and 0 <= value < _SECONDS_END
+
+
 def read_list(value: object) -> list[Any]:
     """Return a list, or an empty one for another value."""
     return value if isinstance(value, list) else []
@@ -108,4 +113,4 @@ def read_literal(text: str) -> Any:  # noqa: ANN401 - any value of built-in clas
 
 def read_seconds(value: object, default: float = 0.0) -> float:
     """Return a number of seconds below 2**40, or the default for a value that is none."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < _SECONDS_END else default
+    return float(value) if is_seconds(value) else default

@@ -19,6 +19,7 @@ from kernelexec.outputs import Collector
 from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Stream, Timing, output_text
+from kernelexec.results.json_values import is_count, is_seconds
 from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
@@ -60,8 +61,8 @@ class Timestamps:
             run=ended - sent,
             collect=now - ended,
             wall=now - self.submitted,
-            cpu_seconds=float(cpu) if isinstance(cpu, int | float) else None,
-            peak_memory_bytes=int(peak) if isinstance(peak, int | float) and 0 <= peak < 2**63 else None,
+            cpu_seconds=float(cpu) if is_seconds(cpu) else None,
+            peak_memory_bytes=peak if is_count(peak) else None,
         )
 
 

@@ -481,6 +481,19 @@ def test_the_last_exception_among_the_outputs_counts() -> None:
     assert (actual.kind, actual.line) == ("NameError", 2)
 
 
+@pytest.mark.parametrize("name", ["E", "SyntaxError", "ExceptionGroup", "UsageError"])
+def test_numbers_of_any_length_in_a_traceback_are_read(name: str) -> None:
+    """Python reads no number of 5,000 digits."""
+    long = "9" * 5000
+    lines = (
+        f"Cell In[{long}], line {long}, in f()\n---> {long} x\nFile <x>:{long}\nx",
+        f'  File "Cell In[{long}]", line {long}\n    x',
+    )
+    for line in lines:
+        error = Error(name, "x", (line, f"{name}: x"))
+        assert diagnose("error", 1, None, None, [error], "%%time\nx") is not None
+
+
 def test_a_long_message_is_cut_at_its_head() -> None:
     assert diagnosed(error("KeyError", "k" * 1999 + "lost")).message == "k" * 1999 + "l"
 
