@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,20 +46,39 @@ def read_bundle(content: Mapping[str, Any], text_bytes: int) -> Bundle:
     return _make_bundle(parts, _read_metadata(content), left_out, cut)
 
 
-def read_whole_bundle(content: Mapping[str, Any], room_bytes: int) -> Bundle:
-    """Return the bundle of a message's content without the largest representations, if all do not fit into ``room_bytes``.
+class WholeBundles:
+    """The bundle of a message's content, whole or without its largest representations; it is read once for all who ask.
 
     Nothing is cut inside, since half of a picture or of a page cannot be shown. The plain text names what is left out.
     """
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._bundles: list[Bundle] = []
+        self._smaller = _read_smaller_bundles(content)
+
+    def within(self, room_bytes: int) -> Bundle:
+        """Return the largest bundle of at most that cost; the smallest one if there is none."""
+        for bundle in self._bundles:
+            if bundle.cost <= room_bytes:
+                return bundle
+        for bundle in self._smaller:
+            self._bundles.append(bundle)
+            if bundle.cost <= room_bytes:
+                break
+        return self._bundles[-1]
+
+
+def _read_smaller_bundles(content: Mapping[str, Any]) -> Iterator[Bundle]:
+    """Yield the whole bundle, then always one without its largest representation, until there is none."""
     parts, dropped = _read_parts(content)
     metadata, left_out = _read_metadata(content), list[str]()
     while True:
         plain = parts.get("text/plain")
         lines = [plain.value, *left_out] if plain is not None and isinstance(plain.value, str) else left_out
         named = {"text/plain": read_part("\n".join(lines))} if left_out else {}
-        bundle = _make_bundle({**parts, **named}, metadata, dropped)
-        if not parts or bundle.cost <= room_bytes:
-            return bundle
+        yield _make_bundle({**parts, **named}, metadata, dropped)
+        if not parts:
+            return
         largest = max(parts, key=lambda name: parts[name].size)
         left_out.append(f"[{largest} is left out: {parts.pop(largest).size} bytes]")
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 from kernelexec.config import OutputLimits
-from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, read_bundle, read_whole_bundle
+from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, WholeBundles, read_bundle
 from kernelexec.outputs.displays import Budget, DisplayBudgets, DisplayEntry, Displays
 from kernelexec.outputs.output_window import OutputWindow
 from kernelexec.outputs.widgets import WidgetStates, read_widget_state
@@ -140,8 +140,9 @@ class Collector:
         """Release text that is held back when the request ends; this collector holds none."""
 
     def close(self) -> None:
-        """Drop the callback: it may refer to this collector, and the cycle would keep both in memory."""
+        """Drop the callback: it may refer to this collector, and the cycle would keep both in memory. The cell has ended."""
         self._on_output = None
+        self._display_budgets.finish()
         for capture in self._captures.values():
             capture.close()
 
@@ -262,10 +263,10 @@ class Collector:
 
     def _display(self, msg_type: str, content: Mapping[str, Any]) -> None:
         self._apply_pending_clear()
-        bundle = read_bundle(content, self._limits.text_bytes)
+        bundle, whole = read_bundle(content, self._limits.text_bytes), WholeBundles(content)
         display_id = _display_id(content)
         if display_id is not None:
-            self._update_displays(display_id, bundle, content)
+            self._update_displays(display_id, bundle, whole)
         output: DisplayData | ExecuteResult
         if msg_type == "execute_result":
             count = read_execution_count(content)
@@ -274,7 +275,7 @@ class Collector:
             output = DisplayData(bundle.data, bundle.metadata, display_id)
         self.total_bytes += bundle.size
         self.dropped_bytes += bundle.dropped_bytes
-        shown = DisplayEntry(output, self._display_budgets, bundle, content)
+        shown = DisplayEntry(output, self._display_budgets, bundle, whole)
         self.dropped_displays += shown.output is None
         if shown.is_kept:
             self._append(shown)
@@ -287,14 +288,14 @@ class Collector:
         if display_id is not None and display_id in self._displays:
             bundle = read_bundle(content, self._limits.text_bytes)
             self.dropped_bytes += bundle.dropped_bytes
-            self._update_displays(display_id, bundle, content)
+            self._update_displays(display_id, bundle, WholeBundles(content))
 
-    def _update_displays(self, display_id: str, bundle: Bundle, content: Mapping[str, Any]) -> None:
+    def _update_displays(self, display_id: str, bundle: Bundle, whole: WholeBundles) -> None:
         if display_id not in self._displays:
             return
-        self.dropped_displays += self._displays.update(display_id, bundle, content)
+        self.dropped_displays += self._displays.update(display_id, bundle, whole)
         if self._on_update is not None:
-            recorded = read_whole_bundle(content, self._limits.record_bytes) if bundle.dropped_bytes else bundle
+            recorded = whole.within(self._limits.record_bytes) if bundle.dropped_bytes else bundle
             self._on_update(display_id, recorded.data, recorded.metadata)
 
     def _error(self, content: Mapping[str, Any]) -> None:

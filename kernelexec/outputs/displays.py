@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 from weakref import WeakSet
 
-from kernelexec.outputs.bundles import Bundle, read_whole_bundle
+from kernelexec.outputs.bundles import Bundle, WholeBundles
 from kernelexec.results import DisplayData, ExecuteResult
 
 Display = DisplayData | ExecuteResult
 #: The limit of known ids; the oldest are removed first.
 IDS_MAX = 1000
+#: The most displays of an id, all of which an update changes; further ones stay as they were shown first.
+_SHOWN_MAX = 100
+#: What updates of later cells may add to the displays of a result.
+_LATER_BYTES = 640 * 1024
 
 
 class Budget:
@@ -42,6 +44,11 @@ class DisplayBudgets:
     result: Budget
     record: Budget
 
+    def finish(self) -> None:
+        """Leave little room for updates after the end of the cell: it is recorded, and its result's memory is counted."""
+        self.result.limit = min(self.result.limit, self.result.spent + _LATER_BYTES)
+        self.record.limit = 0
+
 
 class DisplayEntry:
     """One display among its cell's outputs; its content may still change.
@@ -51,12 +58,12 @@ class DisplayEntry:
 
     __slots__ = ("__weakref__", "_budgets", "_cost", "_record_cost", "output", "recorded")
 
-    def __init__(self, output: Display, budgets: DisplayBudgets, bundle: Bundle, content: Mapping[str, Any]) -> None:
+    def __init__(self, output: Display, budgets: DisplayBudgets, bundle: Bundle, whole: WholeBundles) -> None:
         self.output: Display | None = output
         self.recorded: Display | None = None
         self._budgets = budgets
         self._cost = self._record_cost = 0
-        if not self.update(bundle, content):
+        if not self.update(bundle, whole):
             self.output = None
 
     @property
@@ -64,7 +71,7 @@ class DisplayEntry:
         """Whether the display has room in the result or in records."""
         return self.output is not None or self.recorded is not None
 
-    def update(self, bundle: Bundle, content: Mapping[str, Any]) -> bool:
+    def update(self, bundle: Bundle, whole: WholeBundles) -> bool:
         """Replace the content if the budget of the display's own cell allows it; return whether it did, in the result."""
         before = self.output or self.recorded
         fits = self.output is not None and self._budgets.result.spend(bundle.cost - self._cost)
@@ -76,10 +83,10 @@ class DisplayEntry:
         if fits and (not bundle.dropped_bytes or not room):
             self.recorded = None
         elif room and before is not None:
-            whole = read_whole_bundle(content, room)
-            self._record_cost = whole.cost
-            self._budgets.record.spend(whole.cost, always=True)
-            self.recorded = replace(before, data=whole.data, metadata=whole.metadata)
+            recorded = whole.within(room)
+            self._record_cost = recorded.cost
+            self._budgets.record.spend(recorded.cost, always=True)
+            self.recorded = replace(before, data=recorded.data, metadata=recorded.metadata)
         return fits
 
 
@@ -98,11 +105,11 @@ class Displays:
     def add(self, display_id: str, entry: DisplayEntry | None) -> None:
         """Register an id, and a display of it if there is one."""
         entries = self._entries.setdefault(display_id, WeakSet())
-        if entry is not None:
+        if entry is not None and len(entries) < _SHOWN_MAX:
             entries.add(entry)
         while len(self._entries) > IDS_MAX:
             del self._entries[next(iter(self._entries))]
 
-    def update(self, display_id: str, bundle: Bundle, content: Mapping[str, Any]) -> int:
+    def update(self, display_id: str, bundle: Bundle, whole: WholeBundles) -> int:
         """Replace the content of every display of the id; return how many had no room and stay unchanged."""
-        return sum(not shown.update(bundle, content) for shown in self._entries.get(display_id, ()))
+        return sum(not shown.update(bundle, whole) for shown in self._entries.get(display_id, ()))

@@ -28,12 +28,14 @@ class WidgetStates:
         self._states: dict[str, dict[str, Any]] = {}
         self._sizes: dict[tuple[str, str], int] = {}
         self._bytes = 0
+        self._texts: dict[str, list[str]] = {}
 
     def update(self, comm_id: str, state: Mapping[str, Any]) -> None:
         """Set attributes of one widget; those that exceed the bounds stay as they are."""
         if comm_id not in self._states and len(self._states) >= _WIDGETS_MAX:
             return
         attributes = self._states.setdefault(comm_id, {})
+        self._texts.pop(comm_id, None)
         for name, value in state.items():
             part = read_part(value)
             size = part.size + len(name)
@@ -45,7 +47,7 @@ class WidgetStates:
 
     def describe(self, comm_id: str) -> str:
         """Return the text of a widget and of those in it; an empty one if it has none."""
-        return describe_widget(self._states, comm_id)
+        return describe_widget(self._states, comm_id, self._texts)
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata ``widgets`` of a notebook, by the schema of Jupyter widgets; an empty one without widgets."""

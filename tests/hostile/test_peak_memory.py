@@ -24,7 +24,7 @@ from kernelexec.kernel.wire.messages import MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher.values import ALIGNMENT, MAGIC, ValueDecoder, ValueRefused
 from kernelexec.mcp.answers.tables import compact_table, render_table
-from kernelexec.outputs.bundles import read_bundle, read_whole_bundle
+from kernelexec.outputs.bundles import WholeBundles, read_bundle
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Image, output_text
 from kernelexec.results.media.decoding import decode_picture, is_whole_png
@@ -188,10 +188,10 @@ CASES: dict[str, Case] = {
     "a display of a long text": Case(
         display("text/plain", lambda: "x" * 14 * MIB), lambda c: read_bundle(c, 14 * MIB), 28 * MIB
     ),
-    "a display of lists": Case(display("application/json", lambda: [[]] * 249_000), lambda c: read_whole_bundle(c, 14 * MIB)),
+    "a display of lists": Case(display("application/json", lambda: [[]] * 249_000), lambda c: WholeBundles(c).within(14 * MIB)),
     "a display of kinds": Case(
         lambda: {"data": {f"a/{n}": "x" * 100 for n in range(100_000)}, "metadata": {}},
-        lambda c: read_whole_bundle(c, 14 * MIB),
+        lambda c: WholeBundles(c).within(14 * MIB),
     ),
     # The markup and what its escaping adds, in the frame, in the page around it and in the frame around that.
     "a notebook's frame": Case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from reprlib import Repr
 from typing import Any
 
@@ -10,19 +10,26 @@ from kernelexec.results.json_values import read_list
 from kernelexec.results.readable.display_text import read_markup
 
 _REFERENCE = "IPY_MODEL_"
-#: Limits of the text of one view: widgets, characters of a value or a label, and choices of a list.
-_WIDGETS_MAX, _VALUE_CHARS, _CHOICES_MAX = 200, 500, 20
+#: Limits of the text of one view: widgets, characters of a value or a label, its tags, and choices of a list.
+_WIDGETS_MAX, _VALUE_CHARS, _VALUE_TAGS, _CHOICES_MAX = 200, 500, 50, 20
 _PARTS = Repr()
 _PARTS.maxlist = _PARTS.maxdict = _CHOICES_MAX
 _PARTS.maxlong = _PARTS.maxother = _VALUE_CHARS
 
 
-def describe_widget(states: Mapping[str, Mapping[str, Any]], model_id: str) -> str:
-    """Return the text of a widget from the states of all widgets by their ids; an empty one if it shows no text."""
-    return "\n".join(_describe(states, model_id, set()))
+def describe_widget(
+    states: Mapping[str, Mapping[str, Any]], model_id: str, texts: MutableMapping[str, list[str]] | None = None
+) -> str:
+    """Return the text of a widget from the states of all widgets by their ids; an empty one if it shows no text.
+
+    ``texts`` keeps what was read of single widgets for the next call.
+    """
+    return "\n".join(_describe(states, model_id, set(), {} if texts is None else texts))
 
 
-def _describe(states: Mapping[str, Mapping[str, Any]], model_id: str, seen: set[str]) -> list[str]:
+def _describe(
+    states: Mapping[str, Mapping[str, Any]], model_id: str, seen: set[str], texts: MutableMapping[str, list[str]]
+) -> list[str]:
     """Return the lines of a widget that no other box has shown yet."""
     state = states.get(model_id)
     if state is None or model_id in seen or len(seen) > _WIDGETS_MAX:
@@ -32,11 +39,13 @@ def _describe(states: Mapping[str, Mapping[str, Any]], model_id: str, seen: set[
     children = [child.removeprefix(_REFERENCE) for child in read_list(state.get("children")) if isinstance(child, str)]
     if children:
         titles = [*read_list(state.get("titles")), *[""] * len(children)]
-        parts = ["\n".join(_describe(states, child, seen)) for child in children]
+        parts = ["\n".join(_describe(states, child, seen, texts)) for child in children]
         lines = [f"{_shorten(title)}: {part}" if title else part for title, part in zip(titles, parts, strict=False) if part]
         return [" ".join(lines)] if model == "HBoxModel" else lines
-    texts = _read_text(state.get("description")), _read_value(model, state)
-    return [": ".join(filter(None, texts))] if any(texts) else []
+    if model_id not in texts:
+        parts = list(filter(None, (_read_text(state.get("description")), _read_value(model, state))))
+        texts[model_id] = [": ".join(parts)] if parts else []
+    return texts[model_id]
 
 
 def _read_value(model: str, state: Mapping[str, Any]) -> str:
@@ -57,7 +66,7 @@ def _shorten(value: object) -> str:
 
 
 def _read_text(markup: object) -> str:
-    return read_markup(markup[:_VALUE_CHARS], _VALUE_CHARS) if isinstance(markup, str) else ""
+    return read_markup(markup[:_VALUE_CHARS], _VALUE_TAGS) if isinstance(markup, str) else ""
 
 
 def _format_number(number: float) -> str:

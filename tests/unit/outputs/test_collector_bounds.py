@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec.config import OutputLimits
-from kernelexec.outputs import Collector, Displays
+from kernelexec.outputs import Collector, Displays, WidgetStates
 from kernelexec.results import DisplayData, ExecutionResult, Output, Stream
 from tests.hostile.messages import feeds
 
@@ -281,3 +281,43 @@ def test_text_that_is_no_string_is_written_as_it_is() -> None:
         collector = Collector(OutputLimits())
         collector.feed("stream", {"name": ["?"], "text": value})
         assert collector.outputs() == (Stream("stdout", text),)
+
+
+def update(collector: Collector, text: str) -> None:
+    content = {"data": {"text/plain": text}, "metadata": {}, "transient": {"display_id": "d"}}
+    collector.feed("update_display_data", content)
+
+
+def test_an_update_of_many_displays_is_read_once_and_of_a_hundred_at_most() -> None:
+    collector = Collector(OutputLimits())
+    for _ in range(150):
+        show(collector, {"text/plain": "first"}, display_id="d")
+    update(collector, "x" * 300_000)
+    recorded = [output for output in collector.recorded_outputs() if isinstance(output, DisplayData)]
+    updated = [output.data for output in recorded if output.data["text/plain"] != "first"]
+    assert len(recorded) == 150
+    assert len(updated) == 100
+    assert len({id(data["text/plain"]) for data in updated}) == 1
+
+
+@pytest.mark.parametrize("size", [500_000, 5_000_000, 50_000_000])
+def test_an_update_after_the_end_of_a_cell_adds_little_to_its_result(size: int) -> None:
+    displays, finished = Displays(), []
+    for _ in range(20):
+        finished.append(Collector(OutputLimits(), displays=displays))
+        show(finished[-1], {"text/plain": "first"}, display_id="d")
+        finished[-1].close()
+    later = Collector(OutputLimits(), displays=displays)
+    update(later, "x" * size)
+    assert all(len(collector.outputs()[0].data["text/plain"]) <= 640 * KIB for collector in finished)
+    assert all(collector.outputs() == collector.recorded_outputs() for collector in finished)
+    assert sum(collector.memory_bytes for collector in finished) <= 2 * 20 * 641 * KIB
+
+
+def test_the_text_of_a_widget_follows_its_state() -> None:
+    states = WidgetStates()
+    states.update("w", {"_model_name": "HTMLModel", "value": "first"})
+    states.update("box", {"_model_name": "VBoxModel", "children": ["IPY_MODEL_w"]})
+    assert states.describe("box") == "first"
+    states.update("w", {"value": "second"})
+    assert states.describe("box") == "second"
