@@ -16,7 +16,7 @@ NESTING_MAX = 100
 ELEMENTS_MAX = 250_000
 #: Those of a key and of its text.
 _QUOTES_PER_ELEMENT = 4
-_OPEN_LINE_CHARS = 64 * 1024
+_OPEN_LINE_CHARS, _LONG_CHARS = 64 * 1024, 1024 * 1024
 _PIECE_CHARS = 4096
 #: The cost of a run in addition to its text, so that streams that alternate all the time stay bounded too.
 _RUN_BYTES = 64
@@ -208,6 +208,12 @@ class TextBudget:
         self.tail_bytes += utf8_size(text)
         self._trim_tail()
 
+    def cut(self, run: TextRun, text: str) -> None:
+        """Leave out a piece of a run: what follows it goes to the tail."""
+        self.head_left = 0
+        self.cut_bytes += utf8_size(text)
+        self.cut_run = run if self.cut_run is None else self.cut_run
+
     def _trim_tail(self) -> None:
         while (over := self.tail_bytes + _RUN_BYTES * (len(self.tail) - 1) - self.tail_limit) > 0:
             run = self.tail[0]
@@ -248,8 +254,20 @@ class TextRun:
         return not self.head and not self.tail and not self.line and self.budget.cut_run is not self
 
     def append(self, text: str) -> None:
-        """Add text. An unfinished line is held back, so that a progress bar costs one line."""
+        """Add text. An unfinished line is held back, so that a progress bar costs one line.
+
+        Of a long text with returns or backspaces only the ends are read, of which no more is kept: it takes 100 ns a character.
+        """
         self.budget.seen_bytes += utf8_size(text)
+        begin, end = self.budget.limit, len(text) - self.budget.limit
+        if end - begin > _LONG_CHARS and ("\r" in text or "\x08" in text):
+            self._add(text[:begin])
+            self.end()
+            self.budget.cut(self, text[begin:end])
+            text = text[end:]
+        self._add(text)
+
+    def _add(self, text: str) -> None:
         text = apply_returns(text, self.line)
         end = text.rfind("\n") + 1
         if len(text) - end > min(_OPEN_LINE_CHARS, self.budget.limit // 8):

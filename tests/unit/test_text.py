@@ -179,6 +179,17 @@ def test_a_gigantic_line_costs_no_more_than_the_budget_and_one_open_line() -> No
     assert utf8_size(run.text()) <= MIB + OPEN_LINE_BYTES + 80
 
 
+@pytest.mark.parametrize("piece", ["ab\r\n", "a\x08", "a\rb"])
+def test_of_a_long_text_with_returns_the_ends_are_read(piece: str) -> None:
+    run = run_of(1000, ["first\n", piece * 1_000_000, "\nlast\n"])
+    text, budget = run.text(), BUDGETS[-1]
+    assert text.startswith("first\n")
+    assert text.endswith("\nlast\n")
+    assert f"[... {budget.cut_bytes} bytes of stdout cut" in text
+    assert budget.cut_bytes > 0.9 * len(piece) * 1_000_000
+    assert len(text) < 1200
+
+
 def test_a_run_with_nothing_in_it_is_empty() -> None:
     budget = TextBudget(10)
     assert TextRun("stdout", budget).is_empty
