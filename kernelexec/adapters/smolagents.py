@@ -14,6 +14,7 @@ from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
 from kernelexec.results import ExecuteResult, ExecutionResult, Output, best_image, model_notes
+from kernelexec.results.media.decoding import DECODED_PIXELS, FORMATS
 from kernelexec.untrusted_text import format_notes, quote_output
 
 try:
@@ -174,6 +175,7 @@ def _picture(output: Output) -> PIL.Image.Image | str | None:
     if image.mime == "image/svg+xml":
         return image.content.decode()
     try:
-        return PIL.Image.open(io.BytesIO(image.content))
+        picture = PIL.Image.open(io.BytesIO(image.content), formats=FORMATS)  # decoders of others start programs
     except (OSError, ValueError, PIL.Image.DecompressionBombError):  # the data is not a picture, or too large
         return None
+    return picture if picture.width * picture.height <= DECODED_PIXELS else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import os
 import uuid
 import warnings
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from kernelexec.config import Config, override
 from kernelexec.provisioning.launch.installed import KernelspecCatalog
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Stream
 from kernelexec.untrusted_text import quote_output
+from kernelexec.workspace.safe_files import closing_fd, create_file
 
 logger = logging.getLogger("kernelexec")
 PYTHON_KERNEL = "python3"
@@ -41,6 +43,8 @@ class Conventions:
     virtual_env: Path | None = None
     names_displays: bool = False
     """Whether texts name the files of displays."""
+    output_identity: tuple[int, int] | None = None
+    """The device and number of ``output_dir`` at the beginning: a cell may put a link in its place."""
     is_jupyter: bool = False
     """Whether a cell succeeds unless an exception ends it, as in Jupyter, also if its commands fail."""
 
@@ -75,7 +79,8 @@ class Conventions:
             work_path.mkdir(exist_ok=True)
         venv = None if virtual_env_context is None else Path(virtual_env_context.bin_path).absolute().parent
         is_jupyter = work_dir is None and (names_displays or output_dir is not None)
-        return cls(timeout, work_path, output_path, kernel_name, deletes_code, venv, names_displays, is_jupyter)
+        identity = None if output_path is None else _identify(output_path.stat())
+        return cls(timeout, work_path, output_path, kernel_name, deletes_code, venv, names_displays, identity, is_jupyter)
 
     def configure(self, config: Config | Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a configuration with the settings of these arguments."""
@@ -145,8 +150,16 @@ class Conventions:
         except (binascii.Error, ValueError):  # a cell displayed it
             return None
         path = self.output_dir.absolute() / f"{uuid.uuid4().hex}.{_FILES[mime][0]}"
-        path.write_bytes(data)
+        with closing_fd(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+            if _identify(os.fstat(directory)) != self.output_identity:
+                logger.error("A display is not saved: %s is another directory than before.", self.output_dir)
+                return None
+            create_file(Path(path.name), data, dir_fd=directory)
         return path
+
+
+def _identify(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 DEFAULTS = Conventions()

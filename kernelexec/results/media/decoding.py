@@ -20,7 +20,7 @@ DECODED_PIXELS = 64_000_000
 #: The largest picture that is converted as a whole, and the part of a larger one that is, in pixels.
 _COPIED_PIXELS, _STRIP_PIXELS = 16_000_000, 1_000_000
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
 
 def is_whole_png(content: bytes) -> bool:
@@ -46,7 +46,7 @@ def decode_picture(image: Image, width: int, height: int) -> tuple[PIL.Image.Ima
     import PIL.Image  # noqa: PLC0415 - few pictures need it
 
     try:
-        with PIL.Image.open(BytesIO(image.content), formats=_FORMATS) as opened:
+        with PIL.Image.open(BytesIO(image.content), formats=FORMATS) as opened:
             if not 0 < opened.width * opened.height <= DECODED_PIXELS:
                 return None
             is_larger = opened.width > width or opened.height > height

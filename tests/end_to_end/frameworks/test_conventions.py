@@ -45,6 +45,19 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "here")
 
 
+def test_a_display_is_not_saved_where_a_cell_put_a_link(tmp_path: Path) -> None:
+    (tmp_path / "work" / "shown").mkdir(parents=True)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    config = {"work_dir": str(tmp_path / "work")}
+    with Ag2CodeExecutor(isolation="local", output_dir=tmp_path / "work" / "shown", config=config) as executor:
+        first = executor.execute_code_blocks([CodeBlock(language="python", code=HTML)])
+        swap = f"import os; os.rename('shown', 'before'); os.symlink({str(elsewhere)!r}, 'shown')\n{HTML}"
+        second = executor.execute_code_blocks([CodeBlock(language="python", code=swap)])
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert len(list((tmp_path / "work" / "before").iterdir())) == 1
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_command_line_executor_saves_each_block_and_reports_no_notes(tmp_path: Path) -> None:
     with Ag2CodeExecutor(isolation="local", work_dir=tmp_path / "w", timeout=10) as executor:
         assert (executor.timeout, executor.work_dir) == (10, tmp_path / "w")

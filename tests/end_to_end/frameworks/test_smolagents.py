@@ -120,6 +120,13 @@ def test_a_picture_that_is_none_is_its_text(executor: PythonExecutor) -> None:
     assert executor("display(Odd())").output is None
 
 
+def test_a_picture_of_another_format_is_not_decoded(executor: PythonExecutor) -> None:
+    """Pillow has Ghostscript read this one."""
+    document = "%!PS-Adobe-3.0 EPSF-3.0\\n%%BoundingBox: 0 0 9 9\\n%%EndComments\\n"
+    code = f"import base64\ndisplay({{'image/png': base64.b64encode(b'{document}').decode()}}, raw=True)"
+    assert not isinstance(executor(code).output, PIL.Image.Image)
+
+
 def test_variables_are_sent_as_values(executor: PythonExecutor) -> None:
     executor.send_variables({"data": {"a": [1, (2, 3)]}})
     assert executor("data['a'][1]").output == "(2, 3)"
