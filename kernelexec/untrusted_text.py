@@ -23,6 +23,8 @@ _IGNORABLE = (
 )
 _UNSEEN, _BLANK = f"[{_IGNORABLE}]*", rf"[\s{_IGNORABLE}]*"
 _NOTE_LIKE = re.compile(rf"\[{_BLANK}{_UNSEEN.join('kernelexec')}{_BLANK}(?=[:\]])", re.IGNORECASE)
+#: A mark within a note of ours, which may explain the escaped form or quote it.
+_NOTE_IN_NOTE = re.compile(rf"(?<!\\){_NOTE_LIKE.pattern}", re.IGNORECASE)
 _IGNORED = re.compile(f"[{_IGNORABLE}]")
 
 
@@ -55,8 +57,9 @@ def _is_usual(char: str) -> bool:
 
 
 def format_note(line: str) -> str:
-    """Return a line of ours for a model: marked, which no output is after ``escape_notes``."""
-    return f"{_NOTE}{escape_line(line)}]"
+    """Return a line of ours for a model: marked, which no output is after ``escape_notes``, nor any name in the line."""
+    text = f"{line}]"  # with the end, which completes a mark at the end of the line
+    return f"{_NOTE}{escape_line(_NOTE_IN_NOTE.sub(_escape_mark, text) if '[' in text else text)}"
 
 
 def format_notes(lines: Iterable[str]) -> str:
@@ -66,11 +69,11 @@ def format_notes(lines: Iterable[str]) -> str:
 
 def escape_notes(text: str) -> str:
     r"""Return a cell's text for a model: a mark of our notes in it becomes ``\[kernelexec:``, and what it hides is shown."""
-    return _NOTE_LIKE.sub(lambda match: f"\\{_show_ignored(match[0])}", text) if "[" in text else text
+    return _NOTE_LIKE.sub(_escape_mark, text) if "[" in text else text
 
 
-def _show_ignored(text: str) -> str:
-    return _IGNORED.sub(lambda match: escape_char(match[0]), text)
+def _escape_mark(mark: re.Match[str]) -> str:
+    return "\\" + _IGNORED.sub(lambda match: escape_char(match[0]), mark[0])
 
 
 def quote_output(text: str) -> str:

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 
 from kernelexec.text import clean_text
-from kernelexec.workspace.file_watch import CHANGES_MAX, FileWatcher, Signature, WatchedTree, WatchRefused, read_inode_clock
+from kernelexec.workspace.file_watch import (
+    CHANGES_MAX,
+    PATHS_BYTES_MAX,
+    FileWatcher,
+    Signature,
+    WatchedTree,
+    WatchRefused,
+    read_inode_clock,
+)
 from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, final_name
 
 #: Directories that tools fill, which are not reported.
@@ -43,6 +53,8 @@ class FileChanges:
         self._reason = "this system does not report changes" if watcher is None else ""
         self._tree: WatchedTree | None = None
         self._gathered: set[str] = set()
+        self._unnamed = 0
+        """The number of gathered changes without their paths."""
         self._is_gathered = False
         self._known: dict[str, Signature] = {}
         self._is_complete = True
@@ -68,7 +80,7 @@ class FileChanges:
     def changes(self, own: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the files that are new or changed since the last call, sorted, relative to the workspace.
 
-        The caller's ``own`` files, which it has just written, are among them.
+        The caller's ``own`` files, which it has just written, are among them. A note says how many do not fit.
         """
         if self._tree is None and self._is_gathered:
             self._known |= {path: seen for path in own if (seen := self._sign(path)) is not None}
@@ -76,12 +88,22 @@ class FileChanges:
             self.gather()
         self._is_gathered = False
         paths, self._gathered = self._gathered | set(own), set()
-        return tuple(sorted(clean_text(path) for path in paths if not self._is_ignored(path)))
+        return self._fit(sorted(clean_text(path) for path in paths if not self._is_ignored(path)))
 
     def close(self) -> None:
         """End the watches."""
         if self._tree is not None:
             self._tree.close()
+
+    def _fit(self, names: list[str]) -> tuple[str, ...]:
+        """Return the first names, up to a bound of their memory: a cell chooses their number and their length."""
+        ends = accumulate(map(sys.getsizeof, names))
+        count = sum(end <= PATHS_BYTES_MAX for end in ends)
+        unnamed, self._unnamed = self._unnamed + len(names) - count, 0
+        if unnamed:
+            note = f"files is not complete: its names are too long together, and {unnamed} more files changed."
+            self.note = note if self.note is None else f"{self.note} {note}"
+        return tuple(names[:count])
 
     def _look(self, tree: WatchedTree) -> set[str]:
         try:
@@ -89,10 +111,12 @@ class FileChanges:
         except WatchRefused as exc:
             self._reason, self._scanned_at, self._tree = str(exc), tree.since, None
             paths = tree.take_changes(tree.since)
+            self._unnamed += tree.unnamed
             tree.close()
             return paths | self._compare_by_time()
         self.note = f"files is not complete: more than {CHANGES_MAX} files changed." if tree.omitted else None
-        tree.omitted = 0
+        self._unnamed += tree.unnamed
+        tree.omitted = tree.unnamed = 0
         return paths
 
     def _compare(self) -> set[str]:

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import stat
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -37,6 +38,8 @@ from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
 
 #: The bounds of one workspace: watched directories, entries of the first walk, and changed files between two looks.
 DIRECTORIES_MAX, ENTRIES_MAX, CHANGES_MAX = 100_000, 1_000_000, 100_000
+#: The bound of the memory of the changed files' paths.
+PATHS_BYTES_MAX = 16 * 1024 * 1024
 #: Files whose changes by a memory map are looked for, since the system does not report those: the newest that were written.
 MAPPED_MAX = 32
 #: The seconds between two reads of events while they come, and how long one read may take in the event loop.
@@ -184,6 +187,8 @@ class WatchedTree:
         self.has_overflowed = False
         self.omitted = 0
         """The number of changes that were not noted since the last look, because there are too many."""
+        self.unnamed = 0
+        """The number of changed files that the last looks left out, because their paths are too large together."""
         self.since = read_inode_clock()
         """The time of the last look, by the clock of inodes, in nanoseconds."""
         self.top = WatchedDirectory(self, None, "")
@@ -236,13 +241,19 @@ class WatchedTree:
         """Return the changes that are known at a time of inodes, without a look for others."""
         written: dict[WatchedDirectory, list[str]] = {}
         paths: set[str] = set()
+        room = PATHS_BYTES_MAX
         with self._watcher.lock:
             for directory, name in self._written:
                 written.setdefault(directory, []).append(name)
             if self._changed or written:
                 with suppress(OSError), closing_fd(os.open(self._root, DIRECTORY)) as top:
                     for directory in {**self._changed, **dict.fromkeys(written)}:
-                        paths.update(self._check_files(directory, top, written.get(directory, []), now))
+                        for path in self._check_files(directory, top, written.get(directory, []), now):
+                            room -= sys.getsizeof(path)
+                            if room >= 0:
+                                paths.add(path)
+                            else:
+                                self.unnamed += 1
             self._changed.clear()
             self._change_count = 0
         return paths

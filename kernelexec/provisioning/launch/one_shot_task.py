@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,9 @@ from kernelexec.workspace.safe_files import open_regular, read_regular
 
 #: Exit code of a task whose time was over.
 TIMED_OUT = 124
-_ANSWER_BYTES, _OUTPUT_BYTES, _READ_BYTES = 4 * 1024 * 1024, 64 * 1024, 64 * 1024
+_ANSWER_BYTES, _OUTPUT_BYTES = 4 * 1024 * 1024, 64 * 1024
+#: How long output is read after a task's end: a process that it leaves behind may hold the pipe open for ever.
+_LAST_SECONDS = 1.0
 Network = bool | Literal["bridge", "host"]
 
 
@@ -102,7 +104,8 @@ def copy_wheel(path: Path, directory: Path) -> Path:
 async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: OneShotTask) -> TaskResult:
     """Run a task as a process of this machine; all its descendants end with it."""
     marker = ProcessMarker()
-    process = await asyncio.create_subprocess_exec(
+    transport, protocol = await asyncio.get_running_loop().subprocess_exec(
+        _TaskProtocol,
         *argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -111,28 +114,44 @@ async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: One
         env={**environ, **marker.environ},
         **platform.PLATFORM.process_group_options,
     )
-    leader, output, code = SessionLeader.of(process.pid), bytearray(), TIMED_OUT
-    async with anyio.create_task_group() as reading:
-        reading.start_soon(_read_output, process.stdout, output)
+    with closing(transport):
+        leader, code = SessionLeader.of(transport.get_pid()), TIMED_OUT
         try:
             with anyio.move_on_after(task.seconds):
-                code = await process.wait()
+                await protocol.exited.wait()
+                code = transport.get_returncode() or 0
         finally:
-            await await_to_end(_end_process(process, marker, leader))
-    return build_result(task, code, bytes(output))
+            await await_to_end(_end_process(protocol, marker, leader))
+        with anyio.move_on_after(_LAST_SECONDS):
+            await protocol.closed.wait()
+    return build_result(task, code, bytes(protocol.output))
 
 
-async def _end_process(process: asyncio.subprocess.Process, marker: ProcessMarker, leader: SessionLeader) -> None:
+class _TaskProtocol(asyncio.SubprocessProtocol):
+    """The end of a process's output, and the events of its end and of the end of all writers of its output.
+
+    ``asyncio.subprocess`` does not close a pipe that a descendant in a session of its own holds open.
+    """
+
+    def __init__(self) -> None:
+        self.output = bytearray()
+        self.exited, self.closed = asyncio.Event(), asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 - asyncio's signature, of the one pipe
+        self.output += data
+        del self.output[:-_OUTPUT_BYTES]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - as above
+        self.closed.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+
+async def _end_process(protocol: _TaskProtocol, marker: ProcessMarker, leader: SessionLeader) -> None:
     """Kill a task with its descendants and wait for its end."""
     await anyio.to_thread.run_sync(_kill_processes, marker, leader)
-    await process.wait()
-
-
-async def _read_output(stdout: asyncio.StreamReader | None, output: bytearray) -> None:
-    """Read until all writers have closed the pipe, and keep the end of the output."""
-    while stdout is not None and (chunk := await stdout.read(_READ_BYTES)):
-        output += chunk
-        del output[:-_OUTPUT_BYTES]
+    await protocol.exited.wait()
 
 
 def _kill_processes(marker: ProcessMarker, leader: SessionLeader) -> None:

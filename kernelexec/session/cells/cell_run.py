@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -186,9 +187,10 @@ class CellRun:
         """Set the result, and release the resources of a running cell."""
         self.result = result
         self.streams = NO_STREAMS
+        self.memory_bytes = sum(map(sys.getsizeof, result.files))
         if self.collector is not None:
             self.collector.close()
-            self.memory_bytes = self.collector.memory_bytes
+            self.memory_bytes += self.collector.memory_bytes
         if self.spill is not None:
             self.spill.close()
             self.spilled_bytes = self.spill.stored_bytes

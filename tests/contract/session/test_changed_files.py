@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
-from kernelexec import Session
+from kernelexec import ExecutionResult, Session
+from kernelexec.cells import CodeCell
+from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.queue import MEMORY_BYTES_MAX, FinishedExecutions
 
 COUNT = 20_000
 TREE = f"""import os
@@ -46,3 +50,15 @@ def test_files_of_a_background_command_are_those_of_the_next_cell(session: Sessi
     while session.background(command.command_id).status == "running":
         time.sleep(0.05)
     assert session.execute("1").files == ("late/deep/file",)
+
+
+def test_names_of_files_count_as_memory_of_remembered_executions() -> None:
+    async def finish() -> list[str]:
+        history = FinishedExecutions(100)
+        for name in ("a", "b", "c"):
+            run = CellRun(cell=CodeCell("1"), masked_cell=CodeCell("1"), timeout=1.0, isolation="local", execution_id=name)
+            run.finish(ExecutionResult(name, "s", "ok", files=(name * (MEMORY_BYTES_MAX // 2 - 1000),)))
+            history.add(run)
+        return list(history.runs)
+
+    assert asyncio.run(finish()) == ["b", "c"]

@@ -13,6 +13,7 @@ import pytest
 from packaging.pylock import Pylock
 
 from kernelexec import Executor, InvalidRequest, Session
+from kernelexec.session.features.packages import PackageLock
 from tests.conftest import KINDS, WRAPPED
 from tests.support.engine import needs_bubblewrap, needs_engine
 from tests.support.night import at_night
@@ -288,7 +289,21 @@ BAD_TABLES = (
     'packages = []\n[tool.kernelexec.unhashed]\n"-r x" = "1"',
     'packages = []\n[tool.kernelexec.unhashed]\nlower = "1\\n-r x"',
     "packages = []\n[tool.kernelexec.unhashed]\nlower = 5",
+    f"packages = []\n[tool{'.a' * 40}]",
+    f"""packages = []\n[tool]\nx = {{y = '''" ''', {"'#' . " * 40}z = 1}} # \\"\"""",
 )
+#: Dots that are in no key.
+DOTS = ".a" * 40
+DOTTED_LOCK = f"""lock-version = "1.0" # {DOTS}
+created-by = "x{DOTS}"
+[[packages]]
+name = "lower"
+version = "1{".0" * 40}"
+wheels = [{{name = "lower-1-py3-none-any.whl", url = 'https://a{DOTS}/x.whl', hashes = {{sha256 = "{"0" * 64}"}}}}]
+[tool.x."y{DOTS}".z]
+text = '''
+"{DOTS}'''
+"""
 
 
 def test_a_lock_that_is_none_is_refused(session: Session, wheels: Path) -> None:
@@ -300,6 +315,10 @@ def test_a_lock_that_is_none_is_refused(session: Session, wheels: Path) -> None:
         lock.write_text(text)
         with pytest.raises(InvalidRequest, match="must be a lock of packages"):
             session.rebuild(lock, wheels=wheels)
+
+
+def test_a_lock_may_have_dots_in_strings_and_comments() -> None:
+    assert PackageLock.parse(DOTTED_LOCK.encode(), "lock").packages[0].archive == f"https://a{DOTS}/x.whl"
 
 
 def test_what_cells_put_in_the_interpreters_place_gets_nowhere(

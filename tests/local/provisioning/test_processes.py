@@ -16,6 +16,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
+from kernelexec.provisioning.launch.one_shot_task import TIMED_OUT, OneShotTask, run_process
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
 from kernelexec.provisioning.runtime.adopted import AdoptedProcess
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
@@ -277,3 +278,24 @@ def test_a_signal_to_a_process_that_has_ended_does_nothing() -> None:
     adopted.kill()
     adopted.terminate()
     adopted.close()
+
+
+@pytest.mark.parametrize(("command", "seconds", "code"), [("exit 3", 60.0, 3), ("sleep 300", 2.0, TIMED_OUT)])
+def test_a_task_does_not_wait_for_a_process_that_holds_its_output(
+    command: str, seconds: float, code: int, tmp_path: Path
+) -> None:
+    held = f"(setsid env -i /bin/sh -c 'echo held; /bin/sleep 30; echo > {tmp_path}/over' &)"
+    task = OneShotTask(tmp_path, {"fills": False}, seconds=seconds)
+    argv = ["/bin/sh", "-c", f"echo begun; {held}; sleep 0.3; {command}"]
+    result = asyncio.run(run_process(argv, {"PATH": os.environ["PATH"]}, task))
+    assert (result.exit_code, result.output.partition("\n")[0]) == (code, "begun")
+    assert not (tmp_path / "over").exists()
+
+
+def test_the_end_of_a_tasks_output_is_kept(tmp_path: Path) -> None:
+    task = OneShotTask(tmp_path, {"fills": False})
+    code = "for number in range(100_000): print(number)"
+    result = asyncio.run(run_process([sys.executable, "-c", code], {}, task))
+    assert result.exit_code == 0
+    assert result.output.endswith("\n99998\n99999\n")
+    assert len(result.output) == 64 * 1024

@@ -7,6 +7,7 @@ import mmap
 import os
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -131,6 +132,22 @@ def test_a_file_that_comes_back_is_reported_again(watched: tuple[Path, FileChang
     assert watch.changes() == ()
     (root / "a").write_text("x")
     assert watch.changes() == ("a",)
+
+
+def test_names_are_reported_up_to_a_bound_and_the_rest_are_counted(
+    watched: tuple[Path, FileChanges], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, changes = watched
+    for module in (file_watch, file_changes):
+        monkeypatch.setattr(module, "PATHS_BYTES_MAX", 5000)
+    make(root, *(f"{number}{'x' * 200}" for number in range(50)))
+    seen = changes.changes()
+    assert 4000 < sum(map(sys.getsizeof, seen)) <= 5000
+    left = 50 - len(seen)
+    assert changes.note == f"files is not complete: its names are too long together, and {left} more files changed."
+    make(root, "e")
+    assert changes.changes() == ("e",)
+    assert changes.note is None
 
 
 def test_a_workspace_that_is_gone_has_no_changes_and_one_in_its_place_has(tmp_path: Path, watcher: FileWatcher) -> None:

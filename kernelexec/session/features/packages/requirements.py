@@ -24,6 +24,15 @@ REQUIREMENTS_MAX = 200
 _LOCKED_MAX = 5000
 _REQUIREMENT_CHARS, _VERSION_CHARS = 500, 20
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+#: A key in quotes or without, then keys with dots between them. ``long`` are more of them than any lock has. Strings and
+#: comments are tokens, so that nothing in them is taken for keys; an open string ends with its line.
+_KEY = r"""(?:"(?:[^"\\\n]++|\\[^\n])*+"?+|'[^'\n]*+'?+|[\w-]++)"""
+_MORE_KEYS = rf"(?:[ \t]*+\.[ \t]*+{_KEY})"
+_TOML_TOKEN = re.compile(
+    r'''"""(?:[^"\\]++|\\[\s\S]|"{1,2}(?!"))*+"{0,5}|#[^\n]*+'''
+    r"""|'''(?:[^']++|'{1,2}(?!'))*+'{0,5}"""
+    rf"|(?P<long>{_KEY}{_MORE_KEYS}{{10}})|{_KEY}{_MORE_KEYS}*+"
+)
 _WHEEL = ".whl"
 _TOOL = "kernelexec"
 
@@ -131,7 +140,7 @@ class PackageLock:
     def parse(cls, text: bytes, path: str) -> PackageLock:
         """Return the lock in a file that cells may have written; raise ``InvalidRequest`` if it is not for one environment."""
         try:
-            document = tomllib.loads(text.decode())
+            document = _parse_toml(text.decode())
             lock = Pylock.from_dict(document)
             tool_table: Mapping[str, Any] = (lock.tool or {}).get(_TOOL, {})
             unhashed = [LockedPackage(name, version) for name, version in tool_table.get("unhashed", {}).items()]
@@ -161,6 +170,13 @@ class PackageLock:
             f"{package.pip_line} {' '.join(f'--hash=sha256:{digest}' for digest in package.sha256)}"
             for package in self.packages
         ]
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Return the content of a TOML text; ``ValueError`` for a key of many parts, since ``tomllib`` is quadratic."""
+    if any(token["long"] is not None for token in _TOML_TOKEN.finditer(text)):
+        raise ValueError("A key has too many parts.")
+    return tomllib.loads(text)
 
 
 def _convert_package(package: PylockPackage) -> LockedPackage:
