@@ -37,6 +37,7 @@ from kernelexec.session_resources import SessionResources, adopted_resources, co
 from kernelexec.workspace import FileWatcher
 
 if TYPE_CHECKING:
+    from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
     from kernelexec.secrets import SecretStore
 
 logger = logging.getLogger("kernelexec")
@@ -219,8 +220,9 @@ class SessionRegistry:
     async def adopt_orphans(self, scope: TaskScope) -> None:
         """Adopt the sessions of dead owners here whose kernels are alive; those that cannot be adopted are discarded."""
         for root, orphan in await self._directories.adopt_orphans():
-            session, resources, config = None, None, config_of_orphan(orphan, self._config)
+            session = resources = None
             try:
+                config = config_of_orphan(orphan, self._config)
                 self.check_name_is_free(orphan.name)
                 adopt = partial(adopted_resources, orphan, root, config, self._secrets, self._watcher)
                 resources, previous = await anyio.to_thread.run_sync(adopt)
@@ -228,11 +230,23 @@ class SessionRegistry:
                 await session.open(orphan=previous)
             except (KernelexecError, OSError) as exc:
                 logger.error("kernelexec.session_not_adopted", extra={"session": orphan.name, "reason": str(exc)})  # noqa: TRY400
-                if session is not None:
-                    await session.close()
-                elif resources is not None:
-                    resources.discard()
-                await self._directories.discard_session(orphan)
+                await self._discard_orphan(orphan, session, resources)
+            except Exception as exc:  # its kernel may have written anything: it ends no other session
+                logger.exception("kernelexec.session_not_adopted", extra={"session": orphan.name, "reason": str(exc)})
+                await self._discard_orphan(orphan, session, resources)
+
+    async def _discard_orphan(
+        self, orphan: OrphanedSessionFile, session: AsyncSession | None, resources: SessionResources | None
+    ) -> None:
+        """Discard a session that could not be adopted; a failure is only logged."""
+        try:
+            if session is not None:
+                await session.close()
+            elif resources is not None:
+                resources.discard()
+            await self._directories.discard_session(orphan)
+        except Exception:
+            logger.exception("kernelexec.session_not_discarded", extra={"session": orphan.name})
 
     def request_stop(self) -> None:
         """Ask all sessions and the shared parts to stop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -69,3 +70,20 @@ def test_of_sessions_of_one_name_the_one_that_kept_its_journal_comes_first(
         assert [left.journal for _, left in actual] == [named, named.with_name("a@2.jsonl")]
     finally:
         estates.remove()
+
+
+@pytest.mark.parametrize("name", ["workspace", "notebook", "journal"])
+def test_a_session_file_with_a_path_that_is_none_is_no_session(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / "root" / "a"
+    directory.mkdir(parents=True)
+    write_session_file(directory, "a", tmp_path)
+    Handover(1, "token", {}, {}).write(directory)
+    assert len(list_orphaned_sessions(directory.parent)) == 1
+    content = json.loads((directory / "session.json").read_text())
+    (directory / "session.json").write_text(json.dumps({**content, name: "/\ud800"}))
+    assert list_orphaned_sessions(directory.parent) == []
+
+
+def test_a_handover_of_a_container_without_a_name_is_none(tmp_path: Path) -> None:
+    Handover(1, "token", {}, {"container": ["a"]}).write(tmp_path)
+    assert Handover.read(tmp_path) is None

@@ -17,6 +17,10 @@ from pathlib import Path
 PROC = Path("/proc")
 #: The file of a process with its score when memory is short.
 OOM_SCORE = "oom_score_adj"
+#: How much of an environment is searched for a variable: four of the longest entries that Linux allows; a usual environment has
+#: some KiB. The search finds ordinary programs, which inherit the variable: a program that hides from it can as well remove the
+#: variable. Without a bound, long environments of many processes would hold up the end of every session.
+_ENVIRONMENT_BYTES, _PIECE_BYTES = 512 * 1024, 64 * 1024
 #: Rounds of signals: some programs fork faster than they die.
 _ROUNDS = 5
 
@@ -76,12 +80,21 @@ def give_oom_score(pid: int) -> None:
 
 
 def has_variable(pid: int, entry: bytes) -> bool:
-    """Return whether ``NAME=VALUE`` is in the first environment of a process; False for another user's process."""
+    """Return whether ``NAME=VALUE`` is in the head of a process's first environment; False for another user's process."""
+    wanted, window, size = b"\0" + entry + b"\0", b"\0", 0
     try:
-        with open(f"{PROC}/{pid}/environ", "rb") as file:  # noqa: PTH123 - as above
-            return entry in file.read().split(b"\0")
+        with open(f"{PROC}/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123 - as above
+            while size < _ENVIRONMENT_BYTES:
+                piece = file.read(_PIECE_BYTES)
+                window += piece or b"\0"  # a process may have overwritten the end of its last entry
+                if wanted in window:
+                    return True
+                if not piece:
+                    break
+                window, size = window[-len(wanted) :], size + len(piece)
     except OSError:
-        return False
+        pass
+    return False
 
 
 def signal_process(pid: int, signum: int, expected: ProcessStatus, *, wait_milliseconds: int = 0) -> bool:

@@ -53,6 +53,7 @@ class Handover:
             content = json.loads(RuntimeDirectory(directory).read_file(HANDOVER_FILE, _BYTES))
             epoch, token, about, provisioner = (content[name] for name in cls.__dataclass_fields__)
             is_valid = isinstance(token, str) and isinstance(about, dict) and isinstance(provisioner, dict)
+            is_valid = is_valid and isinstance(provisioner.get("container", ""), str)
             if is_valid and isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
                 return cls(epoch, token, about, provisioner)
         return None
@@ -187,6 +188,8 @@ def _read_session_file(directory: Path) -> dict[str, Any] | None:
         content = json.loads(RuntimeDirectory(directory).read_file(_SESSION_FILE, _SESSION_FILE_BYTES))
         if isinstance(content, dict) and isinstance(content.get("workspace"), str):
             check_name(content.get("name", ""))
+            for path in map(content.get, ("workspace", *_FILES)):
+                os.fsencode(path if isinstance(path, str) else "")  # half of a surrogate pair stands in no path
             return content
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
@@ -17,7 +16,15 @@ from kernelexec.errors import Refused
 from kernelexec.events import Event
 from kernelexec.provisioning.platform import lock
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.records.journal.reader import JournaledRequest, next_part, parts, requests, requests_of_life, sibling_path
+from kernelexec.records.journal.reader import (
+    JournaledRequest,
+    next_part,
+    parse_record,
+    parts,
+    requests,
+    requests_of_life,
+    sibling_path,
+)
 from kernelexec.records.journal.records import line, record
 
 #: The bound of files of a journal; the newest one has the journal's name, the others are numbered.
@@ -236,11 +243,10 @@ def _read_end(fd: int) -> tuple[bool, tuple[str, ...]]:
     tail = os.pread(fd, _TAIL_BYTES, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
     has_cells, names = False, list[object]()
     for raw in tail.splitlines():
-        with suppress(ValueError, AttributeError):
-            fields = json.loads(raw)
-            has_cells |= fields.get("event") in _CELLS
-            if fields.get("event") == "closing":
-                names = value if isinstance(value := fields.get("names"), list) else []
+        fields = parse_record(raw) or {}
+        has_cells |= fields.get("event") in _CELLS
+        if fields.get("event") == "closing":
+            names = value if isinstance(value := fields.get("names"), list) else []
     return has_cells, tuple(name for name in names if isinstance(name, str))
 
 
@@ -248,9 +254,8 @@ def _newest(fd: int) -> tuple[str | None, bool]:
     """Return the newest record of the session's life near the end, and whether records of cells follow it."""
     size, ran = os.fstat(fd).st_size, False
     for raw in reversed(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).splitlines()):
-        with suppress(ValueError, AttributeError):
-            event = json.loads(raw).get("event")
-            if event in (*_BEGINS, *_ENDS):
-                return event, ran
-            ran |= event in _CELLS
+        event = (parse_record(raw) or {}).get("event")
+        if event in (*_BEGINS, *_ENDS):
+            return event, ran
+        ran |= event in _CELLS
     return None, ran or size > _TAIL_BYTES

@@ -15,12 +15,15 @@ from typing import Any
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.records.journal.records import request_mark
 from kernelexec.results import ExecutionResult
+from kernelexec.text import clean
 
 DIRECTORY, SUFFIX = ".journals", ".jsonl"
 #: Separators of the numbers of parts, and of sibling journals of other processes; session names do not contain them.
 _PART, _KEEPER = "~", "@"
 #: The second form is what other programs write that rewrite a journal.
 _ANY_REQUEST, _ANY_SPACED = b'"request_id":"', b'"request_id": "'
+#: An ASCII line without these, as nearly all are, has no halves of surrogate pairs: neither escaped nor in UTF-16.
+_ODD = (b"\\ud", b"\\uD", b"\0")
 #: The keys of a record for the fields of a row that have another name.
 _KEYS = {"reason": "why"}
 #: Larger recorded values are not believed: of a duration in seconds, of another number.
@@ -113,7 +116,7 @@ def read(path: Path, *marks: bytes) -> Iterator[dict[str, Any]]:
     for part in parts(path):
         with suppress(FileNotFoundError), part.open("rb") as file:  # the oldest part may be removed at any time
             for raw in file:
-                if (not marks or any(mark in raw for mark in marks)) and (fields := _parse(raw)) is not None:
+                if (not marks or any(mark in raw for mark in marks)) and (fields := parse_record(raw)) is not None:
                     yield fields
 
 
@@ -128,7 +131,7 @@ def requests(path: Path, request_id: str | None = None) -> dict[str, JournaledRe
         elif name in newest and newest[name].execution_id == known.execution_id:
             del newest[name]  # it was not sent
         if request_id is not None and fields["event"] == "finished" and "result" in fields:
-            with suppress(ValueError):  # the file was changed by another program
+            with suppress(ValueError, RecursionError):  # the file was changed by another program
                 newest[name] = replace(known, result=ExecutionResult.from_json(json.dumps(fields["result"])))
     return newest
 
@@ -184,12 +187,15 @@ def _fits(name: str, value: object) -> bool:
             return isinstance(value, str)
 
 
-def _parse(raw: bytes) -> dict[str, Any] | None:
+def parse_record(raw: bytes) -> dict[str, Any] | None:
+    """Return the record of a line, whose text can be encoded; None for other lines."""
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    return fields if isinstance(fields, dict) else None
+    if not isinstance(fields, dict):
+        return None
+    return fields if raw.isascii() and not any(mark in raw for mark in _ODD) else clean(fields)
 
 
 def read_number(value: object, limit: float = _LARGEST) -> float | None:

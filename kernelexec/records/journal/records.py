@@ -13,7 +13,7 @@ from typing import Any
 from kernelexec import cells, events
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.results import Error, ExecutionResult, Output, Stream
-from kernelexec.text import clean, clean_text, cut_middle, head_within, make_json_encoder
+from kernelexec.text import clean, clean_text, cut_middle, head_within, make_json_encoder, utf8_size
 
 #: Bounds in bytes: of a result whose request may be sent again, of the text of any other, of refused code.
 RESULT_BYTES, TEXT_BYTES, REFUSED_BYTES = 1024 * 1024, 2048, 4096
@@ -118,7 +118,7 @@ def request_mark(request_id: str) -> bytes:
 
 def shorten_result(result: ExecutionResult) -> ExecutionResult:
     """Return a result for the journal: whole if it fits, else its shortened text and error, without displays."""
-    if len(result.to_json().encode()) <= RESULT_BYTES:
+    if utf8_size(result.to_json()) <= RESULT_BYTES:
         return result
     streams = [Stream("stdout", result.stdout), Stream("stderr", result.stderr)]
     texts = [stream for stream in streams if stream.text] or [Stream("stdout", result.text)]

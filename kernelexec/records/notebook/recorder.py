@@ -26,7 +26,7 @@ from kernelexec.events import (
 from kernelexec.recorded_history import CellLineage
 from kernelexec.records.notebook.cell_format import bundle, code_cell, mark_undone, notebook_output, saved_outputs
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
-from kernelexec.text import has_more_elements, make_json_encoder
+from kernelexec.text import clean, has_more_elements, make_json_encoder
 from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
 from kernelexec.workspace.spool import Spool, SpooledBytes
 
@@ -39,6 +39,8 @@ _METADATA = {
 NOTEBOOK_BYTES = 64 * 1024 * 1024
 #: The elements of JSON of a notebook that is continued, at most: they take some 100 bytes of memory each.
 _ELEMENTS_MAX = 2_000_000
+#: The levels of a cell above the content of its outputs, whose nesting is bounded by itself.
+_CELL_LEVELS = 8
 #: How long a write waits for the one before it, in seconds.
 _PATIENCE = 10.0
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
@@ -310,10 +312,16 @@ def _read_cells(path: Path) -> list[dict[str, Any]] | None:
         is_small = len(content) <= 2 * NOTEBOOK_BYTES and not has_more_elements(content, _ELEMENTS_MAX)
         notebook = json.loads(content) if is_small else {}
         cells = notebook["cells"]
-        is_ours = notebook["metadata"] == _METADATA and all("kernelexec" in cell["metadata"] for cell in cells)
-        return [{**cell, "outputs": list(cell["outputs"])} for cell in cells] if is_ours else None
+        if notebook["metadata"] != _METADATA or not all(map(_is_recorded, cells)):
+            return None
+        return [clean(cell, -_CELL_LEVELS) for cell in cells]  # half of a surrogate pair could not be written again
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_recorded(cell: Mapping[str, Any]) -> bool:
+    """Return whether a recorder may have written a cell."""
+    return isinstance(cell["metadata"]["kernelexec"], dict) and isinstance(cell["outputs"], list)
 
 
 def _file(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -344,7 +352,10 @@ def _weight(value: object) -> int:
 
 
 def _json(value: object) -> bytes:
-    return _encode(value).encode()
+    try:
+        return _encode(value).encode()
+    except UnicodeEncodeError:  # rare: all text of kernels is cleaned, but not each argument of a caller
+        return _encode(clean(value)).encode()
 
 
 def _dump(output: Mapping[str, Any]) -> bytes:

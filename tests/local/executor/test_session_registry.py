@@ -67,3 +67,35 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     assert given_up == [left]
     assert actual[0].journal is not None
     assert actual[0].journal._fd is None
+
+
+@pytest.mark.parametrize("is_discarded", [True, False], ids=["discarded", "not discarded"])
+def test_an_orphan_whose_kernel_wrote_nonsense_ends_no_other_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_discarded: bool
+) -> None:
+    handovers = [Handover(1, "token", {}, {}), Handover(1, "token", {}, {"made": 5})]
+    workspace = tmp_path / "ws" / "\ud800"
+    orphans = [OrphanedSessionFile(f"a{n}", workspace, tmp_path, None, each) for n, each in enumerate(handovers)]
+    discarded: list[OrphanedSessionFile] = []
+
+    async def inherit(_self: ExecutorDirectories) -> list[tuple[Path, OrphanedSessionFile]]:
+        return [(tmp_path, orphan) for orphan in orphans]
+
+    async def discard(_self: ExecutorDirectories, orphan: OrphanedSessionFile) -> None:
+        discarded.append(orphan)
+        if not is_discarded:
+            raise ValueError
+
+    monkeypatch.setattr(ExecutorDirectories, "adopt_orphans", inherit)
+    monkeypatch.setattr(ExecutorDirectories, "discard_session", discard)
+
+    async def main() -> None:
+        async with asyncio.timeout(BOUND), AsyncExecutor("local", workspace=tmp_path / "ws") as executor:
+            assert (await (await executor.session("a0")).execute("6 * 7")).text == "42"
+
+    with caplog.at_level(logging.ERROR, "kernelexec"):
+        asyncio.run(main())
+    reported = [record.__dict__["session"] for record in caplog.records if record.message == "kernelexec.session_not_adopted"]
+    assert (reported, discarded) == (["a0", "a1"], orphans)
+    left = [record for record in caplog.records if record.message == "kernelexec.session_not_discarded"]
+    assert len(left) == (0 if is_discarded else 2)

@@ -24,7 +24,7 @@ LIFE: list[dict[str, Any]] = [
     {"event": "replayed", "snapshot": SNAPSHOT, "covered": [], "cells": [{"execution_id": "e1"}]},
     {"event": "gap", "missed": 3},
 ]
-JUNK = [None, [], {}, "", "s", "\x00", 5, -1, 1e308, float("inf"), float("nan"), True, 10**400, ["a"], {"a": 1}]
+JUNK = [None, [], {}, "", "s", "\x00", "\ud800", 5, -1, 1e308, float("inf"), float("nan"), True, 10**400, ["a"], {"a": 1}]
 
 
 def places(value: object, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -52,4 +52,5 @@ def test_any_value_in_any_place_of_a_journal_is_borne(
         except KernelexecError:
             continue
         assert all(cell.seconds is None or 0 <= cell.seconds <= 1e9 for cell in past.cells)
+        assert all(cell.source.encode() for cell in past.cells)
     assert capsys.readouterr().out

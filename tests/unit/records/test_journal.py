@@ -318,6 +318,33 @@ def test_lines_that_are_none_are_passed_over(keep: Callable[..., Journal], path:
     assert [answer["event"] for answer in read(path)] == ["opened", "closed"]
 
 
+@pytest.mark.parametrize("deep", [b'{"event":' + b"[" * 30_000, b'{"event":' * 5_000, b"[" * 30_000])
+def test_a_line_that_is_nested_too_deep_keeps_no_session_from_its_journal(
+    keep: Callable[..., Journal], path: Path, deep: bytes
+) -> None:
+    ended = b'{"event":"started"}\n{"event":"closing","names":["x"]}\n'
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(ended + deep + b"\n")
+    journal = keep()
+    assert (journal.failure, journal.owner_was_closed, journal.owner_names) == (None, True, ("x",))
+
+
+@pytest.mark.parametrize("half", [rb"\ud800", rb"\uDfFf", b"\xed\xa0\x80"])
+def test_half_a_surrogate_pair_in_a_journal_is_escaped(keep: Callable[..., Journal], path: Path, half: bytes) -> None:
+    fields = b'"execution_id":"e1","request_id":"r","fingerprint":"f","code":"' + half + b'","kind":"code"'
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b'{"event":"started",' + fields + b'}\n{"event":"closing","names":["' + half + b'"]}\n')
+    assert [name.encode()[:3] for name in keep().owner_names] == [b"\\ud"]
+    assert next(read(path))["code"].encode()[:3] == b"\\ud"
+
+
+def test_a_whole_surrogate_pair_in_a_journal_is_a_character(keep: Callable[..., Journal], path: Path) -> None:
+    keep()(OPENED)
+    with path.open("ab") as file:
+        file.write(rb'{"event":"started","code":"\ud83d\ude00"}' + b"\n")
+    assert [answer.get("code") for answer in read(path)] == [None, "\N{GRINNING FACE}"]
+
+
 def test_a_cell_is_one_row_with_its_outcome(keep: Callable[..., Journal], path: Path) -> None:
     journal = keep()
     journal(OPENED)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from kernelexec.cells import ShellCell
 from kernelexec.events import DisplayUpdated
 from kernelexec.records.notebook import recorder
 from kernelexec.records.notebook.cell_format import notebook_output
-from kernelexec.records.notebook.recorder import Recorder
+from kernelexec.records.notebook.new_notebook import open_recorder
+from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.results import DisplayData, Stream
 from kernelexec.workspace import FileChanges
 from kernelexec.workspace.safe_files import replace_file
@@ -182,3 +186,63 @@ def test_what_was_left_out_and_long_sources_take_no_memory(path: Path, what: str
         tracemalloc.stop()
     assert held[-1] - held[9] < 1_000_000  # the first ones import modules
     assert len(cells_of(path)) == 100
+
+
+def forged(path: Path, **cell: Any) -> None:
+    """Write a notebook that looks like a recorder's, with one cell."""
+    fields = {"cell_type": "code", "metadata": {"kernelexec": {}}, "source": "", "outputs": [], **cell}
+    make_empty(path)
+    notebook = json.loads(path.read_text())
+    notebook["cells"] = [fields]
+    path.write_text(json.dumps(notebook))
+
+
+def test_half_a_character_of_a_forged_notebook_is_escaped(path: Path) -> None:
+    output = {"output_type": "stream", "name": "stdout", "text": "\udfff" * 200_000}
+    forged(path, source="\ud800", metadata={"kernelexec": {"execution_id": "\ud801"}}, outputs=[output, {"\ud802": 1}])
+    for kept in (Recorder.of(path), Recorder(path.with_name("t.ipynb"), is_reserved=False)):
+        assert kept is not None
+        if not kept.cell_count:
+            kept.extend(path, 0)
+        kept.write()
+        [cell] = json.loads(kept.path.read_text())["cells"]
+        assert (cell["source"], cell["metadata"]) == ("\\ud800", {"kernelexec": {"execution_id": "\\ud801"}})
+        assert (cell["outputs"][0]["text"], cell["outputs"][1]) == ("\\udfff" * 200_000, {"\\ud802": 1})
+
+
+def test_a_forged_notebook_that_is_nested_deep_is_cut_there(path: Path) -> None:
+    deep: Any = "bottom"
+    for _ in range(400):
+        deep = [deep]
+    forged(path, outputs=[{"data": {"application/json": deep}}])
+    kept = Recorder.of(path)
+    assert kept is not None
+    kept.write()
+    assert "bottom" not in path.read_text()
+    assert json.loads(path.read_text())["cells"]
+
+
+@pytest.mark.parametrize(
+    "cell", [{"metadata": "kernelexec"}, {"metadata": ["kernelexec"]}, {"metadata": {"kernelexec": None}}, {"outputs": "text"}]
+)
+def test_a_cell_that_no_recorder_writes_makes_a_notebook_of_another_program(path: Path, cell: dict[str, Any]) -> None:
+    forged(path, **cell)
+    assert Recorder.of(path) is None
+    Recorder(path.with_name("t.ipynb")).extend(path, 0)
+
+
+def test_an_argument_that_cannot_be_encoded_is_escaped(path: Path) -> None:
+    kept, event = Recorder(path), executed()
+    kept(replace(event, cell=ShellCell("%%bash\nls", "ls", persistent=True, work_dir="\udc80", language="bash")))
+    kept.write()
+    [cell] = json.loads(path.read_text())["cells"]
+    assert cell["metadata"]["kernelexec"]["command"]["work_dir"] == "\\udc80"
+
+
+def test_nine_forged_notebooks_keep_no_session_from_its_notebook(path: Path) -> None:
+    for number in range(1, 10):
+        each = path if number == 1 else path.with_name(f"s-{number}.ipynb")
+        forged(each, source="\ud800")
+        os.utime(each, (number, number))
+    assert open_recorder("s", path.parent).path == path
+    assert json.loads(path.read_text())["cells"] == []
