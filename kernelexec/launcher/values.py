@@ -15,7 +15,6 @@ import math
 import re
 import struct
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -28,6 +27,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from .arrow_stream import StreamRefused, read_table, write_table
+from .hash_chains import has_long_chains
 from .table_sizes import count_pandas_bytes, count_polars_bytes
 
 MAGIC = b"kernelexec value 1\n"
@@ -44,8 +44,6 @@ _ARROW_TEXTS = 3
 _DECIMAL_BITS = 4096
 #: The digits of the numbers of a fraction, whose reduction takes quadratic time, and the characters of a number as text.
 _FRACTION_CHARS, _NUMBER_CHARS = 5000, 100
-#: Items of a set, or keys of a dictionary, of one hash.
-_SAME_HASH_MAX = 100
 #: The dtypes of numpy that are buffers: booleans, numbers, times and texts of a fixed length.
 _DTYPE = re.compile(r"[<>|=]?[biufcSUmM]\d{1,6}(?:\[\d{0,6}[A-Za-z]{1,7}\])?", re.ASCII)
 
@@ -162,7 +160,7 @@ class ValueDecoder:
         try:
             self._values, sizes, position = _read_tree(content, limit_bytes)
             self._buffers: list[memoryview] = []
-            self._used: set[int] = set()
+            self._is_used = bytearray(len(sizes))  # no set: its numbers could be chosen to collide
             self._left = limit_bytes + SLACK_BYTES // 2
             for size in sizes:
                 position += -position % ALIGNMENT
@@ -207,7 +205,10 @@ class ValueDecoder:
 
     def _decode_items(self, node: dict[str, Any], depth: int) -> Any:
         items = [self._decode(item, depth + 1) for item in node["items"]]
-        return tuple(items) if node[_TAG] == "tuple" else {"set": set, "frozenset": frozenset}[node[_TAG]](_check_hashes(items))
+        if node[_TAG] == "tuple":
+            return tuple(items)
+        _check_hashes(items, of_set=True)
+        return {"set": set, "frozenset": frozenset}[node[_TAG]](dict.fromkeys(items))
 
     def _decode_dict(self, node: dict[str, Any], depth: int) -> Any:
         pairs = [(self._decode(key, depth + 1), self._decode(item, depth + 1)) for key, item in node["items"]]
@@ -224,9 +225,9 @@ class ValueDecoder:
         number = node["buffer"]
         if type(number) is not int or not 0 <= number < len(self._buffers):
             raise ValueRefused("a buffer is missing")
-        if number in self._used:  # copies of one would take any amount of memory
+        if self._is_used[number]:  # copies of one would take any amount of memory
             raise ValueRefused("a buffer is of two values")
-        self._used.add(number)
+        self._is_used[number] = True
         return self._buffers[number]
 
     def _take(self, size: int, library: str) -> None:
@@ -297,11 +298,10 @@ def _read_shape(node: dict[str, Any]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _check_hashes(items: list[Any]) -> list[Any]:
-    """Return items that hardly share hashes: a set of those that do takes quadratic time, in which no other thread runs."""
-    if len(items) > _SAME_HASH_MAX and max(Counter(map(hash, items)).values()) > _SAME_HASH_MAX:
-        raise ValueRefused(f"more than {_SAME_HASH_MAX} items of a set or keys of a dictionary have one hash")
-    return items
+def _check_hashes(keys: list[Any], *, of_set: bool = False) -> None:
+    """Raise ``ValueRefused`` for keys that collide: a table of those takes quadratic time, in which no other thread runs."""
+    if has_long_chains(keys, of_set=of_set):
+        raise ValueRefused("too many items of a set or keys of a dictionary have hashes that collide")
 
 
 def _encode_int(value: int) -> Any:
@@ -387,7 +387,7 @@ def _encode_timestamp(_: EncodedValues, value: Any, path: str, _depth: int) -> A
 
 def _decode_timestamp(text: str, key: str | None) -> Any:
     plain = _import("pandas", "to read it").Timestamp(text)
-    return plain if key is None else plain.tz_convert(key)
+    return plain if key is None else plain.tz_convert(ZoneInfo(key))  # pandas would open a file that a key names
 
 
 _Encoder = Callable[[EncodedValues, Any, str, int], Any]

@@ -190,6 +190,9 @@ HOSTILE: dict[str, object] = {
     "a range of text": node(**{"$": "range", "value": ["a", "b", "c"]}),
     "a time that is none": node(**{"$": "datetime", "value": ["x", None, 0]}),
     "a zone that is a path": node(**{"$": "datetime", "value": ["2020-01-01", "../../etc/passwd", 0]}),
+    "a time of pandas in a zone that is a file": node(
+        **{"$": "pandas.Timestamp", "value": ["2020-01-01", "dateutil//etc/hostname"]}
+    ),
     "a duration without end": node(**{"$": "timedelta", "value": [10**30, 0, 0]}),
     "a fraction by zero": node(**{"$": "Fraction", "value": ["1", "0"]}),
     "a stream that is none": node(**{"$": "pyarrow.Table", "buffer": 0}),
@@ -202,6 +205,84 @@ HOSTILE: dict[str, object] = {
 def test_a_hostile_file_is_refused(document: object) -> None:
     with pytest.raises(ValueRefused):
         ValueDecoder(tree(document, bytes(8)), LIMIT).decode()
+
+
+def chain_numbers(bits: int) -> list[int]:
+    """Return numbers of different hashes that walk along one chain in a dictionary's table of ``2**bits`` slots.
+
+    The first 45 % fill neighbours on the orbit that a walk follows when all bits of a hash are used up; the steps of the others
+    are all among these.
+    """
+    size = 2**bits
+    orbit, places, slot = [0] * size, np.zeros(size, np.int64), 0
+    for place in range(size):
+        orbit[place], places[slot], slot = slot, place, (5 * slot + 1) % size
+    length = int(0.45 * size)
+    numbers = np.arange(size, size * 32)
+    slots, perturbs, is_inside = numbers % size, numbers.copy(), np.ones(len(numbers), bool)
+    while perturbs.any():
+        is_inside &= places[slots] < length
+        perturbs >>= 5
+        slots = (5 * slots + perturbs + 1) % size
+    is_inside &= places[slots] < length
+    chosen = numbers[is_inside][np.argsort(places[slots[is_inside]], kind="stable")][: size // 5]
+    return orbit[:length] + [int(number) for number in chosen]
+
+
+CHAIN = chain_numbers(16)
+
+
+@pytest.mark.parametrize("tag", ["set", "frozenset", "dict"])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        CHAIN,
+        CHAIN + [2**40 + number for number in range(60_000)],  # a chain in a smaller size of the table only
+        CHAIN + CHAIN[:50],
+        CHAIN[-1000:] * 90 + CHAIN,
+        [number % 101 * (2**61 - 1) + number // 101 for number in range(20_200)],
+    ],
+    ids=["a chain", "a chain on the way", "with numbers twice", "with numbers many times", "many of one hash"],
+)
+def test_numbers_whose_hashes_are_chosen_to_collide_are_refused(tag: str, numbers: list[int]) -> None:
+    items = [[number, 0] for number in numbers] if tag == "dict" else numbers
+    decoder = ValueDecoder(tree(node(**{"$": tag, "items": items}), bytes(8)), 2**30)
+    with pytest.raises(ValueRefused, match="hashes that collide"):
+        decoder.decode()
+
+
+COUNT = 30_000
+LARGE: dict[str, list[Any]] = {
+    "numbers in turn": list(range(COUNT)),
+    "negative numbers": list(range(-COUNT, 0)),
+    **{f"multiples of 2**{bits}": [number << bits for number in range(COUNT)] for bits in (3, 10, 20, 30, 41)},
+    "random numbers": np.random.default_rng(1).integers(-(2**63), 2**63 - 1, COUNT).tolist(),
+    "a shuffled range": np.random.default_rng(1).permutation(COUNT).tolist(),
+    "fractions of a power of two": [number / 2**20 for number in range(COUNT)],
+    "decimal fractions": [number * 0.1 for number in range(COUNT)],
+    "tuples": [(number % 300 - 150, number // 300) for number in range(COUNT)],
+    "text": [f"key {number}" for number in range(COUNT)],
+    "text and numbers": [f"key {number}" if number % 2 else number for number in range(COUNT)],
+    "dates": [dt.date.fromordinal(1 + number) for number in range(COUNT)],
+    "times": [dt.datetime.fromtimestamp(number, UTC) for number in range(COUNT // 10)],
+    "decimals": [Decimal(number) / 100 for number in range(COUNT // 10)],
+}
+
+
+@pytest.mark.parametrize("items", LARGE.values(), ids=LARGE)
+def test_large_sets_and_dictionaries_of_usual_items_are_carried(items: list[Any]) -> None:
+    assert carried(set(items)) == set(items)
+    pairs = dict(zip(items, range(len(items)), strict=True))
+    assert list(carried(pairs).items()) == list(pairs.items())
+
+
+def test_items_that_are_written_twice_are_one() -> None:
+    numbers = [*range(1000), *range(50)]
+    pairs = [[number, place] for place, number in enumerate(numbers)]
+    fields = {"a": {"$": "set", "items": numbers}, "b": {"$": "dict", "items": pairs}}
+    values = ValueDecoder(tree({"values": fields, "sizes": []}), LIMIT).decode()
+    assert values["a"] == set(range(1000))
+    assert list(values["b"].items()) == list(dict(zip(numbers, range(1050), strict=True)).items())
 
 
 @pytest.mark.parametrize(
