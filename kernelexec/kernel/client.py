@@ -138,6 +138,11 @@ class KernelClient:
         """Whether the kernel has closed a connection."""
         return any(channel.is_closed for channel in self._channels.values())
 
+    @property
+    def is_overrun(self) -> bool:
+        """Whether a connection was dropped since the kernel did not read its messages."""
+        return any(channel.is_overrun for channel in self._channels.values())
+
     async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
         """Continue an execution that another owner sent, with all its output; None if it is not the kernel's newest one.
 

@@ -20,7 +20,9 @@ HALF_END_PATIENCE = 1.0
 
 
 _UNREAD = {protocol.METADATA_KEY: "unread"}
-_NAME_CHARS, _PROMPT_CHARS = 64, 20_000
+#: How much of the name of a request is repeated in its answer; the launcher's names are shorter.
+NAME_CHARS = 64
+_PROMPT_CHARS = 20_000
 
 
 def is_unread(reply: dict[str, Any]) -> bool:
@@ -208,7 +210,7 @@ class InputRequestMessage:
     def of(cls, content: dict[str, Any]) -> Self:
         """Read a message within bounds, whatever it holds."""
         name, prompt = (str(content.get(key, "")) for key in ("name", "prompt"))
-        return cls(name[:_NAME_CHARS], prompt[:_PROMPT_CHARS], content.get("password") is True)
+        return cls(name[:NAME_CHARS], prompt[:_PROMPT_CHARS], content.get("password") is True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ class CommandRequestMessage:
     def of(cls, content: dict[str, Any]) -> Self:
         """Read a message, whatever it holds; the connection bounds its size."""
         name, action, text = (str(content.get(key, "")) for key in ("name", "action", "content"))
-        return cls(name[:_NAME_CHARS], action[:_NAME_CHARS], text)
+        return cls(name[:NAME_CHARS], action[:NAME_CHARS], text)
 
 
 OnInputRequest = Callable[[InputRequestMessage], None]

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.errors import ContainerGone
-from kernelexec.kernel.execution import Execution
+from kernelexec.kernel.execution import NAME_CHARS, Execution
 from kernelexec.kernel.interrupts import Interrupter
 from kernelexec.kernel.launcher_reports import ConfinementReport
 from kernelexec.kernel.process import KernelProcess, ReusableKernelHost
@@ -188,7 +188,7 @@ class Kernel(KernelProcess):
         """Answer whether user code may start a program, by the command rules."""
         if not isinstance(program, dict):
             return
-        text, words = program.get("text"), program.get("words")
+        text, words, name = program.get("text"), program.get("words"), program.get("name")
         refusal: Refusal | None = None
         if self._allows_all:
             pass
@@ -197,6 +197,7 @@ class Kernel(KernelProcess):
         elif isinstance(words, list):
             refusal = self._commands.check_words([word for word in words if isinstance(word, str)])
         reason = None if refusal is None else str(refusal)
-        self.client.send_nowait(protocol.VERDICT_REQUEST, name=program.get("name"), refused=reason)
+        if isinstance(name, str):
+            self.client.send_nowait(protocol.VERDICT_REQUEST, name=name[:NAME_CHARS], refused=reason)
         if reason is not None and len(self._refusals) < _REFUSALS_MAX:
             self._refusals.append(f"A program that the cell was to start was refused: {reason}")

@@ -123,11 +123,17 @@ class SecretFinder:
         if "..." not in text and "\u2026" not in text:
             return whole
         spans: list[Span] = []
+        searched = begin
         for span in (*whole, None):
             for cut in _CUT.finditer(text, begin, span.start if span else keep):
-                if (piece := self._before(text, begin, cut.start())) is not None:
+                end = cut.start()
+                if end <= begin or text.endswith(self._dots, begin, end):
+                    continue
+                if (piece := self._before(text, max(begin, searched), end)) is not None:
                     spans.append(piece)
                     begin = piece.end
+                else:  # a text that is no beginning of a secret up to here is none up to a later ellipsis: searched once
+                    searched = end - LEAST_CHARS + 1
             if span is not None:
                 spans.append(span)
                 begin = span.end
@@ -135,10 +141,9 @@ class SecretFinder:
 
     def _before(self, text: str, begin: int, end: int) -> Span | None:
         """Return the beginning of a secret before an ellipsis, or before the quote before that: the longer one."""
-        if end <= begin or text.endswith(self._dots, begin, end):
-            return None
-        ends = (end, end - 1) if text[end - 1] in _QUOTES else (end,)
-        pieces = (self._fragment(text, max(begin, end - _FRAGMENT_CHARS), end) for end in ends)
+        if text[end - 1] not in _QUOTES:
+            return self._fragment(text, max(begin, end - _FRAGMENT_CHARS), end)
+        pieces = [self._fragment(text, max(begin, end - _FRAGMENT_CHARS), end) for end in (end, end - 1)]
         return min((piece for piece in pieces if piece is not None), key=lambda piece: piece.start, default=None)
 
 

@@ -199,6 +199,13 @@ LIES = {
         KEPT,
         "ok",
     ),
+    "questions of which it reads no answer": Hostile(
+        "kernel.control_thread.io_loop.add_callback(time.sleep, 4); time.sleep(0.2)\n"
+        "question = {'token': kernel.options.token, 'name': 'x' * 20_000, 'words': []}\n"
+        "for n in range(5000): publish('kernelexec_program', question)",
+        KEPT,
+        "ok",
+    ),
     "a forged question": Hostile(
         "kernel.session.send(kernel.stdin_socket, 'input_request', {'prompt': '?'}, parent=parent)", KEPT, "ok"
     ),

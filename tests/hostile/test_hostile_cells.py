@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, DisplayData, Executor
+from kernelexec.kernel.wire import channels
 from tests.hostile.cells import CELLS, KEPT, LOST, MEANS, Hostile, Verdict
 from tests.support.night import named_cases
 from tests.support.pace import BOUND, slow
@@ -80,6 +81,23 @@ def test_a_cell_that_stops_its_kernels_loop_loses_the_state_in_its_own_result_or
     died_meanwhile = result.state == "lost"  # its process ends at once, before the result was built or after
     assert (result.status, following.state) == (("error", "kept") if died_meanwhile else ("ok", "lost"))
     assert "keepsake" in (result if died_meanwhile else following).lost_names
+    session.close()
+
+
+def test_a_kernel_that_leaves_too_many_answers_unread_is_killed(
+    own_executors: dict[Verdict, Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_WAITING_MAX_BYTES", 16 * 1024)
+    session = own_executors[LOST].session("unread")
+    assert session.execute(MEANS).ok
+    code = (
+        "kernel.control_thread.io_loop.add_callback(time.sleep, 100); time.sleep(0.2)\n"
+        "while True: publish('kernelexec_program', {'token': kernel.options.token, 'name': 'n', 'words': []})"
+    )
+    result = session.execute(code, timeout=BOUND)
+    assert (result.status, result.state, result.cause) == ("error", "lost", "killed")
+    assert any("did not read its messages" in note for note in result.notes), result.notes
+    assert session.execute("1 + 1").text == "2"
     session.close()
 
 

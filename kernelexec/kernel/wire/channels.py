@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
+from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire import zmtp
+
+#: Bytes that may wait behind the message that the kernel is reading, beside the largest message. A busy kernel leaves none: its
+#: ZeroMQ reads 1,000 messages ahead in a thread of its own.
+_WAITING_MAX_BYTES = 64 * MIB
 
 
 class Channel(asyncio.Protocol):
@@ -44,6 +50,11 @@ class Channel(asyncio.Protocol):
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._reason = "the kernel closed the connection"
+        self.is_overrun = False
+        """Whether the connection was dropped since the kernel did not read its messages."""
+        self._is_paused = False
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = self._largest_bytes = 0
 
     @property
     def is_greeted(self) -> bool:
@@ -87,6 +98,7 @@ class Channel(asyncio.Protocol):
             self.ready.set_exception(KernelConnectionFailed(f"no handshake: {reason}"))
         self.closed.set()
         self._transport = None
+        self._waiting.clear()
         self._lost(self, reason)
 
     @property
@@ -95,10 +107,36 @@ class Channel(asyncio.Protocol):
         return self.closed.is_set() or (self._transport is not None and self._transport.is_closing())
 
     def send(self, frames: list[bytes]) -> None:
-        """Queue a message for sending; raise ``KernelConnectionFailed`` if the connection is gone."""
+        """Queue a message of any size for sending, and drop the connection if too much waits already.
+
+        Raises:
+            KernelConnectionFailed: the connection is gone, or was dropped now.
+        """
+        if self._waiting_bytes > _WAITING_MAX_BYTES + self._largest_bytes and not self.is_closed:
+            self._reason = f"the kernel left more than {_WAITING_MAX_BYTES} bytes unread"
+            self.is_overrun = True
+            self.abort()
         if self._transport is None or self._transport.is_closing():
             raise KernelConnectionFailed(self._reason)
-        self._transport.write(self._message(frames))
+        message = self._message(frames)
+        self._largest_bytes = max(self._largest_bytes, len(message))
+        if self._is_paused:
+            self._waiting.append(message)
+            self._waiting_bytes += len(message)
+        else:
+            self._transport.write(message)
+
+    def pause_writing(self) -> None:
+        """Keep messages here: from Python 3.12 on a transport counts all that it holds whenever it takes one."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Hand messages to the transport until it holds enough of them."""
+        self._is_paused = False
+        while self._waiting and not self._is_paused and self._transport is not None:
+            message = self._waiting.popleft()
+            self._waiting_bytes -= len(message)
+            self._transport.write(message)
 
     def abort(self) -> None:
         """Drop the connection at once."""

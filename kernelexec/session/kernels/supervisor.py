@@ -419,7 +419,8 @@ class KernelSupervisor:
             if kernel.is_unreachable:
                 self._kill_cause = "killed"  # also if the cell was interrupted before
             subject = "The container engine does not answer, and its" if kernel.is_unreachable else "The"
-            verdict.notes.append(f"{subject} kernel closed its sockets: it counts as killed.")
+            act = "did not read its messages" if kernel.client.is_overrun else "closed its sockets"
+            verdict.notes.append(f"{subject} kernel {act}: it counts as killed.")
         return False
 
     def _observe(self, kernel: Kernel) -> Kernel:

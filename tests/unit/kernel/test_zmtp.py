@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed
+from kernelexec.kernel.wire import channels
 from kernelexec.kernel.wire.channels import Channel
 from kernelexec.kernel.wire.zmtp import (
     GREETING,
@@ -307,3 +310,55 @@ def test_a_peer_that_does_not_shake_hands_gets_no_request(answer: bytes) -> None
         theirs.shutdown(socket.SHUT_WR)
         asyncio.run(asyncio.wait_for(run(ours), PATIENCE))
         assert (GREETING + ready_command(b"DEALER", b"me")).startswith(theirs.recv(1000))
+
+
+def with_silent_peer(use: Callable[[Channel, socket.socket], Awaitable[None]]) -> None:
+    """Call with a channel and its peer, which has shaken hands and reads nothing by itself."""
+
+    async def run(ours: socket.socket, theirs: socket.socket) -> None:
+        channel = Channel(b"DEALER", b"me", LIMIT, lambda _: None, lambda *_: None)
+        await channel.connect(ours)
+        await use(channel, theirs)
+        channel.abort()
+        await channel.closed.wait()
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+        theirs.setblocking(False)  # noqa: FBT003 - as above
+        theirs.sendall(HELLO)
+        asyncio.run(asyncio.wait_for(run(ours, theirs), PATIENCE))
+
+
+def test_a_peer_that_reads_nothing_loses_the_connection() -> None:
+    async def flood(channel: Channel, _: socket.socket) -> None:
+        messages = iter([[bytes(MIB)]] * 80)
+        with pytest.raises(KernelConnectionFailed, match="unread"):
+            deque(map(channel.send, messages), maxlen=0)
+        assert channel.is_overrun
+        assert channel.is_closed
+        await channel.closed.wait()
+        with pytest.raises(KernelConnectionFailed, match="unread"):
+            channel.send([b""])
+
+    with_silent_peer(flood)
+
+
+def test_a_message_of_any_size_is_sent_though_others_wait_and_all_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_WAITING_MAX_BYTES", MIB)
+    sizes = [0, 2 * MIB, *range(0, 40_000, 1000), 3 * MIB, 1, 2]
+    parts = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+
+    async def read_late(channel: Channel, theirs: socket.socket) -> None:
+        for part in parts:
+            channel.send([part])
+        loop, left = asyncio.get_running_loop(), b"".join(message([part]) for part in parts)
+        left = HELLO.replace(b"ROUTER", b"DEALER")[:64] + ready_command(b"DEALER", b"me") + left
+        at = 0
+        while at < len(left):
+            chunk = await loop.sock_recv(theirs, MIB)
+            assert chunk == left[at : at + len(chunk)]
+            at += len(chunk)
+        assert not channel.is_overrun
+
+    with_silent_peer(read_late)
