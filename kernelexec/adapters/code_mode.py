@@ -35,7 +35,7 @@ from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, Exec
 from kernelexec.session import AsyncSession
 from kernelexec.text import NESTING_MAX, clean, parse_untrusted_json
 from kernelexec.untrusted_text import format_notes, quote_output
-from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 from kernelexec.workspace.safe_files import replace_beneath
 
 #: The directory of runs in a workspace. Lists of changed files exclude it.
@@ -137,7 +137,8 @@ class _CodeRun:
                     calls.cancel_scope.cancel()
         finally:
             if self._functions:
-                self._close()
+                self._is_running = False
+                await await_to_end(anyio.to_thread.run_sync(self._close, limiter=self._writing))
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -221,9 +222,9 @@ class _CodeRun:
             self._close()
 
     def _close(self) -> None:
-        """Remove the directory synchronously, because an await could be cancelled."""
+        """Remove the directory, in a thread: a cell may fill it meanwhile."""
         self._is_running = False
-        remove_within(self._session.workspace, self._directory)
+        remove_within(self._session.workspace, self._directory, seconds=CALL_SECONDS)
         with suppress(OSError):  # something else is in it
             (self._session.workspace / _FOLDER).rmdir()
 

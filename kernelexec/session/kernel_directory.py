@@ -9,14 +9,15 @@ from pathlib import Path
 from kernelexec.cancellation import await_to_end
 from kernelexec.session.context import SessionContext
 from kernelexec.session.lifecycle import run_in_thread
-from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 from kernelexec.workspace.safe_files import create_beneath
 
 
 class KernelDirectory:
     """A directory of a new name below the workspace.
 
-    Only this side creates it: what a kernel still writes for a call that was cancelled has no directory.
+    Only this side creates it: what a kernel still writes for a call that was cancelled has no directory. If a cell fills it
+    as fast as it is removed, the rest stays in the workspace.
     """
 
     def __init__(self, context: SessionContext, parent: Path) -> None:
@@ -48,4 +49,4 @@ class KernelDirectory:
     def _remove(self) -> None:
         with self._lock:
             self._is_over = True
-            remove_within(self._top, self.relative)
+            remove_within(self._top, self.relative, seconds=CALL_SECONDS)

@@ -25,6 +25,8 @@ from kernelexec.workspace.safe_files import closing_fd, replace_file, short_temp
 #: The least size of a piece, in bytes: any character fits into it.
 PIECE_BYTES = 4
 _FURTHEST = 2**62
+#: How many entries may appear in a directory while it is deleted.
+_NEW_ENTRIES = 100
 _ON = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
 #: Names, in any case, of files and directories that a project or its owner needs: they and their content are not deleted.
 CRITICAL = frozenset(
@@ -214,7 +216,7 @@ class FileOperations:
                 raise FileRefused(f"{spot.shown} is not empty: give recursive=True to delete it with all that is in it.")
             if reason := self._against(spot, seen):
                 raise FileRefused(reason)
-            clear(fd)
+            clear(fd, most=2 * len(seen.entries) + _NEW_ENTRIES)  # a cell may go on making directories
         try:
             os.rmdir(target.name, dir_fd=target.directory)
         except OSError as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from kernelexec.results import FileKind
 from kernelexec.workspace.agent_files.access import LISTED
 from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.safe_files import closing_fd
+
+#: Directories are nested at most so deep: each entry holds its whole path, so that deeper ones would cost much memory and time.
+DEPTH_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class WalkResult:
 
     entries: list[WalkEntry] = field(default_factory=list)
     unreadable: list[tuple[tuple[str, ...], OSError]] = field(default_factory=list)
-    """Directories that could not be listed."""
+    """Directories that could not be listed, or are nested too deep."""
     complete: bool = True
     """Whether all other entries are listed."""
 
@@ -41,7 +45,8 @@ class WalkResult:
 def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool], across: bool = False) -> WalkResult:
     """List an open directory, and each directory in it for which ``enters`` is true, at most ``limit`` entries.
 
-    With ``across`` directories of other file systems are listed too.
+    Directories that are nested deeper than ``DEPTH_MAX`` are not listed. With ``across`` directories of other file systems
+    are listed too.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -51,6 +56,8 @@ def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool], across: b
     while pending:
         parts = pending.pop()
         try:
+            if len(parts) > DEPTH_MAX:
+                raise OSError(errno.ENAMETOOLONG, f"it is nested in more than {DEPTH_MAX} directories")  # noqa: TRY301
             entries = _entries(top, parts, left + 1, across=across)
         except OSError as exc:
             if not parts:

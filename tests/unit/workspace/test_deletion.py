@@ -334,3 +334,14 @@ def test_a_batch_takes_a_directory_that_a_pattern_names_with_all_in_it(work: Pat
     assert set(done.deleted) == {"cache/x/y", "cache/z", "cache/empty", "pkg/__pycache__", "pkg/__pycache__/a.pyc"}
     assert left(work) == ["cache/x/keep", "pkg/a.py"]
     assert not (work / "pkg" / "__pycache__").exists()
+
+
+def test_directories_that_are_nested_too_deep_are_named_and_stay(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.workspace.agent_files.walk.DEPTH_MAX", 2)
+    files = operations(work, read_before_delete=False)
+    make(work, "a/b/c/d/x.tmp", "a/b/y.tmp")
+    done = files.delete_many("*.tmp")
+    assert done.deleted == ("a/b/y.tmp",)
+    assert done.refused == (NotDeleted("a/b/c", "It cannot be looked into: it is nested in more than 2 directories."),)
+    assert not files.list(recursive=True).complete
+    assert left(work) == ["a/b/c/d/x.tmp"]

@@ -59,3 +59,26 @@ def test_a_directory_without_rights_is_removed_also_where_none_is_held_by_its_na
     (tmp_path / "top" / "inner").chmod(0o400)
     trees.remove_tree(tmp_path / "top")
     assert not (tmp_path / "top").exists()
+
+
+def test_a_directory_that_goes_on_growing_holds_a_removal_no_longer_than_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, removed = trees._open_ours, []
+
+    def open_and_grow(name: str, parent: int) -> int:
+        fd = plain(name, parent)
+        removed.append(name)
+        if len(removed) < 1000:
+            os.mkdir("more", dir_fd=fd)
+        return fd
+
+    (tmp_path / "top").mkdir()
+    monkeypatch.setattr(trees, "_open_ours", open_and_grow)
+    fd = os.open(tmp_path, DIRECTORY)
+    try:
+        assert not clear(fd, most=20)
+        assert len(removed) < 100
+        assert not clear(fd, seconds=0)
+    finally:
+        os.close(fd)
