@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 
 from kernelexec.diagnosis.explanations import (
     COMMANDS,
@@ -28,6 +29,8 @@ from kernelexec.diagnosis.traceback_lines import SYNTAX, TREE_ERROR, call_lines,
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, Stream
 
 _MESSAGE_CHARS, _STDERR_CHARS, _PATH_CHARS = 2000, 20_000, 300
+#: How many exceptions of a group are explained, the first ones.
+_GROUP_MAX = 50
 #: The end of a failed command's output, which names the cause.
 _ENDING_CHARS = 1000
 #: The limit of call lines; of an endless recursion the first and the last ones are kept.
@@ -91,9 +94,11 @@ def _make_diagnosis(kind: str, message: str, explanation: Explanation, package: 
 
 
 def _explain_exception(error: Error, cell: CellSource, *, networked: bool) -> Diagnosis:
+    error = replace(error, evalue=error.evalue[:_MESSAGE_CHARS])  # before any pattern reads it
     message, kind = _error_message(error), error.ename or "error"
     if tree := group_traceback(error):
-        failed = [Error(match[1], match[2]) for match in TREE_ERROR.finditer(tree) if match[1] not in SYNTAX]
+        explained = (Error(match[1], match[2]) for match in TREE_ERROR.finditer(tree) if match[1] not in SYNTAX)
+        failed = islice(explained, _GROUP_MAX)
         hints = [hint for error in failed for hint in _explain_exception(error, cell, networked=networked).hints]
         return _make_diagnosis(kind, message, Explanation(hints=tuple(dict.fromkeys(hints))))
     if kind in ("ModuleNotFoundError", "ImportError") and (missing := MISSING_MODULE.search(error.evalue)):
@@ -103,7 +108,7 @@ def _explain_exception(error: Error, cell: CellSource, *, networked: bool) -> Di
     if kind in SYNTAX and is_outside_cell(error, cell):
         hint = "Fix the code that was compiled there: the cell ran up to the marked line."
         return _make_diagnosis(kind, message, Explanation("The code that was compiled there is not Python.", (hint,)))
-    return _make_diagnosis(kind, message, _explain_message(f"{kind}: {message}") or _explain_kind(kind, error))
+    return _make_diagnosis(kind, message, _explain_message(f"{kind}: {message}"[:_MESSAGE_CHARS]) or _explain_kind(kind, error))
 
 
 def _explain_kind(kind: str, error: Error) -> Explanation:

@@ -65,7 +65,8 @@ EXCEPTIONS: dict[str, Explanation] = {
     "ConnectionError": Explanation("A connection could not be made, or broke.", ("Try again.",), retryable=True),
 }
 _LOOP_RUNS = "Cells run in an event loop that is already running."
-#: The cause and a hint for messages of exceptions and of programs, as Python, anyio and the C library word them.
+#: The cause and a hint for messages of exceptions and of programs, as Python, anyio and the C library word them. Where any text
+#: may stand in between, only the first beginning of a line is tried, in an atomic group: a message may have thousands of them.
 _MESSAGES = {
     r"cannot be called from a running event loop|event loop is already running|while another loop is running": (
         _LOOP_RUNS,
@@ -84,15 +85,16 @@ _MESSAGES = {
         "Delete files that are no longer needed, or write less.",
     ),
     r"Cannot allocate memory": _CAUSES_AND_HINTS["MemoryError"],
-    r"can't start new thread|(?:fork|clone|Cannot start|BlockingIOError).*Resource temporarily unavailable": (
+    r"can't start new thread"
+    r"|^(?>.*?(?:fork|clone|Cannot start|BlockingIOError)).*Resource temporarily unavailable": (
         "The limit of processes and threads is reached.",
         "End processes and threads that are no longer needed, or use fewer workers.",
     ),
-    r"Can't (?:pickle|get) (?:local object|<function <lambda>|<.*<locals>)": (
+    r"Can't (?:pickle|get) (?:local object|<function <lambda>)|^(?>.*?Can't (?:pickle|get) <).*<locals>": (
         "Another process gets functions and classes by name, and this one has no name of its own.",
         "Define it with `def` or `class` at the top level of a cell, or use threads.",
     ),
-    r"Can't get attribute '.*' on <module '__(?:mp_)?main__'": (
+    r"^(?>.*?Can't get attribute ').*' on <module '__(?:mp_)?main__'": (
         "The other process does not have that function or class of a cell: it started before the cell.",
         "Start processes after the definition, or put it into a file with `%%writefile work.py` and import that.",
     ),
@@ -106,7 +108,7 @@ _MESSAGES = {
     ),
 }
 #: Explanations by patterns of messages.
-MESSAGES = {re.compile(pattern): Explanation(cause, (hint,)) for pattern, (cause, hint) in _MESSAGES.items()}
+MESSAGES = {re.compile(pattern, re.MULTILINE): Explanation(cause, (hint,)) for pattern, (cause, hint) in _MESSAGES.items()}
 TIMEOUT_HINT = "Give it more time, or do less at once."
 #: The message and explanation for each cause of a kernel's end.
 KERNEL_ENDS: dict[Cause, tuple[str, Explanation]] = {

@@ -29,6 +29,9 @@ class CellSource:
 
     def __init__(self, text: str) -> None:
         self._lines = _LINE_END.split(text) if text else []
+        # Each line is stripped and searched once: thousands of frames may name one line of megabytes.
+        self._stripped = [line.strip() for line in self._lines]
+        self._has_syntax: dict[int, bool] = {}
         self._magics: dict[str, int] = {}
         self._start = self._skip_blank_lines(0)
         while self._start < len(self._lines) and (match := _CELL_MAGIC.match(self._lines[self._start])):
@@ -53,7 +56,7 @@ class CellSource:
         counted = self._numbers[frame.line - 1] if 0 < frame.line <= len(self._numbers) else 0
         plain = self._start + frame.line
         for number in (counted, plain):
-            if 0 < number <= len(self._lines) and _may_come_from(text, self._lines[number - 1]):
+            if 0 < number <= len(self._lines) and self._may_come_from(text, number):
                 return self._with_number(frame, number), True
         if text is not None and _MADE not in text:
             return replace(frame, line=plain), False
@@ -75,15 +78,26 @@ class CellSource:
     def only_line(self, beginning: str) -> CellLine | None:
         """Return the only line that starts with a text, or assigns such an expression; None if there are several."""
         begins = re.compile(rf"(?:\w[\w, ]*=\s*)?{re.escape(beginning)}(?!\w)")
-        numbers = [number for number, line in enumerate(self._lines, 1) if begins.match(line.strip())]
-        return CellLine(0, numbers[0], self._lines[numbers[0] - 1].strip()) if len(numbers) == 1 else None
+        numbers = [number for number, line in enumerate(self._stripped, 1) if begins.match(line)]
+        return CellLine(0, numbers[0], self._stripped[numbers[0] - 1]) if len(numbers) == 1 else None
 
     def _with_number(self, frame: CellLine, number: int) -> CellLine:
         is_in_cell = 0 < number <= len(self._lines)
-        return replace(frame, line=number, text=self._lines[number - 1].strip() if is_in_cell else frame.text)
+        return replace(frame, line=number, text=self._stripped[number - 1] if is_in_cell else frame.text)
+
+    def _may_come_from(self, text: str | None, number: int) -> bool:
+        """Return whether the text in a traceback may come from a line."""
+        line = self._stripped[number - 1]
+        if text is None or line == text:
+            return True
+        if _MADE not in text:
+            return False
+        if number not in self._has_syntax:
+            self._has_syntax[number] = _SYNTAX.search(line) is not None
+        return self._has_syntax[number]
 
     def _skip_blank_lines(self, start: int) -> int:
-        while start < len(self._lines) and not self._lines[start].strip():
+        while start < len(self._lines) and not self._stripped[start]:
             start += 1
         return start
 
@@ -95,8 +109,3 @@ class CellSource:
                 numbers.append(number)
             goes_on = line.endswith("\\") and (goes_on or _TO_ITS_END.match(line) is not None)
         return numbers
-
-
-def _may_come_from(text: str | None, line: str) -> bool:
-    """Return whether the text in a traceback may come from a line."""
-    return text is None or line.strip() == text or (_MADE in text and _SYNTAX.search(line) is not None)

@@ -37,7 +37,7 @@ class BackgroundCommand(JsonConvertible):
         return replace(
             self,
             status=status,
-            exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+            exit_code=code if is_count(code) else None,
             duration=read_seconds(reply.get("seconds"), self.duration),
             stdout_lines=lines if is_count(lines := reply.get("stdout_lines")) else 0,
             stderr_lines=lines if is_count(lines := reply.get("stderr_lines")) else 0,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -19,8 +19,12 @@ from kernelexec.untrusted_text import escape_line
 #: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
 MimeBundle = dict[str, Any]
 
-#: A sound in HTML, as ``IPython.display.Audio`` embeds it.
-_EMBEDDED_AUDIO = re.compile(r"""<(?:audio|source)\s[^>]{0,200}?\bsrc=["']data:(audio/[\w.+-]{1,40});base64,([\w+/=\s]+)["']""")
+#: A sound in HTML, as ``IPython.display.Audio`` embeds it. Only the last element before a sound is its start, and its content
+#: is not tried again shorter: a page may have many starts before one long content that has no end.
+_EMBEDDED_AUDIO = re.compile(
+    r"""<(?:audio|source)\s(?:[^<>]|<(?!(?:audio|source)\s)){0,200}?"""
+    r"""\bsrc=["']data:(audio/[\w.+-]{1,40});base64,([\w+/=\s]++)["']"""
+)
 #: How much is read for a quotation: characters of a stream, and outputs.
 _QUOTED_FROM_CHARS, _QUOTED_FROM = 1000, 20
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-~])")  # ECMA-48
@@ -110,16 +114,30 @@ def output_text(outputs: Iterable[Output], *, is_part: bool = False) -> str:
     """
     pieces: list[str] = []
     separator, displays = "", DisplayReader()
+    ending: str | None = None  # the last piece as it is shown: made once for all the exceptions that follow it
     for output in outputs:
         text, is_block = _plain_text(output, displays)
-        if isinstance(output, Error) and not output.traceback and pieces and strip_ansi(pieces[-1]).rstrip().endswith(text):
-            continue
+        if isinstance(output, Error) and not output.traceback and pieces:
+            ending = strip_ansi(pieces[-1]).rstrip() if ending is None else ending
+            if ending.endswith(text):
+                continue
         if is_block and pieces and not pieces[-1].endswith("\n"):
             separator = "\n"
         if text:
             pieces += separator, text
+            ending = None
             separator = "\n" if is_block else ""
     return strip_ansi(apply_cursor_moves("".join([*pieces, separator] if is_part else pieces)))
+
+
+def read_displays(outputs: Iterable[Output]) -> Iterator[Output]:
+    """Yield the outputs, of each display its text only; of the HTML and SVG of all of them a bounded part is read."""
+    displays = DisplayReader()
+    for output in outputs:
+        if isinstance(output, DisplayData | ExecuteResult):
+            yield replace(output, data={"text/plain": displays.read(output.data)})
+        else:
+            yield output
 
 
 def _plain_text(output: Output, displays: DisplayReader) -> tuple[str, bool]:

@@ -14,10 +14,11 @@ from kernelexec.text import head_within, utf8_size
 
 #: The bytes read beyond a page, which may begin within a character and contains at least one whole one.
 MARGIN_BYTES = 8
-#: The bound of one search, in seconds.
+#: The bound of one search, in seconds: its page ends there, and a single line that takes longer is refused.
 GREP_SECONDS = 5.0
 _GREP_CHUNK_BYTES = 1024 * 1024
 _LINE_MAX_CHARS = 64 * 1024
+_PIECE_CHARS = 4096
 
 
 class SpillFile:
@@ -104,7 +105,10 @@ def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes:
 
 
 class Grep:
-    """Search for matching lines in pieces of text; lines are cut at 64 Ki characters."""
+    """Search for matching lines in pieces of text; lines are cut at 64 Ki characters.
+
+    The page is full once the limit or the deadline is reached: the next one begins with the line after that.
+    """
 
     def __init__(self, pattern: str, offset: int, limit: int) -> None:
         import regex  # noqa: PLC0415 - for a search only
@@ -123,9 +127,13 @@ class Grep:
 
     def feed(self, text: str) -> None:
         """Search the next piece."""
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            self._take_in_pieces(line + "\n")
+        text, begin = self._line + text, 0
+        while not self.full and (end := text.find("\n", begin) + 1):  # a list of all lines takes 50 bytes for each
+            self._take_in_pieces(text[begin:end])
+            begin = end
+        self._line = text[begin:]
+        if self.full:
+            return
         if len(self._line) > _LINE_MAX_CHARS:
             end = len(self._line) // _LINE_MAX_CHARS * _LINE_MAX_CHARS
             self._take_in_pieces(self._line[:end])
@@ -146,12 +154,14 @@ class Grep:
         for start in range(0, len(line), _LINE_MAX_CHARS):
             self._take(line[start : start + _LINE_MAX_CHARS])
 
-    def _matches(self, line: str) -> bool:
-        """Return whether the line matches, within a time bound: a pattern may take for ever."""
+    def _matches(self, line: str) -> bool | None:
+        """Return whether the line matches, within a time bound: a pattern may take for ever. None is for the next page."""
         try:
             left = max(0.001, self._deadline - time.monotonic())
             return self._pattern.search(line, timeout=left, concurrent=True) is not None
         except TimeoutError as exc:
+            if self._position > self._offset:  # the next page gives this line all the time
+                return None
             message = f"grep={self._pattern.pattern[:100]!r} took more than {GREP_SECONDS} s: choose a simpler one."
             raise InvalidRequest(message) from exc
 
@@ -159,10 +169,22 @@ class Grep:
         if self.full:
             return
         size = utf8_size(line)
-        if self._matches(line):
+        matches = self._matches(line)
+        if matches is None:
+            self.full = True
+            return
+        if matches:
             if self._size + size > self._limit and self._found:
                 self.full = True
                 return
-            self._found.append(line if size <= self._limit else head_within(line, self._limit))
+            self._keep(line if size <= self._limit else head_within(line, self._limit))
             self._size += size
         self._position += size
+        self.full = time.monotonic() >= self._deadline
+
+    def _keep(self, line: str) -> None:
+        """Keep a matching line; short ones are joined, since a string takes 50 bytes in addition to its text."""
+        if self._found and len(self._found[-1]) + len(line) <= _PIECE_CHARS:
+            self._found[-1] += line
+        else:
+            self._found.append(line)

@@ -15,6 +15,7 @@ import pytest
 
 from kernelexec.cli.terminal.text_filter import TerminalFilter
 from kernelexec.diagnosis import diagnose
+from kernelexec.diagnosis.explanations import MESSAGES
 from kernelexec.mcp.answers.tables import compact_table, render_table
 from kernelexec.model_prompts import write_debug_prompt
 from kernelexec.records.notebook.cell_format import notebook_output
@@ -46,6 +47,28 @@ def display(mime: str, template: Any) -> Callable[[str], object]:
 def explain(text: str) -> object:
     error = Error("E", text, (f"Cell In[1], line 1\n{text}", f"E: {text}"))
     return diagnose("error", 1, None, None, [Stream("stderr", text), error], "x = 1\ny = 2")
+
+
+def explain_group(text: str) -> object:
+    """A group of one exception, whose line in the tree is cut nowhere before."""
+    tree = ("  +-+---------------- 1 ----------------", f"    | E: {text}", "    +----", "ExceptionGroup: m")
+    return diagnose("error", 1, None, None, [Error("ExceptionGroup", "m", tree)])
+
+
+def explain_frames(text: str) -> object:
+    """A traceback with many frames of one long line, whose text is that of a magic."""
+    frames = "Cell In[1], line 1\n----> 1 get_ipython().x\n" * (len(text) // 400)
+    return diagnose("error", 1, None, None, [Error("E", "x", (frames, "E: x"))], f" {text * 4}")
+
+
+def read_exceptions(text: str) -> str:
+    """An output, and exceptions that it shows already."""
+    return output_text([Stream("stdout", f"{text}\nE: x"), *[Error("E", "x")] * (len(text) // 400)])
+
+
+def read_sound(text: str) -> object:
+    """A sound behind several starts: more for a longer text, though the pattern looks at a limited number."""
+    return read_audio(DisplayData({"text/html": f'{"<audio " * (len(text) // 1700)} src="data:audio/a;base64,{text * 4}<'}))
 
 
 def add_to_run(text: str) -> str:
@@ -81,6 +104,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "rows of a table": lambda text: render_table(f"<table><tr>{text}"),
     "a frame of a notebook": lambda text: make_bundle([DisplayData({"text/html": text})]),
     "a sound": lambda text: read_audio(DisplayData({"text/html": f"data:audio/{text}"})),
+    "a sound behind starts": read_sound,
+    "exceptions shown already": read_exceptions,
     "a stream": lambda text: output_text([Stream("stdout", text)]),
     "a stream in pieces": add_to_run,
     "escape sequences": strip_ansi,
@@ -91,6 +116,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "a quotation": quote_output,
     "a terminal": lambda text: TerminalFilter(moves=True).feed(text),
     "a traceback": explain,
+    "frames of one line": explain_frames,
+    "an exception group": explain_group,
+    "patterns of messages": lambda text: [pattern.search(text) for pattern in MESSAGES],
     "a failed command": lambda text: diagnose("error", 127, None, None, [Stream("stderr", text)], "!x"),
     "secrets": MASKER.mask_text,
     "secrets of a stream": mask_in_pieces,
@@ -122,7 +150,8 @@ PIECES = [
     *("\x1b", "\x1b[", "\x1b]", "\x1b[1A", "\x1b[1A\n", "\x1b[ ", "data:audio/a;base64,"),
     *("<a ", "<a b='", "<!--", "<br", "<br ", "<td>", "<script>", "&", "&#", "&a", "<table ", 'class="', "height ", "<source "),
     *(HIDDEN[:12], HIDDEN[-12:], f"{HIDDEN[:8]}...", f"{HIDDEN[:5]}\n", "...", "`"),
-    *("File x:1\n", "---> 1 ", "a: ", "  + ", "| ", "line 1: "),
+    *(f"{HIDDEN[:4]}X...", f"{HIDDEN[:4]}X'\u2026"),
+    *("File x:1\n", "---> 1 ", "a: ", "  + ", "| ", "line 1: ", "fork", "Can't get <", "Can't get attribute '"),
 ]
 
 
@@ -147,6 +176,13 @@ def is_steeper(read: Callable[[str], object], make: Callable[[int], str]) -> boo
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_four_times_the_text_takes_about_four_times_as_long(reader: Callable[[str], object]) -> None:
     assert [piece for piece in PIECES if is_steeper(reader, partial(repeat, piece))] == []
+
+
+@pytest.mark.parametrize("ellipsis", ["...", "'\u2026"])
+def test_a_beginning_of_a_secret_is_not_compared_for_each_ellipsis_after_it(ellipsis: str) -> None:
+    cut, other = (repeat(f"{HIDDEN[:4]}X{end}", LONG) for end in (ellipsis, "," * len(ellipsis)))
+    times = [min(seconds(MASKER.mask_text, text) for _ in range(5)) for text in (cut, other)]
+    assert times[0] < 3 * MOST * times[1]  # 4 and 8 times as long; 100 and 280 where each ellipsis looks back
 
 
 #: Ways to make a text of two pieces.

@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
+import anyio
+import anyio.to_thread
 from fastmcp.tools import ToolResult
 from mcp.types import ResourceLink, TextContent
 
@@ -22,10 +24,12 @@ from kernelexec.mcp.answers.options import AnswerOptions
 from kernelexec.mcp.answers.pictures import PICTURES_MAX, InlinePictures, select_pictures
 from kernelexec.mcp.answers.record import RECORD, make_record
 from kernelexec.mcp.answers.sounds import select_sounds
-from kernelexec.mcp.answers.tables import compact_table
+from kernelexec.mcp.answers.tables import compact_tables
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text, read_audio
 from kernelexec.results.notes import join_names
+from kernelexec.results.outputs import read_displays
+from kernelexec.session.short_turns import short_turns
 from kernelexec.text import apply_returns, utf8_size
 from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
 
@@ -44,6 +48,8 @@ _SEPARATORS = 2
 _NOT_READABLE = "it ran before, and its output is no longer available"
 _MARGIN_BYTES = 2000
 _LINKS_MAX = 10
+#: The threads in which texts are made.
+_THREADS = anyio.CapacityLimiter(4)
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
 
 
@@ -54,8 +60,7 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     """
     result = partial_result.result
     record = make_record(partial_result, is_whole=options.has_whole_record)
-    texts = _render_output(replace(partial_result, outputs=tuple(map(compact_table, partial_result.outputs))))
-    late = _render_late(result)
+    texts, late = await anyio.to_thread.run_sync(_render_texts, partial_result, limiter=_THREADS)
     images = [image for output in partial_result.outputs if (image := best_image(output)) is not None]
     shown = [] if options.pictures == "files" else images
     files = [name for name in result.files if options.pictures != "inline" or not _SAVED.fullmatch(name)]
@@ -122,8 +127,15 @@ def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_
     return f"{text[:half]}\n{gap}\n{text[-half:]}"
 
 
+def _render_texts(partial_result: PartialResult) -> tuple[list[str], list[str]]:
+    """Return the texts of the output and of late output, which may take a second in all."""
+    with short_turns():
+        return _render_output(partial_result), _render_late(partial_result.result)
+
+
 def _render_output(partial_result: PartialResult) -> list[str]:
     """Return the text of the output; none if it is blank."""
+    partial_result = replace(partial_result, outputs=tuple(read_displays(compact_tables(partial_result.outputs))))
     text = output_text(partial_result.outputs, is_part=True)  # notes follow, and clients join blocks
     output = quote_output(apply_returns(text))
     if not output.strip():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from kernelexec.results import DisplayData, ExecuteResult, Output
@@ -10,6 +11,8 @@ from kernelexec.results.readable import Tag, read_tags
 
 #: The largest table that is read, in characters and in tags of HTML: 0.1 s at most.
 _HTML_CHARS, _TAGS_MAX = 2_000_000, 40_000
+#: How much is read of all tables of an answer.
+_ALL_CHARS, _ALL_TAGS = 4_000_000, 100_000
 #: The characters of the first tag of a table.
 _TAG_CHARS = 1000
 #: Characters allowed for a table even if its plain text is shorter, since that omits columns by terminal width.
@@ -18,15 +21,36 @@ _WIDE_CHARS = 8000
 _NO_REPR = re.compile(r"<[\w.]+ (?:object )?at 0x[0-9a-f]+>\s*")
 
 
-def compact_table(output: Output) -> Output:
-    """Return an output with its table as one line per row; any other output as it is."""
+class TableBudget:
+    """How much HTML of tables is read yet: for one answer, so that many tables take no longer than a few."""
+
+    def __init__(self) -> None:
+        self._chars, self._tags = _ALL_CHARS, _ALL_TAGS
+
+    def take(self, html: str) -> bool:
+        """Return whether a table may be read, and count it."""
+        tags = html.count("<")
+        has_room = len(html) <= min(self._chars, _HTML_CHARS) and tags <= min(self._tags, _TAGS_MAX)
+        if has_room:
+            self._chars, self._tags = self._chars - len(html), self._tags - tags
+        return has_room
+
+
+def compact_tables(outputs: Iterable[Output]) -> Iterator[Output]:
+    """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read."""
+    budget = TableBudget()
+    return (compact_table(output, budget) for output in outputs)
+
+
+def compact_table(output: Output, budget: TableBudget | None = None) -> Output:
+    """Return an output with its table as one line per row; any other output as it is, and a table that is over the budget."""
     if not isinstance(output, DisplayData | ExecuteResult):
         return output
     html, plain = output.data.get("text/html"), output.data.get("text/plain")
     if not isinstance(html, str) or not isinstance(plain, str) or len(html) > _HTML_CHARS:
         return output
     has_no_repr = _NO_REPR.fullmatch(plain) is not None and "<table" in html
-    if not has_no_repr and not _is_frame(html):
+    if (not has_no_repr and not _is_frame(html)) or not (budget or TableBudget()).take(html):
         return output
     text = render_table(html)
     if text is None or len(text) > max(len(plain), _WIDE_CHARS):

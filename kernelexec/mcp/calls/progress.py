@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.results import ExecutionResult, Output, output_text
+from kernelexec.results.outputs import read_displays
 from kernelexec.untrusted_text import escape_line
 
 #: The first progress reports, in seconds. The first one comes early, since a client counts the server's own start too.
@@ -60,7 +61,7 @@ def check_wait(wait: float) -> float:
 
 def find_last_line(outputs: Sequence[Output]) -> str:
     """Return the last line that is not blank, at most 200 characters of it."""
-    for output in reversed(outputs[-_LOOKED_AT:]):
+    for output in read_displays(reversed(outputs[-_LOOKED_AT:])):
         tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
         if lines := [line.strip() for line in tail.split("\n") if line.strip()]:
             return escape_line(lines[-1][:_LINE_CHARS])

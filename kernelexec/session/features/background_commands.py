@@ -13,10 +13,11 @@ from kernelexec.errors import CapacityReached, Closed, InvalidRequest, KernelNot
 from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
-from kernelexec.results.json_values import is_count, read_list
+from kernelexec.results.json_values import is_count, read_list, read_text
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_whole_number
+from kernelexec.session.short_turns import short_turns
 from kernelexec.text import apply_cursor_moves, apply_returns, clean_text
 
 #: The seconds that the kernel's control thread may take to answer, also while a cell runs.
@@ -26,6 +27,9 @@ _ENDING_SECONDS, _PAUSE = 5.0, 0.05
 #: The number of ended commands that are remembered.
 _REMEMBERED = 100
 LINES_MAX = 10_000
+#: The characters of a stream that the launcher sends at most: those that it keeps, and an unfinished line.
+_STREAM_CHARS = (4 * 1024 + 64) * 1024
+_REASON_CHARS = 300
 
 
 class BackgroundCommands:
@@ -64,7 +68,7 @@ class BackgroundCommands:
         arguments = {"command": cells.original_source(run.cell), "work_dir": directory}
         answer = await self._request("start", started.command_id, **arguments)
         if answer.get("status") != "ok":
-            raise InvalidRequest(f"The command did not start: {clean_text(str(answer.get('evalue')))[:300]}")
+            raise InvalidRequest(f"The command did not start: {read_text(answer.get('evalue'), _REASON_CHARS)}")
         self._forget_old()
         self._commands[started.command_id] = started.update(answer.get("job"))
         return self._commands[started.command_id]
@@ -79,7 +83,7 @@ class BackgroundCommands:
         self._context.scope.check_open()
         if any(self._can_run(command) for command in self._commands.values()):
             jobs = read_list((await self._request("list", None)).get("jobs"))
-            by_name = {job.get("name"): job for job in jobs if isinstance(job, dict)}
+            by_name = {name: job for job in jobs if isinstance(job, dict) and isinstance(name := job.get("name"), str)}
             for command_id, command in self._commands.items():
                 if self._can_run(command):
                     self._commands[command_id] = command.update(by_name.get(command_id))
@@ -107,11 +111,11 @@ class BackgroundCommands:
         job = answer.get("job")
         command = self._commands[command_id] = command.update(job)
         fields = job if isinstance(job, dict) else {}
-        mask = self._context.masking.mask_text
-        texts = (mask(clean_text(str(fields.get(name, "")))) for name in ("stdout", "stderr"))
-        stdout, stderr = (apply_cursor_moves(apply_returns(text)) for text in texts)
+        streams = [_keep_newest(fields.get(name), lines) for name in ("stdout", "stderr")]
+        if any(streams):
+            streams = await self._context.read_in_thread(self._render_streams, streams)
         dropped = [fields.get(f"{name}_dropped") for name in ("stdout", "stderr")]
-        return BackgroundOutput(command, stdout, stderr, *(count if is_count(count) else 0 for count in dropped))
+        return BackgroundOutput(command, streams[0], streams[1], *(count if is_count(count) else 0 for count in dropped))
 
     async def kill_background(self, command_id: str) -> BackgroundCommand:
         """End a background command with all its processes: SIGTERM, and SIGKILL half a second later.
@@ -142,6 +146,11 @@ class BackgroundCommands:
         await context.approve(run)
         return run
 
+    def _render_streams(self, streams: list[str]) -> list[str]:
+        """Return streams as a terminal shows them, masked: a second's work for those of the largest size."""
+        with short_turns():
+            return [apply_cursor_moves(apply_returns(self._context.masking.mask_text(text))) for text in streams]
+
     def _find(self, command_id: str) -> BackgroundCommand:
         self._context.scope.check_open()
         if command_id not in self._commands:
@@ -167,3 +176,12 @@ class BackgroundCommands:
     async def _request(self, action: str, name: str | None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         content = {"action": action, "name": name, **arguments}
         return await self._context.request("control", protocol.JOBS_REQUEST, content, _ANSWER_SECONDS)
+
+
+def _keep_newest(stream: object, lines: int) -> str:
+    """Return the newest lines of a stream in a kernel's reply, which may send more; nothing for a value that is no text."""
+    if not isinstance(stream, str) or not lines:
+        return ""
+    newest = clean_text(stream[-_STREAM_CHARS:])[-_STREAM_CHARS:]
+    count = lines + newest.endswith("\n")
+    return "\n".join(newest.rsplit("\n", count)[-count:])

@@ -143,7 +143,8 @@ class Executions:
 
         Raises:
             UnknownExecution: no execution with that id is remembered.
-            InvalidRequest: a negative offset, a limit below 1, a malformed pattern, or a pattern that takes more than 5 s.
+            InvalidRequest: a negative offset, a limit below 1, a malformed pattern, or a pattern that takes more than 5 s for
+                one line; the page of a longer search ends after that time.
         """
         check_whole_number(offset, "offset", _COUNT_MEANING, 0)
         check_whole_number(limit, "limit", _COUNT_MEANING, 1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernelexec import BackgroundCommand, Executor, SecurityError, Session
 from kernelexec.errors import CapacityReached, InvalidCode, InvalidRequest, InvalidWorkDir, UnknownExecution
+from kernelexec.launcher.processes import background_commands as launcher
+from kernelexec.session.features import background_commands
 from tests.conftest import EVERY_KIND, KINDS, WRAPPED
 from tests.support.engine import needs_bubblewrap
 from tests.support.pace import BOUND, RunningCell
@@ -20,6 +24,17 @@ ALSO_CONFINED = (
     "test_what_an_ended_command_has_written_is_all_there",
     "test_one_that_is_killed_takes_its_children_along",
 )
+#: Gives an answer of the kernel's own to each request about background commands.
+FORGED = """
+import json
+kernel = get_ipython().kernel
+def answer(stream, ident, parent):
+    content = json.loads({answer!r})
+    if "job" in content:
+        content["job"] |= {more}
+    kernel.session.send(stream, "kernelexec_jobs_reply", content, parent, ident)
+kernel.control_handlers["kernelexec_jobs_request"] = answer
+"""
 ALL = [*EVERY_KIND, pytest.param("bubblewrap", marks=needs_bubblewrap)]
 
 
@@ -182,3 +197,43 @@ def test_what_is_outside_stays_so(tmp_path: Path) -> None:
         started = session.start_background(f"echo x > {tmp_path / 'outside' / 'made'}")
         assert until(session, started.command_id, "failed").stderr_lines == 1
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.fixture
+def forging(tmp_path: Path) -> Iterator[Session]:
+    with Executor("local", workspace=tmp_path) as executor:
+        yield executor.session()
+
+
+def forge(session: Session, answer: dict[str, Any], more: str = "{}") -> None:
+    session.execute(FORGED.format(answer=json.dumps(answer), more=more)).raise_for_error()
+
+
+def test_of_a_forged_answer_no_more_is_read_than_the_launcher_sends(forging: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    command_id = forging.start_background("sleep 300").command_id
+    read: list[str] = []
+    monkeypatch.setattr(background_commands, "apply_returns", lambda text: [text, read.append(text)][0])  # type: ignore[func-returns-value]
+    answer: dict[str, Any] = {"status": "ok", "job": {"status": "running"}}
+    forge(forging, answer, r"{'stdout': 'a\n' * 3_000_000 + 'end', 'stderr': 'a\n' * 3_000_000}")
+    actual = forging.background_output(command_id, lines=3)
+    assert read == [actual.stdout, actual.stderr] == ["a\na\nend", "a\n" * 3]
+    forge(forging, answer, r"{'stdout': 'x' * 20_000_000, 'stderr': 'a\n' * 100_000}")
+    actual = forging.background_output(command_id, lines=10_000)
+    assert len(actual.stdout) == launcher._CHARS + launcher._LINE_CHARS
+    assert actual.stderr == "a\n" * launcher._LINES
+
+
+@pytest.mark.parametrize("value", [None, [[]], {"a": 1}, 10**400, -1, "\ud800", "x" * 10_000])
+def test_a_forged_field_of_another_kind_harms_no_call(forging: Session, value: object) -> None:
+    command_id = forging.start_background("sleep 300").command_id
+    names = ("name", "status", "exit_code", "seconds", "stdout", "stderr", "stdout_lines", "stdout_dropped")
+    job = dict.fromkeys(names, value)
+    forge(forging, {"status": "ok", "job": job, "jobs": [job, value]})
+    actual = forging.background_output(command_id)
+    assert (actual.command.status, actual.command.exit_code, actual.command.duration >= 0) == ("running", None, True)
+    assert actual.stdout == (value if value == "x" * 10_000 else "\\ud800" if isinstance(value, str) else "")
+    assert [command.command_id for command in forging.background_commands()] == [command_id]
+    forge(forging, {"status": "error", "evalue": value})
+    with pytest.raises(InvalidRequest, match="did not start") as refused:
+        forging.start_background("true")
+    assert len(str(refused.value)) < 400

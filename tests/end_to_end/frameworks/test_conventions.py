@@ -50,9 +50,9 @@ def test_a_display_is_not_saved_where_a_cell_put_a_link(tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
     config = {"work_dir": str(tmp_path / "work")}
     with Ag2CodeExecutor(isolation="local", output_dir=tmp_path / "work" / "shown", config=config) as executor:
-        first = executor.execute_code_blocks([CodeBlock(language="python", code=HTML)])
+        first = executor.execute_code_blocks(blocks(HTML))
         swap = f"import os; os.rename('shown', 'before'); os.symlink({str(elsewhere)!r}, 'shown')\n{HTML}"
-        second = executor.execute_code_blocks([CodeBlock(language="python", code=swap)])
+        second = executor.execute_code_blocks(blocks(swap))
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert len(list((tmp_path / "work" / "before").iterdir())) == 1
     assert list(elsewhere.iterdir()) == []

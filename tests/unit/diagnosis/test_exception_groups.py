@@ -90,3 +90,16 @@ def test_a_long_message_is_cut() -> None:
 def test_a_tree_of_spaces_and_bars_is_read_in_no_time() -> None:
     hostile = ["| " * 50_000, " " * 100_000, "+" + "-" * 100_000, 'File "Cell In[1]", line 1' * 1000]
     assert diagnosed(*hostile).line is None
+
+
+def test_the_first_exceptions_of_a_large_group_are_explained() -> None:
+    branches = [
+        f"    +---------------- 1 ----------------\n    | ModuleNotFoundError: No module named 'm{n}'" for n in range(10_000)
+    ]
+    hints = diagnosed(*branches).hints
+    assert (len(hints), hints[0][:3], hints[-1][:3]) == (50, "m0 ", "m49")
+
+
+@pytest.mark.parametrize(("length", "hints"), [(100, ("Write in the session's workspace or in $TMPDIR.",)), (10**5, ())])
+def test_what_failed_is_explained_by_the_beginning_of_its_message(length: int, hints: tuple[str, ...]) -> None:
+    assert diagnosed("  +-+---------------- 1 ----------------", f"    | E: {'x' * length}Read-only file system").hints == hints

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable
+from types import ModuleType
 
 import anyio
 import pytest
 from mcp.types import TextContent
 
+from kernelexec.mcp.answers import tables
 from kernelexec.mcp.answers.cell_answers import PREVIEW_CHARS, render_answer
 from kernelexec.mcp.answers.options import AnswerOptions
-from kernelexec.mcp.calls.progress import PartialResult
+from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output, Status, Stream
+from kernelexec.results.readable import display_text
 
 VALUE = ExecuteResult({"text/plain": "42"})
 
@@ -39,3 +44,45 @@ def test_reading_on_leaves_out_nothing_between_displays(line: str, display: str)
     assert offset is not None
     shown = text.partition("\n[kernelexec: ")[0].replace("\n", "").replace("x", "")
     assert shown.startswith("".join(lines)[: int(offset[1])].replace("\n", ""))
+
+
+class Reading:
+    """A function that reads HTML, with what it reads and the threads in which it runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
+        self.pieces: list[str] = []
+        self.threads: set[int] = set()
+        self._read: Callable[..., object] = getattr(module, name)
+        monkeypatch.setattr(module, name, self._note)
+
+    def _note(self, html: str, *args: object) -> object:
+        self.pieces.append(html)
+        self.threads.add(threading.get_ident())
+        return self._read(html, *args)
+
+
+def display(html: str) -> DisplayData:
+    return DisplayData({"text/html": html, "text/plain": "<x.Y object>"})
+
+
+def test_the_displays_of_an_answer_are_read_within_one_bound_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, display_text, "read_markup")
+    assert texts_of(*[display("<b>" * 20_000)] * 40)[0] == "<x.Y object>\n" * 40
+    assert sum(map(len, reading.pieces)) == display_text._MARKUP_CHARS
+    assert threading.get_ident() not in reading.threads
+
+
+def test_the_displays_of_a_progress_report_are_read_within_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, display_text, "read_markup")
+    assert find_last_line([Stream("stdout", "shown"), *[DisplayData({"text/html": "</style>" * 10_000})] * 10]) == "shown"
+    assert sum(map(len, reading.pieces)) == display_text._MARKUP_CHARS
+
+
+def test_of_the_tables_of_an_answer_a_bounded_part_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, tables, "render_table")
+    frame = '<table class="dataframe"><tr><td>the</td><td>{}</td></tr>{}</table>'
+    answer = texts_of(*[display(frame.format("first", "<b>" * 30_000))] * 40, display(frame.format("last", "")))[0]
+    assert answer.startswith("the | first\nthe | first\nthe | first\n")
+    assert answer.endswith("the | last\n")
+    assert [html.count("<b>") for html in reading.pieces] == [30_000] * 3 + [0]
+    assert threading.get_ident() not in reading.threads

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -258,3 +260,35 @@ def test_only_the_owner_can_read_and_removing_leaves_nothing(spill: Callable[...
 def test_nothing_is_on_disk_before_something_is_written(spill: Callable[..., SpillFile], tmp_path: Path) -> None:
     spill("")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_of_many_lines_ends_its_page_in_time_and_goes_on(
+    spill: Callable[..., SpillFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that goes on by a second at each look, and all that is found in several pages."""
+    clock = itertools.count()
+    monkeypatch.setattr("kernelexec.workspace.spill.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    text = "".join(f"{number} yes\n" for number in range(100))
+    actual = list(pages(partial(spill(text).grep, "[02468] yes", total_bytes=len(text)), MIB, len(text)))
+    assert len(actual) > 10
+    assert "".join(page.text for page in actual) == "".join(f"{number} yes\n" for number in range(0, 100, 2))
+
+
+def test_lines_of_a_search_take_no_more_than_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.workspace.spill.GREP_SECONDS", 1000)
+    finder = Grep("", 0, 10 * MIB)
+    finder.feed("a\n" * 50_000)
+    finder.finish()
+    assert len(finder._found) < 100
+    assert "".join(finder._found) == "a\n" * 50_000
+
+
+def test_a_line_that_had_too_little_time_begins_the_next_page(
+    spill: Callable[..., SpillFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelexec.workspace.spill.GREP_SECONDS", 0.2)
+    text = "aa\n" + "a" * 60 + "!\n"
+    page = spill(text).grep("^(a|aa)+$", 0, MIB, len(text))
+    assert (page.text, page.next_offset) == ("aa\n", 3)
+    with pytest.raises(InvalidRequest, match="choose a simpler one"):
+        spill(text).grep("^(a|aa)+$", 3, MIB, len(text))
