@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
-import shutil
+import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -60,7 +60,7 @@ class Places:
         for left in base.glob(f"{_PREFIX}*"):
             with suppress(OSError), (left / _LOCK).open() as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                remove(left)
         run = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         run.chmod(0o711)
         self._lock = os.open(run / "new", os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600)
@@ -72,7 +72,12 @@ class Places:
 
     def _end_run(self, owner: int) -> None:
         if self._lock is not None and os.getpid() == owner and not self.keeps:
-            shutil.rmtree(self.run, ignore_errors=True)
+            remove(self.run)
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory, also if a failed test has left one in it that is deeper than Python's own functions go."""
+    subprocess.run(["rm", "-rf", "--", str(directory)], check=False, stderr=subprocess.DEVNULL)
 
 
 #: Those of this process.
