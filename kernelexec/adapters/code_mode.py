@@ -42,6 +42,8 @@ from kernelexec.workspace.safe_files import replace_beneath
 _FOLDER = Path(".kernelexec")
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TRIES = 3
+#: The function calls of a run that are served at the same time; further ones wait.
+_CALLS_MAX = 100
 _REPORT_CHARS = 2000
 
 
@@ -171,8 +173,18 @@ class _CodeRun:
 
     async def _serve(self, calls: anyio.abc.TaskGroup) -> None:
         """Start the requested calls from this task, whose context variables functions must see."""
+        free = anyio.Semaphore(_CALLS_MAX)
+
+        async def answer(message: Mapping[str, Any]) -> None:
+            try:
+                await self._answer(message)
+            finally:
+                free.release()
+
         while True:
-            calls.start_soon(self._answer, await self._requests.get())
+            message = await self._requests.get()
+            await free.acquire()
+            calls.start_soon(answer, message)
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
         """Call a function for the waiting kernel and write its result, as long as the run lasts.

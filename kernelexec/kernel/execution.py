@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from kernelexec.kernel.crash_output import undelivered_output
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
+from kernelexec.text import clean_text
 
 #: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
 End = Literal["complete", "incomplete", "died", "disconnected"]
@@ -210,7 +211,7 @@ class InputRequestMessage:
     def of(cls, content: dict[str, Any]) -> Self:
         """Read a message within bounds, whatever it holds."""
         name, prompt = (str(content.get(key, "")) for key in ("name", "prompt"))
-        return cls(name[:NAME_CHARS], prompt[:_PROMPT_CHARS], content.get("password") is True)
+        return cls(clean_text(name[:NAME_CHARS]), prompt[:_PROMPT_CHARS], content.get("password") is True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ class CommandRequestMessage:
     def of(cls, content: dict[str, Any]) -> Self:
         """Read a message, whatever it holds; the connection bounds its size."""
         name, action, text = (str(content.get(key, "")) for key in ("name", "action", "content"))
-        return cls(name[:NAME_CHARS], action[:NAME_CHARS], text)
+        return cls(clean_text(name[:NAME_CHARS]), action[:NAME_CHARS], text)
 
 
 OnInputRequest = Callable[[InputRequestMessage], None]

@@ -31,6 +31,7 @@ from kernelexec.provisioning import (
     UserCommand,
 )
 from kernelexec.results.json_values import is_count
+from kernelexec.text import clean_text
 
 if TYPE_CHECKING:
     from kernelexec.secrets import SecretStore
@@ -198,6 +199,6 @@ class Kernel(KernelProcess):
             refusal = self._commands.check_words([word for word in words if isinstance(word, str)])
         reason = None if refusal is None else str(refusal)
         if isinstance(name, str):
-            self.client.send_nowait(protocol.VERDICT_REQUEST, name=name[:NAME_CHARS], refused=reason)
+            self.client.send_nowait(protocol.VERDICT_REQUEST, name=clean_text(name[:NAME_CHARS]), refused=reason)
         if reason is not None and len(self._refusals) < _REFUSALS_MAX:
             self._refusals.append(f"A program that the cell was to start was refused: {reason}")

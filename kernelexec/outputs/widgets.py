@@ -8,7 +8,7 @@ from typing import Any
 from kernelexec.outputs.bundles import read_part
 from kernelexec.results.readable import describe_widget
 
-#: The bounds of all states of a kernel, in widgets and in bytes of text; further ones are not followed.
+#: The bounds of all states of a kernel, in widgets and in bytes of memory; further ones are not followed.
 _WIDGETS_MAX, _BYTES_MAX = 5000, 16 * 1024 * 1024
 _ID_CHARS = 256
 _MIME = "application/vnd.jupyter.widget-state+json"
@@ -38,7 +38,7 @@ class WidgetStates:
         self._texts.pop(comm_id, None)
         for name, value in state.items():
             part = read_part(value)
-            size = part.size + len(name)
+            size = part.cost + len(name)
             grown = size - self._sizes.get((comm_id, name), 0)
             if self._bytes + grown <= _BYTES_MAX:
                 attributes[str(name)] = part.value

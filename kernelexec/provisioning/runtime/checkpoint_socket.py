@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,14 +21,21 @@ from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 from kernelexec.provisioning.runtime.processes import read_peer
 
 _ANSWER_BYTES = 64 * 1024
+#: How many files of a kernel's directory are looked at: it has some tens, but cells may make any number.
+_ENTRIES_MAX = 10_000
 #: How long a checkpoint may take to listen after it was made, and to answer, in seconds; and the pause between two tries.
 _LISTEN_SECONDS, _ANSWER_SECONDS, _PAUSE_SECONDS = 2.0, 10.0, 0.002
 
 
 def list_checkpoints(directory: str | Path) -> list[int]:
     """Return the numbers of the checkpoints with a socket in a kernel's private directory, the newest first."""
-    names = (path.name.removeprefix(CHECKPOINT_SOCKET) for path in Path(directory).glob(f"{CHECKPOINT_SOCKET}*"))
-    return sorted((int(name) for name in names if name.isdecimal() and name.isascii()), reverse=True)
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in islice(entries, _ENTRIES_MAX)]
+    except OSError:
+        return []
+    numbers = (name.removeprefix(CHECKPOINT_SOCKET) for name in names if name.startswith(CHECKPOINT_SOCKET))
+    return sorted((int(number) for number in numbers if number.isdecimal() and number.isascii()), reverse=True)
 
 
 class CheckpointSocket:

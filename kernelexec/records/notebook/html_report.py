@@ -20,10 +20,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.results import DisplayData, output_text
+from kernelexec.results import DisplayData, output_text, strip_ansi
 from kernelexec.results.views.notebook_view import render_frame
 
 _SCRIPTS, _WIDGET = ("application/javascript", "text/javascript"), "application/vnd.jupyter.widget-view+json"
+#: How many escape sequences of a text become colours.
+_COLOURS_MAX = 2000
 #: What Markdown may become: with ``raw`` HTML in it, a cell that rewrites its notebook would write the page.
 _TAGS = frozenset(
     re.findall(
@@ -105,6 +107,7 @@ def _isolate(notebook: Any) -> list[str]:  # noqa: ANN401 - a node of nbformat
         if cell.cell_type == "raw":
             cell.metadata.pop("raw_mimetype", None)  # else it is markup of the page
         for output in cell.get("outputs", ()):
+            _limit_colours(output)
             if (data := output.get("data")) is None:
                 continue
             if "text/plain" not in data:  # for types that a page does not show
@@ -119,6 +122,20 @@ def _isolate(notebook: Any) -> list[str]:  # noqa: ANN401 - a node of nbformat
             if "text/vnd.mermaid" in data:  # the template shows it as it is
                 data["text/vnd.mermaid"] = html.escape(str(data["text/vnd.mermaid"]))
     return frames
+
+
+def _limit_colours(output: Any) -> None:  # noqa: ANN401 - a node of nbformat
+    """Remove escape sequences from texts with many: the time that nbconvert takes for them is quadratic."""
+    if "text" in output:
+        output["text"] = _strip_many(output["text"])
+    if "traceback" in output:
+        output["traceback"] = _strip_many("\n".join(output["traceback"])).split("\n")
+    if isinstance(text := output.get("data", {}).get("text/plain"), str):
+        output["data"]["text/plain"] = _strip_many(text)
+
+
+def _strip_many(text: str) -> str:
+    return strip_ansi(text) if text.count("\x1b") > _COLOURS_MAX else text
 
 
 def _make_policy(mathjax_url: str) -> str:

@@ -20,6 +20,8 @@ from kernelexec.text import clean_text, cut_middle
 #: The seconds that an inspection waits for the kernel's answer.
 INSPECTION_SECONDS = 4.0
 _TEXT_BYTES = 64 * 1024
+#: How much of a documentation is read, with its colours.
+_READ_CHARS = 1024 * 1024
 _INDENT_MAX = 1000
 
 
@@ -81,11 +83,9 @@ class Inspection:
         reply = await self._request_idle("inspect_request", content, wait)
         bundle = reply.get("data")
         text = bundle.get("text/plain") if isinstance(bundle, dict) else None
-        return (
-            cut_middle(clean_text(strip_ansi(text)), _TEXT_BYTES)
-            if reply.get("found") is True and isinstance(text, str)
-            else None
-        )
+        if reply.get("found") is not True or not isinstance(text, str):
+            return None
+        return cut_middle(clean_text(strip_ansi(text[:_READ_CHARS])), _TEXT_BYTES)
 
     async def is_complete(self, code: str, *, wait: float = INSPECTION_SECONDS) -> tuple[CodeStatus, str]:
         """Return whether code is complete, and for incomplete code the indentation of the next line.

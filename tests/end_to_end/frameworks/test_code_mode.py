@@ -97,6 +97,24 @@ def test_functions_inputs_and_values(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+def test_a_hundred_calls_run_at_the_same_time_and_all_are_answered(tmp_path: Path) -> None:
+    async def steps(provider: SandboxProvider) -> None:
+        running, most = 0, 0
+
+        async def count(number: int) -> int:
+            nonlocal running, most
+            running, most = running + 1, max(most, running + 1)
+            await asyncio.sleep(0.05)
+            running -= 1
+            return number
+
+        code = "import asyncio\nsum(await asyncio.gather(*(count(number) for number in range(250))))"
+        assert await provider.run(code, external_functions={"count": count}) == sum(range(250))
+        assert 50 < most <= 100
+
+    run(tmp_path, steps)
+
+
 def test_what_fails_is_raised_and_the_state_is_kept(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         await provider.run("x = 41")

@@ -215,8 +215,8 @@ def chain_numbers(bits: int) -> list[int]:
     """
     size = 2**bits
     orbit, places, slot = [0] * size, np.zeros(size, np.int64), 0
-    for place in range(size):
-        orbit[place], places[slot], slot = slot, place, (5 * slot + 1) % size
+    for step in range(size):
+        orbit[step], places[slot], slot = slot, step, (5 * slot + 1) % size
     length = int(0.45 * size)
     numbers = np.arange(size, size * 32)
     slots, perturbs, is_inside = numbers % size, numbers.copy(), np.ones(len(numbers), bool)
@@ -278,7 +278,7 @@ def test_large_sets_and_dictionaries_of_usual_items_are_carried(items: list[Any]
 
 def test_items_that_are_written_twice_are_one() -> None:
     numbers = [*range(1000), *range(50)]
-    pairs = [[number, place] for place, number in enumerate(numbers)]
+    pairs = [[number, index] for index, number in enumerate(numbers)]
     fields = {"a": {"$": "set", "items": numbers}, "b": {"$": "dict", "items": pairs}}
     values = ValueDecoder(tree({"values": fields, "sizes": []}), LIMIT).decode()
     assert values["a"] == set(range(1000))

@@ -97,3 +97,12 @@ def test_ordinary_cells_look_as_ever() -> None:
     assert ("a", {"href": "https://e.f"}) in page.elements
     [frame] = [attributes for tag, attributes in page.elements if tag == "iframe"]
     assert "<table><tr><td>1" in str(frame["srcdoc"])
+
+
+@pytest.mark.parametrize("kind", ["a stream", "an error", "text/plain"])
+def test_texts_with_many_colours_have_none(kind: str) -> None:
+    """The time of nbconvert's own reader of colours is quadratic: the test would reach its limit."""
+    few, many = "\x1b[31mred\x1b[0m", "\x1b[31mx\x1b[0m" * 100_000
+    pages = [load_exporter()(nbformat.writes(nbformat.v4.new_notebook(cells=[CELLS[kind](text)]))) for text in (few, many)]
+    assert ["ansi-red-fg" in page.partition("<body")[2] for page in pages] == [True, False]
+    assert "x" * 100_000 in pages[1]

@@ -1,0 +1,22 @@
+"""The checkpoints of a kernel are those with a socket in its directory, where cells may put any file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelexec.launcher.protocol import CHECKPOINT_SOCKET
+from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
+
+
+def test_checkpoints_are_listed_by_their_numbers_the_newest_first(tmp_path: Path) -> None:
+    for name in ("1", "10", "9", "x", "", "\u0661", "-1"):
+        (tmp_path / f"{CHECKPOINT_SOCKET}{name}").touch()
+    (tmp_path / "7").touch()
+    assert list_checkpoints(tmp_path) == [10, 9, 1]
+    assert list_checkpoints(tmp_path / "missing") == []
+
+
+def test_of_very_many_files_a_part_is_looked_at(tmp_path: Path) -> None:
+    for number in range(10_050):
+        (tmp_path / f"{CHECKPOINT_SOCKET}{number}").touch()
+    assert len(list_checkpoints(tmp_path)) == 10_000
