@@ -79,7 +79,7 @@ def diagnose(
     else:
         diagnosis = _explain_exception(error, cell, networked=networked)
         if error.ename == "ModuleNotFoundError" and other_python.isprintable() and 0 < len(other_python) <= _PATH_CHARS:
-            hint = f"{other_python} has it, but is not the kernel's Python: `sys.executable` is."
+            hint = f"{other_python!r} has it, but is not the kernel's Python: `sys.executable` is."
             diagnosis = replace(diagnosis, hints=(*diagnosis.hints, hint))
     last, calls = last_line(error, cell), call_lines(error, cell)
     if len(calls) > _CALLS_MAX:

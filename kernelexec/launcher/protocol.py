@@ -206,6 +206,18 @@ class MemoryReport(TypedDict):
     biggest: list[tuple[str, int]]
 
 
+class DirectoryReport(TypedDict):
+    """On a current directory that cannot be used, in whose place the workspace is taken."""
+
+    problem: str
+    """``was deleted`` or ``cannot be entered``."""
+    workspace: str | None
+    is_new: bool
+    """Whether the workspace is another directory than at the start."""
+    reason: str | None
+    """Why the workspace cannot be used either."""
+
+
 class ReplyMetadata(TypedDict):
     """The launcher's report of one cell, in the metadata of its reply."""
 
@@ -226,8 +238,8 @@ class ReplyMetadata(TypedDict):
     venv: NotRequired[dict[str, Any] | None]
     literal: NotRequired[bool | str]
     """True if the text of the cell's value is a literal that says all of it; else a literal that does, if there is one."""
-    directory: NotRequired[str]
-    """A sentence about the current directory, if it could not be used."""
+    directory: NotRequired[DirectoryReport]
+    """On the current directory, if it could not be used."""
 
 
 class CommandProcess(TypedDict):

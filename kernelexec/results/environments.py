@@ -14,6 +14,7 @@ Served = Literal["interpreter", "packages", "commands"]
 #: The limit of listed packages.
 PACKAGES_MAX = 5000
 _TEXT_CHARS, _NAME_CHARS, _PREFIX_MAX = 4096, 100, 100
+_DIRECTORY_PROBLEMS, _REASON_CHARS = ("was deleted", "cannot be entered"), 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,28 @@ class Installation(JsonConvertible):
         return tuple(package.name for package in self.packages)
 
 
+def directory_note(report: object) -> str | None:
+    """Return the note on a current directory that cannot be used, from the kernel's report, of which only paths are quoted."""
+    if not isinstance(report, dict) or (problem := report.get("problem")) not in _DIRECTORY_PROBLEMS:
+        return None
+    workspace, reason = report.get("workspace"), report.get("reason")
+    if not isinstance(workspace, str):
+        return f"The current directory {problem}."
+    path = repr(read_text(workspace, _TEXT_CHARS))
+    if reason is None:
+        more = ", a new directory: restart the session to write there" if report.get("is_new") is True else ""
+        return f"The current directory {problem}: cells and commands go on in {path}{more}."
+    return (
+        f"The workspace {path} cannot be used ({read_text(reason, _REASON_CHARS)!r}): cells and commands find no files there."
+        " Make the directory again or accessible, and restart the session."
+    )
+
+
 def venv_note(venv: object) -> str | None:
     """Return the note on a virtual environment that a result carries once, from the kernel's message."""
     if not isinstance(venv, dict):
         return None
-    path = read_text(venv.get("path"), _TEXT_CHARS)
+    path = repr(read_text(venv.get("path"), _TEXT_CHARS))  # in quotes, for it may say anything
     match read_venv_use(venv.get("served")):
         case "interpreter":
             return f"Python cells run on the interpreter of the virtual environment {path}."

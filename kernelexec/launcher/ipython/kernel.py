@@ -32,6 +32,7 @@ from ..protocol import (
     OBSTACLES,
     OWNER_USERNAME,
     CopyTarget,
+    DirectoryReport,
     LaunchOptions,
     MemoryReport,
     Obstacle,
@@ -97,7 +98,7 @@ class LauncherKernel(IPythonKernel):
         give_own_pipes(self._list_captured, lambda: self._publisher.pipes)
         self._cpu_before = 0.0
         self._new_venv: dict[str, Any] | None = None
-        self._directory_note: str | None = None
+        self._directory_report: DirectoryReport | None = None
 
     def start(self) -> None:
         """Serve, and report readiness once the loop runs."""
@@ -192,7 +193,7 @@ class LauncherKernel(IPythonKernel):
             with allow_interrupts():
                 if self.shell.programs.is_pending:
                     self._new_venv = self.shell.programs.activate()
-                self._directory_note = self._context.working_directory.check() if is_users_cell(code) else None
+                self._directory_report = self._context.working_directory.check() if is_users_cell(code) else None
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             ignore_interrupts()
@@ -279,8 +280,8 @@ class LauncherKernel(IPythonKernel):
             entry["python_with_module"] = find_python_with(str(getattr(getattr(sys, "last_value", None), "name", "")))
         if self.shell.literal is not None:
             entry["literal"] = self.shell.literal
-        if self._directory_note is not None:
-            entry["directory"], self._directory_note = self._directory_note, None
+        if self._directory_report is not None:
+            entry["directory"], self._directory_report = self._directory_report, None
         if self._new_venv is not None:
             entry["venv"], self._new_venv = self._new_venv, None
         metadata[METADATA_KEY] = entry

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from ..protocol import DirectoryReport
 from .shell_session import kernel_directory
 
 
@@ -15,7 +16,7 @@ class WorkingDirectory:
     def __init__(self) -> None:
         self._workspace: str | None = None
         self._inode: tuple[int, int] | None = None
-        self._reported: str | None = None
+        self._reported: DirectoryReport | None = None
         if (directory := kernel_directory()) is not None:
             self.move_to(directory)
 
@@ -26,30 +27,23 @@ class WorkingDirectory:
         if multiprocessing is not None:  # a fork server has imported it elsewhere; its processes import from there
             multiprocessing.ORIGINAL_DIR = workspace
 
-    def check(self) -> str | None:
-        """Change to the workspace if the current directory cannot be used; return a sentence for the user if that is new."""
+    def check(self) -> DirectoryReport | None:
+        """Change to the workspace if the current directory cannot be used; return a report of that if it is new."""
         problem = _find_problem()
-        message = None if problem is None else self._go_on(problem)
-        is_new, self._reported = message != self._reported, message
-        return message if is_new else None
+        report = None if problem is None else self._go_on(problem)
+        is_new, self._reported = report != self._reported, report
+        return report if is_new else None
 
-    def _go_on(self, problem: str) -> str | None:
-        workspace = self._workspace
-        if workspace is None:
-            return f"The current directory {problem}."
+    def _go_on(self, problem: str) -> DirectoryReport:
+        report: DirectoryReport = {"problem": problem, "workspace": self._workspace, "is_new": False, "reason": None}
+        if self._workspace is None:
+            return report
         try:
-            os.chdir(workspace)
+            os.chdir(self._workspace)
         except OSError as exc:
-            reason = exc.strerror
-        else:
-            if (problem_there := _find_problem()) is None:
-                more = "" if _read_inode() == self._inode else ", a new directory: restart the session to write there"
-                return f"The current directory {problem}: cells and commands go on in {workspace}{more}."
-            reason = f"it {problem_there}"
-        return (
-            f"The workspace {workspace} cannot be used ({reason}): cells and commands find no files there. Make the directory"
-            " again or accessible, and restart the session."
-        )
+            return {**report, "reason": exc.strerror}
+        problem_there = _find_problem()
+        return {**report, "is_new": _read_inode() != self._inode, "reason": problem_there and f"it {problem_there}"}
 
 
 def _read_inode() -> tuple[int, int] | None:

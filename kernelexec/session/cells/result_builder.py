@@ -10,12 +10,11 @@ from kernelexec.cells import Cell, ShellCell
 from kernelexec.kernel import Execution, is_unread
 from kernelexec.outputs import read_execution_count
 from kernelexec.results import Cause, Diagnosis, Error, ExecutionResult, Output, Status, Timing
+from kernelexec.results.environments import directory_note
 from kernelexec.results.json_values import LITERAL_CHARS, read_text
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
-from kernelexec.untrusted_text import escape_line
 
-_NOTE_CHARS = 4000
 CollectFiles = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
 _TOO_LARGE = "{} output(s) were too large for this result: look in the notebook or in its files, or make them smaller."
 _UNREAD = "{} output(s) were too large to keep and are in no file: make them smaller, or save them in the code."
@@ -83,8 +82,8 @@ def build_result(
     if collector.unread_outputs:
         verdict.notes.append(_UNREAD.format(collector.unread_outputs))
     work_dir, count = report.get("work_dir"), read_execution_count(reply)
-    if isinstance(directory_note := report.get("directory"), str):
-        verdict.notes.append(escape_line(directory_note[:_NOTE_CHARS]))
+    if (note := directory_note(report.get("directory"))) is not None:
+        verdict.notes.append(note)
     changed = files(count or 0, collector.recorded_outputs() if collector.is_recorded_apart else outputs)
     diagnosis: Diagnosis | None = None
     if status == "error":

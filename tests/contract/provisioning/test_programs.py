@@ -205,7 +205,7 @@ def test_a_named_environment_with_ipykernel_runs_python_cells(forks: bool, tmp_p
         session = executor.session()
         result = session.execute("import sys, within; print(sys.prefix, within.x)")
         assert result.stdout == f"{venv} it is\n"
-        assert result.notes == (f"Python cells run on the interpreter of the virtual environment {venv}.",)
+        assert result.notes == (f"Python cells run on the interpreter of the virtual environment {str(venv)!r}.",)
         assert session.execute("1").notes == ()
         actual = session.environment()
         assert (actual.python, actual.prefix, actual.venv, actual.served) == (
@@ -255,7 +255,7 @@ def test_an_environment_without_ipykernel_is_imported_from(tmp_path: Path) -> No
         result = session.execute("import linked, sys, within; print(within.x, linked.y, sys.prefix)")
         assert result.stdout == f"it is too {sys.prefix}\n"
         assert result.notes == (
-            f"Python cells also import from the virtual environment {venv}; packages of their interpreter come first.",
+            f"Python cells also import from the virtual environment {str(venv)!r}; packages of their interpreter come first.",
         )
 
 
@@ -266,7 +266,7 @@ def test_an_environment_of_another_python_serves_commands_only(tmp_path: Path) -
         session = executor.session()
         result = session.execute("import sys; print([path for path in sys.path if 'named' in path])")
         assert result.stdout == "[]\n"
-        assert any(note.startswith(f"Only commands use the virtual environment {venv}") for note in result.notes)
+        assert any(note.startswith(f"Only commands use the virtual environment {str(venv)!r}") for note in result.notes)
         assert session.execute_command("marker").stdout == "of named\n"
 
 

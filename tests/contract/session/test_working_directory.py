@@ -30,7 +30,7 @@ def test_a_deleted_directory_is_left_for_the_workspace(session: Session, source:
     result = session.execute_command(source) if is_command else session.execute(source)
     assert (result.status, result.state) == ("ok", "kept")
     assert result.text.strip() == workspace
-    assert f"The current directory was deleted: cells and commands go on in {workspace}." in result.notes
+    assert f"The current directory was deleted: cells and commands go on in {workspace!r}." in result.notes
     assert session.execute("open('made', 'w').close()").files == ("made",)
     assert session.execute("1").text == "1"
 

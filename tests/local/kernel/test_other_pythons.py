@@ -35,7 +35,7 @@ def test_an_interpreter_of_the_search_path_is_named(
     with Executor("local", workspace=tmp_path / "workspaces") as executor:
         result = executor.session().execute("import elsewhere")
         assert result.diagnosis is not None
-        assert f"{python} has it, but is not the kernel's Python: `sys.executable` is." in result.diagnosis.hints
+        assert f"{str(python)!r} has it, but is not the kernel's Python: `sys.executable` is." in result.diagnosis.hints
         other = executor.session().execute("import elsewhere_too")
         assert other.diagnosis is not None
         assert len(other.diagnosis.hints) == len(result.diagnosis.hints) - 1
@@ -47,4 +47,4 @@ def test_a_virtual_environment_of_the_workspace_is_named(tmp_path: Path) -> None
         python = install(session.workspace / "venv", MODULES["a package"])
         result = session.execute("try:\n    import elsewhere\nexcept ImportError as exc:\n    raise")
         assert result.diagnosis is not None
-        assert result.diagnosis.hints[-1].startswith(f"{python} has it")
+        assert result.diagnosis.hints[-1].startswith(f"{str(python)!r} has it")
