@@ -18,6 +18,7 @@ from kernelexec.session.kernels.verdict import Verdict
 CollectFiles = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
 _TOO_LARGE = "{} output(s) were too large for this result: look in the notebook or in its files, or make them smaller."
 _UNREAD = "{} output(s) were too large to keep and are in no file: make them smaller, or save them in the code."
+_PATH_CHARS = 4096
 _UNKNOWN = "The cell was sent to a kernel before, and no result is recorded: its effects are unknown. It did not run again."
 
 
@@ -117,7 +118,7 @@ def build_result(
         output_ref=run.execution_id if collector.spilled else None,
         diagnosis=diagnosis,
         literal=read_text(literal, LITERAL_CHARS) if isinstance(literal := report.get("literal"), str) else literal is True,
-        work_dir=work_dir if isinstance(run.cell, ShellCell) and isinstance(work_dir, str) else None,
+        work_dir=read_text(work_dir, _PATH_CHARS) if isinstance(run.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )
 
