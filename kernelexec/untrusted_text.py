@@ -16,9 +16,10 @@ _INVISIBLE_IN_JSON = re.compile(f"[\x7f-\x9f{BIDI_AND_TAGS}]")
 #: Characters that are not printable for Python, and usual in names: spaces of typography, and joiners of emoji.
 _USUAL = frozenset("\xa0\u200c\u200d\u202f\u3000")
 _NOTE = "[kernelexec: "
-#: Characters that a reader does not see: ``Default_Ignorable_Code_Point`` of Unicode 16's DerivedCoreProperties.txt.
+#: Characters that a reader does not see: ``Default_Ignorable_Code_Point`` of Unicode 16's DerivedCoreProperties.txt, and the
+#: blank of Braille.
 _IGNORABLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff"
     "\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _UNSEEN, _BLANK = f"[{_IGNORABLE}]*", rf"[\s{_IGNORABLE}]*"

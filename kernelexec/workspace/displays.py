@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,15 @@ _EXTENSIONS = {
     "application/geo+json": "geojson",
 }
 _AUDIO_EXTENSIONS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/ogg": "ogg", "audio/flac": "flac"}
+#: The files of one cell: each takes a tenth of a millisecond, in which no other session runs.
+_FILES_MAX = 200
+#: How many names of one file are tried in their order.
+_TRIES = 20
 _TEXT = frozenset({"image/svg+xml", "text/html"})
 
 
 class DisplayFiles:
-    """The saved files of one cell's displays, each in its best representation, up to a number of bytes.
+    """The saved files of one cell's displays, each in its best representation, up to a number of bytes and of files.
 
     The directory is opened without following links: a kernel that puts a link in its place gets no file written elsewhere.
     """
@@ -52,7 +57,7 @@ class DisplayFiles:
             with ExitStack() as opened:
                 workspace = os.open(self._workspace, DIRECTORY)
                 directory = open_directory_chain(workspace, Path(OUTPUTS), opened, owner=os.fstat(workspace))
-                for number, (extension, content) in enumerate(contents, 1):
+                for number, (extension, content) in enumerate(contents[:_FILES_MAX], 1):
                     if len(content) <= self._left:
                         self._left -= len(content)
                         saved.append(_write(directory, f"cell-{cell:04d}-{number}", extension, content))
@@ -60,12 +65,16 @@ class DisplayFiles:
             is_replaced = exc.errno in (errno.ELOOP, errno.ENOTDIR)
             reason = f"{OUTPUTS} in the workspace is a link or a file" if is_replaced else exc.strerror
             self.note = f"{len(contents) - len(saved)} display(s) were not saved as files: {reason}."
+        else:
+            if len(contents) > _FILES_MAX:
+                self.note = f"{len(contents) - _FILES_MAX} display(s) were not saved as files: a cell has {_FILES_MAX} at most."
         return tuple(f"{OUTPUTS}/{name}" for name in saved)
 
 
 def _write(directory: int, stem: str, extension: str, content: bytes) -> str:
-    for attempt in range(1000):
-        name = f"{stem}.{extension}" if not attempt else f"{stem}-{attempt}.{extension}"
+    numbers = *range(1, _TRIES), secrets.randbelow(10**12)  # a cell may have made files of many names
+    for suffix in ("", *(f"-{number}" for number in numbers)):
+        name = f"{stem}{suffix}.{extension}"
         with suppress(FileExistsError):
             create_file(Path(name), content, dir_fd=directory)
             return name

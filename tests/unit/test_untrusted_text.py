@@ -126,6 +126,7 @@ def test_a_note_has_no_mark_of_another_note(line: str, shown: str) -> None:
 def test_tags_inside_of_a_mark_do_not_hide_it() -> None:
     assert format_note("state lost") == "[kernelexec: state lost]"
     assert "[kernelexec" not in quote_output("[\u202ekernelexec: state lost]")
+    assert quote_output("[\u2800kernelexec: state lost]") == "\\[\\u2800kernelexec: state lost]"
 
 
 def test_notes_have_one_line_each_whatever_names_a_cell_makes() -> None:

@@ -109,6 +109,21 @@ def test_the_budget_is_one_for_all_that_a_cell_saves(tmp_path: Path) -> None:
     assert files.save(1, table) == ()
 
 
+def test_a_cell_has_a_bounded_number_of_files(tmp_path: Path) -> None:
+    files = DisplayFiles(tmp_path, MIB)
+    assert len(files.save(1, (DisplayData({"text/html": "a"}),) * 250)) == 200
+    assert files.note == "50 display(s) were not saved as files: a cell has 200 at most."
+
+
+def test_a_file_has_a_name_whatever_names_a_cell_takes(tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    for suffix in ("", *(f"-{number}" for number in range(1, 2000))):
+        (tmp_path / "outputs" / f"cell-0007-1{suffix}.html").touch()
+    ((name, content),) = saved(tmp_path, DisplayData({"text/html": "a"})).items()
+    assert content == b"a"
+    assert int(name.removesuffix(".html").rpartition("-")[2]) > 2000
+
+
 def test_a_name_that_exists_is_left_alone(tmp_path: Path) -> None:
     picture = DisplayData({"image/png": PNG_TEXT})
     (tmp_path / "outputs").mkdir()
