@@ -24,9 +24,10 @@ def read_obstacles(value: Any) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 - 
     """Return names by kind of obstacle, from a report that is not validated."""
     obstacles: dict[str, tuple[str, ...]] = {}
     for entry in read_list(value):
-        if isinstance(entry, dict) and entry.get("kind") in _OBSTACLES:
+        kind = entry.get("kind") if isinstance(entry, dict) else None
+        if isinstance(kind, str) and kind in _OBSTACLES:
             names = [read_text(name, _NAME_CHARS) for name in read_list(entry.get("names"))[:_NAMES_MAX]]
-            obstacles[entry["kind"]] = tuple(filter(None, names))
+            obstacles[kind] = tuple(filter(None, names))
     return obstacles
 
 
