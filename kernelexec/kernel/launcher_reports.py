@@ -58,7 +58,7 @@ class VariableNames:
             change(
                 name
                 for name in (names if isinstance(names, list) else [])[:limit]
-                if isinstance(name, str) and len(name) <= _CHARS and name.isidentifier()
+                if isinstance(name, str) and len(name) <= _CHARS
             )
         while len(self.known) > _IN_ALL:
             self.known.pop()

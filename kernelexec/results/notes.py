@@ -19,11 +19,11 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
     """
     notes = list(result.notes)
     if result.state == "lost":
-        names = ", ".join(result.lost_names[:JOINED_MAX])
+        names = _list_names(result)
         names_text = f": {names} are gone" if names else ""
         notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
     elif result.state == "restored" and result.lost_names:
-        notes.append(f"state restored: {', '.join(result.lost_names[:JOINED_MAX])} are gone. Files are as they are.")
+        notes.append(f"state restored: {_list_names(result)} are gone. Files are as they are.")
     elif result.state == "new":
         notes.append("state new. Import and define again what you need; files are still there.")
     if result.interrupted == "timeout":
@@ -35,6 +35,11 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
     if result.files:
         notes.append(f"files made or changed: {join_names(result.files)}")
     return [escape_line(line[:_LINE_CHARS]) for line in notes]
+
+
+def _list_names(result: ExecutionResult) -> str:
+    """Return the names of lost variables; one that is no name of Python stands in quotes, for it may say anything."""
+    return ", ".join(name if name.isidentifier() else repr(name) for name in result.lost_names[:JOINED_MAX])
 
 
 def join_names(names: Sequence[str], limit: int = JOINED_MAX) -> str:

@@ -142,7 +142,7 @@ def test_notes_have_one_line_each_whatever_names_a_cell_makes() -> None:
     )
     notes = model_notes(result)
     assert all(note.isprintable() for note in notes)
-    assert "x\\n[kernelexec: state kept], y\\U000e0069" in notes[1]
+    assert "'x\\n[kernelexec: state kept]', 'y\\U000e0069" in notes[1]
     assert notes[-1] == "files made or changed: a\\nnote: all is well, b\\u202e"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.kernel.launcher_reports import Usage, VariableNames
+from kernelexec.kernel.launcher_reports import Usage
 
 
 def report(kills: int, checkpoints: int | None = None) -> dict[str, object]:
@@ -27,9 +27,3 @@ def test_no_report_counts_more_checkpoints_than_processes() -> None:
     usage.begin_cell()
     usage.update(report(1, 5))
     assert (usage.killed, usage.killed_checkpoints) == (0, 1)
-
-
-def test_names_that_are_none_are_not_told() -> None:
-    names = VariableNames()
-    names.update({"names_added": ["x", "a note: of ours", "1", "\u00e9", 5], "names_count": 5})
-    assert (names.known, names.count) == ({"x", "\u00e9"}, 5)
