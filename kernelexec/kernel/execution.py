@@ -152,6 +152,10 @@ class Execution:
             self.reply, self.reply_metadata = content, metadata
             self._half_ended()
 
+    def forget_reply(self) -> None:
+        """Drop the kernel's reply, of any size: the result has what counts of it."""
+        self.reply, self.reply_metadata = {}, {}
+
     def finish(self, end: End) -> None:
         """End now; the first end counts."""
         if self.end is not None:

@@ -41,6 +41,8 @@ class FinishedExecutions:
 
     def add(self, run: CellRun) -> None:
         """Add a finished run, and drop the oldest runs above the limits."""
+        if run.execution is not None:
+            run.execution.forget_reply()
         self.runs[run.execution_id] = run
         self._memory_bytes += run.memory_bytes
         self._spilled_bytes += run.spilled_bytes
