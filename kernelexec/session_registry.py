@@ -228,11 +228,10 @@ class SessionRegistry:
                 resources, previous = await anyio.to_thread.run_sync(adopt)
                 session = self._start_session(orphan.name, resources, scope, config)
                 await session.open(orphan=previous)
-            except (KernelexecError, OSError) as exc:
-                logger.error("kernelexec.session_not_adopted", extra={"session": orphan.name, "reason": str(exc)})  # noqa: TRY400
-                await self._discard_orphan(orphan, session, resources)
             except Exception as exc:  # its kernel may have written anything: it ends no other session
-                logger.exception("kernelexec.session_not_adopted", extra={"session": orphan.name, "reason": str(exc)})
+                is_known = isinstance(exc, KernelexecError | OSError)
+                about = {"session": orphan.name, "reason": str(exc)}
+                logger.error("kernelexec.session_not_adopted", extra=about, exc_info=not is_known)  # noqa: TRY400
                 await self._discard_orphan(orphan, session, resources)
 
     async def _discard_orphan(
