@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from kernelexec.errors import InvalidRequest
 
@@ -99,4 +99,4 @@ def _split(pattern: object, name: str) -> list[str]:
     if pattern.startswith("/") or ".." in parts or not parts:
         raise InvalidRequest(f"{name}={pattern!r:.100}: a pattern is relative to the directory, and has no '..'.")
     parts = parts if "/" in pattern else [_ANY, *parts]
-    return [part for index, part in enumerate(parts) if not part == _ANY == parts[index - 1] or not index]
+    return [part for before, part in pairwise(["", *parts]) if part != _ANY or before != _ANY]  # a second "**" says nothing
