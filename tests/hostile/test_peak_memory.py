@@ -22,7 +22,7 @@ import pytest
 
 from kernelexec.kernel.wire.messages import MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
-from kernelexec.launcher.values import ALIGNMENT, MAGIC, ValueDecoder, ValueRefused
+from kernelexec.launcher.values import ValueDecoder, ValueRefused
 from kernelexec.mcp.answers.tables import compact_table, render_table
 from kernelexec.outputs.bundles import WholeBundles, read_bundle
 from kernelexec.records.notebook.recorder import Recorder
@@ -33,6 +33,7 @@ from kernelexec.results.variables import Completion, Variables
 from kernelexec.results.views.notebook_view import make_bundle
 from kernelexec.text import parse_untrusted_json
 from tests.contract.records.test_recorder import executed
+from tests.support.carried_values import file_of
 from tests.support.night import named_cases
 from tests.support.peak_memory import forget_peak, peak_bytes
 
@@ -59,12 +60,7 @@ def many(item: str, number: int = 1) -> Callable[[], str]:
 def value_file(value: Callable[[], str], buffer: int = 0) -> Callable[[], memoryview]:
     """A file of values with one that is called x, and with one buffer."""
 
-    def make() -> memoryview:
-        tree = f'{{"values": {{"x": {value()}}}, "sizes": [{buffer}]}}'.encode()
-        head = MAGIC + struct.pack("<Q", len(tree)) + tree
-        return memoryview(head + bytes(-len(head) % ALIGNMENT + buffer))
-
-    return make
+    return lambda: file_of(f'{{"values": {{"x": {value()}}}, "sizes": [{buffer}]}}', bytes(buffer))
 
 
 def decode(limit: int) -> Callable[[memoryview], object]:

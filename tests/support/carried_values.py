@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
+import struct
 from typing import Any
 
-from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
+from kernelexec.launcher.values import ALIGNMENT, MAGIC, EncodedValues, ValueDecoder, ValueRefused
 
 #: The bytes that the values of a test may take.
 LIMIT = 10**8
@@ -14,6 +16,13 @@ LIMIT = 10**8
 def content(values: dict[str, Any]) -> bytearray:
     """The file of some values."""
     return bytearray(b"".join(EncodedValues(values, LIMIT).pieces()))
+
+
+def file_of(document: object, buffers: bytes = b"") -> memoryview:
+    """The file with any tree, or the JSON text of one, and what stands in the place of its buffers."""
+    tree = (document if isinstance(document, str) else json.dumps(document)).encode()
+    head = MAGIC + struct.pack("<Q", len(tree)) + tree
+    return memoryview(bytearray(head + bytes(-len(head) % ALIGNMENT) + buffers))
 
 
 def carried(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import struct
 from decimal import Decimal
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from kernelexec.launcher.values import MAGIC, NESTING_MAX, EncodedValues, ValueDecoder, ValueRefused
-from tests.support.carried_values import LIMIT, carried, content, outcomes_of_changed_bytes
+from tests.support.carried_values import LIMIT, carried, content, file_of, outcomes_of_changed_bytes
 from tests.support.night import at_night
 
 UTC, ZURICH = dt.UTC, ZoneInfo("Europe/Zurich")
@@ -139,12 +138,6 @@ def test_the_memory_of_an_array_is_that_of_the_file() -> None:
     assert not array.any()
 
 
-def tree(document: object, buffers: bytes = b"") -> memoryview:
-    text = json.dumps(document).encode()
-    head = MAGIC + struct.pack("<Q", len(text)) + text
-    return memoryview(bytearray(head + bytes(-len(head) % 64) + buffers))
-
-
 def node(**fields: object) -> dict[str, object]:
     return {"values": {"x": fields}, "sizes": [8]}
 
@@ -204,7 +197,7 @@ HOSTILE: dict[str, object] = {
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_is_refused(document: object) -> None:
     with pytest.raises(ValueRefused):
-        ValueDecoder(tree(document, bytes(8)), LIMIT).decode()
+        ValueDecoder(file_of(document, bytes(8)), LIMIT).decode()
 
 
 def chain_numbers(bits: int) -> list[int]:
@@ -246,7 +239,7 @@ CHAIN = chain_numbers(16)
 )
 def test_numbers_whose_hashes_are_chosen_to_collide_are_refused(tag: str, numbers: list[int]) -> None:
     items = [[number, 0] for number in numbers] if tag == "dict" else numbers
-    decoder = ValueDecoder(tree(node(**{"$": tag, "items": items}), bytes(8)), 2**30)
+    decoder = ValueDecoder(file_of(node(**{"$": tag, "items": items}), bytes(8)), 2**30)
     with pytest.raises(ValueRefused, match="hashes that collide"):
         decoder.decode()
 
@@ -280,7 +273,7 @@ def test_items_that_are_written_twice_are_one() -> None:
     numbers = [*range(1000), *range(50)]
     pairs = [[number, index] for index, number in enumerate(numbers)]
     fields = {"a": {"$": "set", "items": numbers}, "b": {"$": "dict", "items": pairs}}
-    values = ValueDecoder(tree({"values": fields, "sizes": []}), LIMIT).decode()
+    values = ValueDecoder(file_of({"values": fields, "sizes": []}), LIMIT).decode()
     assert values["a"] == set(range(1000))
     assert list(values["b"].items()) == list(dict(zip(numbers, range(1050), strict=True)).items())
 
@@ -303,7 +296,7 @@ def test_more_parts_than_the_memory_has_room_for_are_refused_before_they_are_rea
 
 
 def test_booleans_are_zero_or_one() -> None:
-    values = ValueDecoder(tree(array(dtype="|b1", shape=[8]), bytes(range(8))), LIMIT).decode()["x"]
+    values = ValueDecoder(file_of(array(dtype="|b1", shape=[8]), bytes(range(8))), LIMIT).decode()["x"]
     assert values.view("u1").tolist() == [0] + [1] * 7
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import multiprocessing
 import struct
 import time
@@ -21,8 +20,8 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.launcher.arrow_stream import StreamRefused, check_stream, read_table, write_table
-from kernelexec.launcher.values import ALIGNMENT, MAGIC, EncodedValues, ValueDecoder, ValueRefused
-from tests.support.carried_values import LIMIT, carried, content, outcomes_of_changed_bytes
+from kernelexec.launcher.values import EncodedValues, ValueDecoder, ValueRefused
+from tests.support.carried_values import LIMIT, carried, content, file_of, outcomes_of_changed_bytes
 from tests.support.pace import BOUND
 from tests.support.peak_memory import forget_peak, peak_bytes
 
@@ -186,9 +185,7 @@ COLUMNS: dict[str, Callable[[], Any]] = {
 def growth(tag: str, name: str, limit: int) -> int | None:
     """By how many bytes a process grows at most while it reads a column; None if it refused it."""
     stream = bytes(memoryview(write_table(pa.table({"a": COLUMNS[name]()}))))
-    tree = json.dumps({"values": {"x": {"$": tag, "buffer": 0}}, "sizes": [len(stream)]}).encode()
-    head = MAGIC + struct.pack("<Q", len(tree)) + tree
-    file = memoryview(head + bytes(-len(head) % ALIGNMENT) + stream)
+    file = file_of({"values": {"x": {"$": tag, "buffer": 0}}, "sizes": [len(stream)]}, stream)
     carried(pl.DataFrame({"a": [1]})), carried(FRAME)  # what is imported first is no part of it
     before = forget_peak()
     try:
