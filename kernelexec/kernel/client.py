@@ -214,9 +214,9 @@ class KernelClient:
             count, silent, since = execution.output_count, 0, anyio.current_time()
             while silent < _SILENT_ROUNDS or (self._publishes_late and anyio.current_time() < since + _LATE_SECONDS):
                 self._quiet.clear()
-                if not await self.is_responsive(patience):
+                is_responsive = await self.is_responsive(patience)
+                if not is_responsive:
                     break
-                is_responsive = True
                 with anyio.move_on_after(_QUIET_SECONDS):
                     await self._quiet.wait()
                 silent += 1

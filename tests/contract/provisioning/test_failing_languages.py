@@ -170,6 +170,26 @@ def test_a_cell_that_kills_the_guard_ends_its_own_kernel(session: Session) -> No
     assert session.execute("1", language="ts").kernel_epoch == 2
 
 
+#: It answers the first question after the cell, and dies of the second.
+DIES_ONCE_IT_HAS_ANSWERED = """
+import os
+handlers = get_ipython().kernel.shell_handlers
+answer, questions = handlers["kernel_info_request"], []
+
+async def answer_once(*arguments):
+    questions.append(arguments)
+    await answer(*arguments) if len(questions) == 1 else os.kill(os.getpid(), 9)
+
+handlers["kernel_info_request"] = answer_once
+"""
+
+
+def test_a_kernel_that_dies_once_its_cell_was_answered_is_not_called_kept(session: Session) -> None:
+    result = session.execute(DIES_ONCE_IT_HAS_ANSWERED, language="polite")
+    assert (result.status, result.state, result.cause, result.exit_code) == ("error", "lost", "killed", 137)
+    assert session.execute("1", language="polite").kernel_epoch == 2
+
+
 def test_a_guard_that_is_killed_takes_its_kernel_along(specs: None, tmp_path: Path) -> None:
     with Executor(isolation="local", workspace=tmp_path) as executor:
         kill_guard(executor.session())
