@@ -40,7 +40,8 @@ PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "
 #: Ports of a kernel in its own network: unprivileged, and free there.
 PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
 #: Files of one kernel process.
-_FILES = ("connection.json", "stderr", "stacks", "words")
+_CONNECTION_FILE = "connection.json"
+_FILES = (_CONNECTION_FILE, "stderr", "stacks", "words")
 _LINE_BYTES, _PIPE_BYTES = 4096, 1024 * 1024
 #: The beginning of the names of branches' directories in that of the first kernel; a number follows.
 _BRANCH = "b"
@@ -90,7 +91,7 @@ class RuntimeDirectory:
             self.path = reused.path
         else:
             self.path = path.parent / path.readlink() if path.is_symlink() else path
-        self.connection_file = self.path / "connection.json"
+        self._encrypted_file = path.with_name(f"{path.name}.json")
         self.stderr_file = self.path / "stderr"
         self._bridge: dict[str, Any] | None = None
         self._ready: int | None = None
@@ -101,6 +102,11 @@ class RuntimeDirectory:
     def epoch(self) -> int:
         """Number of the kernel in its session."""
         return int(self._name_path.name)
+
+    @property
+    def connection_file(self) -> Path:
+        """The file for clients of the kernel; that of an encrypted one is where no kernel can write another address."""
+        return self._encrypted_file if self._encrypted_file.exists() else self.path / _CONNECTION_FILE
 
     @property
     def session(self) -> Path:
@@ -182,9 +188,9 @@ class RuntimeDirectory:
         content = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports, **common}
         if transport == "curve":
             self._encrypted_content = content | _create_keys()
-            self._write_connection_file(self._encrypted_content)
+            _write(self._encrypted_file, self._encrypted_content)
             return self._create_encrypted(prefix, address, ports)
-        self._write_connection_file(content)
+        _write(self.path / _CONNECTION_FILE, content)
         self._owner = None if self._reused is None else self._reused.take_owner_pipe()
         for pipe in ("ready", "owner") if self._owner is None else ("ready",):
             os.mkfifo(self.path / pipe, 0o600)
@@ -232,17 +238,17 @@ class RuntimeDirectory:
         if missing := [name for name, value in endpoint.items() if value is None]:
             message = f"The kernel cannot be reached: {', '.join(missing)} was not published on this machine."
             raise KernelStartFailed(message)
-        self._write_connection_file(self._encrypted_content | endpoint)
+        _write(self._encrypted_file, self._encrypted_content | endpoint)
         return replace(
             connection, address=str(endpoint.pop("ip")), ports={name: int(port or 0) for name, port in endpoint.items()}
         )
 
     def read_connection(self) -> Connection | None:
         """Return the connection of a kernel that another process started; None if its file cannot be read."""
-        with suppress(ValueError, RecursionError, TypeError, LookupError, OverflowError):
-            content = json.loads(self.read_file(self.connection_file.name, _LINE_BYTES))
+        with suppress(OSError, ValueError, RecursionError, TypeError, LookupError, OverflowError):
+            content = json.loads(read_regular(file := self.connection_file, _LINE_BYTES, tail=True))
             key, uid = str.encode(content["key"]), content.get("kernelexec_uid", os.getuid())
-            if "curve_publickey" in content:
+            if file == self._encrypted_file:
                 ports = {name: int(content[name]) for name in PORTS}
                 return Connection(self.path / "s", key, str(content["ip"]), ports, z85.decode(content["curve_publickey"]))
             if isinstance(uid, int):
@@ -334,9 +340,6 @@ class RuntimeDirectory:
         server_key = z85.decode(self._encrypted_content["curve_publickey"])
         return Connection(prefix, self._encrypted_content["key"].encode(), address, ports, server_key)
 
-    def _write_connection_file(self, content: Mapping[str, Any]) -> None:
-        create_file(self.connection_file, json.dumps(content).encode(), mode=0o600)
-
     def read_file(self, name: str, limit_bytes: int) -> bytes:
         """Return the end of a file that the kernel may have written; empty if it is not a regular file."""
         with suppress(OSError):
@@ -404,8 +407,13 @@ class RuntimeDirectory:
             if fd is not None:
                 close_fd(fd)
         self._ready = self._owner = None
+        self._encrypted_file.unlink(missing_ok=True)
         if self._name_path.is_symlink():
             self._name_path.unlink()
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    create_file(path, json.dumps(content).encode(), mode=0o600)
 
 
 def _share(gid: int, modes: Mapping[Path, int]) -> None:

@@ -387,5 +387,18 @@ def test_the_order_says_all_that_a_kernel_elsewhere_needs(short_path: Path) -> N
     assert zmq.utils.z85.decode(order["connection"]["curve_publickey"]) == connection.server_key
     assert reported.connection_file.stat().st_mode & 0o777 == 0o600
     assert reported.read_connection() == connection
-    assert sorted(location.name for location in reported.path.iterdir()) == ["connection.json"]
+    assert list(reported.path.iterdir()) == []  # what a kernel could change says no address
     reported.remove()
+    assert list(short_path.iterdir()) == []
+
+
+def test_a_kernel_names_no_address_of_its_own(short_path: Path) -> None:
+    runtime = RuntimeDirectory(short_path / "1")
+    runtime.create()
+    file = runtime.path / "connection.json"
+    public, _ = zmq.curve_keypair()
+    content = json.loads(file.read_text()) | {"transport": "tcp", "ip": "192.0.2.1", "curve_publickey": public.decode()}
+    file.write_text(json.dumps(content))
+    actual = connection_to(short_path)
+    assert (actual.address, actual.server_key) == (None, None)
+    runtime.remove()
