@@ -51,6 +51,9 @@ class Multipart:
     dropped_bytes: int = 0
 
 
+Event = Ready | Answer | Multipart
+
+
 def ready_command(socket_type: bytes, identity: bytes = b"") -> bytes:
     """Return the READY command that follows the greeting."""
     return command(b"\x05READY" + properties(socket_type, identity))
@@ -99,7 +102,7 @@ class Decoder:
         self._size = 0
         self._dropped = 0
 
-    def feed(self, chunk: bytes) -> Iterator[Ready | Answer | Multipart]:
+    def feed(self, chunk: bytes) -> Iterator[Event]:
         """Take bytes as they came and yield the events that they complete.
 
         Raises:
@@ -224,7 +227,7 @@ class Decoder:
     def _too_large(self, size: int) -> bool:
         return size > self._limit - self._size or len(self._frames) >= _FRAMES_MAX
 
-    def _event(self, flags: int, size: int, body: bytes | None) -> Ready | Answer | Multipart | None:
+    def _event(self, flags: int, size: int, body: bytes | None) -> Event | None:
         if flags & _COMMAND:
             if body is not None and body.startswith(b"\x05READY") and not self._ready:
                 self._ready = True

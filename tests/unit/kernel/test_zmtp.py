@@ -330,6 +330,31 @@ def with_silent_peer(use: Callable[[Channel, socket.socket], Awaitable[None]]) -
         asyncio.run(asyncio.wait_for(run(ours, theirs), PATIENCE))
 
 
+def test_a_flood_of_empty_messages_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_TURN_SECONDS", 0.0)
+    got: list[Multipart] = []
+
+    async def run(ours: socket.socket, theirs: socket.socket) -> None:
+        channel, turns = Channel(b"SUB", b"", LIMIT, got.append, lambda *_: None), 0
+        await channel.connect(ours)
+        for flood in (bytes(2000), message([b"next"]) * 1000):  # an empty message has two bytes
+            theirs.sendall(flood)
+            until_then = len(got) + 1000
+            while len(got) < until_then:
+                await asyncio.sleep(0)
+                turns += 1
+        assert got == [Multipart((b"",))] * 1000 + [Multipart((b"next",))] * 1000
+        assert turns >= 2000
+        theirs.shutdown(socket.SHUT_WR)  # all has been read, so the end is seen
+        await channel.closed.wait()
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+        theirs.sendall(HELLO)
+        asyncio.run(asyncio.wait_for(run(ours, theirs), PATIENCE))
+
+
 def test_a_peer_that_reads_nothing_loses_the_connection() -> None:
     async def flood(channel: Channel, _: socket.socket) -> None:
         messages = iter([[bytes(MIB)]] * 80)
