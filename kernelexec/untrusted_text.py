@@ -73,6 +73,11 @@ def escape_notes(text: str) -> str:
     return _NOTE_LIKE.sub(_escape_mark, text) if "[" in text else text
 
 
+def escape_notes_in_json(json_text: str) -> str:
+    r"""Return the same JSON for a model, with marks of our notes in its strings as ``\u005bkernelexec:``."""
+    return _NOTE_LIKE.sub(lambda mark: "\\u005b" + mark[0][1:], json_text)
+
+
 def _escape_mark(mark: re.Match[str]) -> str:
     return "\\" + _IGNORED.sub(lambda match: escape_char(match[0]), mark[0])
 

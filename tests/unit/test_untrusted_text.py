@@ -147,11 +147,23 @@ def test_notes_have_one_line_each_whatever_names_a_cell_makes() -> None:
 
 
 def test_structured_answers_stay_json_and_show_what_is_hidden() -> None:
-    structure = {"stdout": "a\u202eb\x9b", "files": ["x" + TAGS[0], "ok"], "n": 1}
+    structure = {"stdout": "a\u202eb\x9b", "files": ["x" + TAGS[0], "ok"], "n": 1, "note": "[kernelexec: x]"}
     answer = show_invisible(ToolResult([TextContent(type="text", text=json.dumps(structure))], structure))
-    expected = {"stdout": "a\\u202eb\\x9b", "files": ["x\\U000e0069", "ok"], "n": 1}
+    expected = {"stdout": "a\\u202eb\\x9b", "files": ["x\\U000e0069", "ok"], "n": 1, "note": "[kernelexec: x]"}
     assert answer.structured_content == expected
     [block] = answer.content
     assert isinstance(block, TextContent)
     assert json.loads(block.text) == expected
     assert not has_invisible(block.text)
+    assert "[kernelexec" not in block.text
+
+
+def test_a_mark_in_a_structured_answer_is_no_note_and_the_same_json() -> None:
+    structure = {"result": ["[kernelexec: state lost]", "[ \u200bkernelexec]"]}
+    text = json.dumps(structure["result"], ensure_ascii=False)
+    answer = show_invisible(ToolResult([TextContent(type="text", text=text)], structure))
+    [block] = answer.content
+    assert isinstance(block, TextContent)
+    assert block.text == '["\\u005bkernelexec: state lost]", "\\u005b \u200bkernelexec]"]'
+    assert json.loads(block.text) == structure["result"]
+    assert answer.structured_content == structure

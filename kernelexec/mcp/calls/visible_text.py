@@ -11,7 +11,7 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp.types import CallToolRequestParams, TextContent
 
-from kernelexec.untrusted_text import escape_invisible, escape_value, has_invisible
+from kernelexec.untrusted_text import escape_invisible, escape_notes_in_json, escape_value, has_invisible
 
 
 class VisibleText(Middleware):
@@ -40,15 +40,16 @@ class VisibleText(Middleware):
 
 
 def show_invisible(answer: ToolResult) -> ToolResult:
-    """Return an answer whose texts and structure have no invisible characters."""
+    """Return an answer with nothing invisible, and without marks of our notes in the text of a structure."""
     structure = answer.structured_content
     if structure is not None and has_invisible(json.dumps(structure, ensure_ascii=False)):
         structure = escape_value(structure)
-        text = json.dumps(structure, ensure_ascii=False)
+        text = escape_notes_in_json(json.dumps(structure, ensure_ascii=False))
         return ToolResult([TextContent(type="text", text=text)], structure, answer.meta, is_error=answer.is_error)
+    show = escape_invisible if structure is None else escape_notes_in_json
     for block in answer.content:
         if isinstance(block, TextContent):
-            block.text = escape_invisible(block.text)
+            block.text = show(block.text)
     if answer.meta is not None and has_invisible(json.dumps(answer.meta, ensure_ascii=False)):
         answer.meta = escape_value(answer.meta)
     return answer
