@@ -15,19 +15,19 @@ import math
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from importlib import import_module
 from pathlib import PosixPath
+from time import thread_time
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from .arrow_stream import StreamRefused, read_table, write_table
-from .hash_chains import has_long_chains
 from .table_sizes import count_pandas_bytes, count_polars_bytes
 
 MAGIC = b"kernelexec value 1\n"
@@ -44,6 +44,8 @@ _ARROW_TEXTS = 3
 _DECIMAL_BITS = 4096
 #: The digits of the numbers of a fraction, whose reduction takes quadratic time, and the characters of a number as text.
 _FRACTION_CHARS, _NUMBER_CHARS = 5000, 100
+#: Processor time for the sets and dictionaries of a file and for each of their items, in seconds: usual items take a tenth.
+_HASH_SECONDS, _ITEM_SECONDS = 1.0, 5e-6
 #: The dtypes of numpy that are buffers: booleans, numbers, times and texts of a fixed length.
 _DTYPE = re.compile(r"[<>|=]?[biufcSUmM]\d{1,6}(?:\[\d{0,6}[A-Za-z]{1,7}\])?", re.ASCII)
 
@@ -162,6 +164,7 @@ class ValueDecoder:
             self._buffers: list[memoryview] = []
             self._is_used = bytearray(len(sizes))  # no set: its numbers could be chosen to collide
             self._left = limit_bytes + SLACK_BYTES // 2
+            self._hash_seconds = _HASH_SECONDS
             for size in sizes:
                 position += -position % ALIGNMENT
                 if type(size) is not int or not 0 <= size <= len(content) - position:
@@ -207,13 +210,29 @@ class ValueDecoder:
         items = [self._decode(item, depth + 1) for item in node["items"]]
         if node[_TAG] == "tuple":
             return tuple(items)
-        _check_hashes(items, of_set=True)
-        return {"set": set, "frozenset": frozenset}[node[_TAG]](dict.fromkeys(items))
+        unique: set[Any] = set()
+        self._hash_each(unique.add, ((item,) for item in items))
+        return unique if node[_TAG] == "set" else frozenset(unique)
 
     def _decode_dict(self, node: dict[str, Any], depth: int) -> Any:
         pairs = [(self._decode(key, depth + 1), self._decode(item, depth + 1)) for key, item in node["items"]]
-        _check_hashes([key for key, _ in pairs])
-        return dict(pairs)
+        mapping: dict[Any, Any] = {}
+        self._hash_each(mapping.__setitem__, pairs)
+        return mapping
+
+    def _hash_each(self, add: Callable[..., object], items: Iterable[tuple[Any, ...]]) -> None:
+        """Fill a set or a dictionary item by item, while other threads run; raise ``ValueRefused`` if that takes too long.
+
+        The hashes of numbers, and of tuples of them, are no secret: a hostile kernel can choose numbers of which each walks
+        along the slots of all others, so that the table takes quadratic time.
+        """
+        began = thread_time()
+        for item in items:
+            add(*item)
+            self._hash_seconds += _ITEM_SECONDS
+            if thread_time() - began > self._hash_seconds:
+                raise ValueRefused("too many items of sets or keys of dictionaries have hashes that collide")
+        self._hash_seconds -= thread_time() - began
 
     def _decode_polars(self, node: dict[str, Any], _depth: int) -> Any:
         table = read_table(self._buffer(node))
@@ -296,12 +315,6 @@ def _read_shape(node: dict[str, Any]) -> tuple[int, ...]:
     if len(shape) > 32 or not all(type(side) is int and 0 <= side < 2**48 for side in shape):  # noqa: PLR2004 - numpy's own
         raise ValueRefused("it has an array of an impossible shape")
     return tuple(shape)
-
-
-def _check_hashes(keys: list[Any], *, of_set: bool = False) -> None:
-    """Raise ``ValueRefused`` for keys that collide: a table of those takes quadratic time, in which no other thread runs."""
-    if has_long_chains(keys, of_set=of_set):
-        raise ValueRefused("too many items of a set or keys of a dictionary have hashes that collide")
 
 
 def _encode_int(value: int) -> Any:
