@@ -47,7 +47,7 @@ def compact_table(output: Output, budget: TableBudget | None = None) -> Output:
     if not isinstance(output, DisplayData | ExecuteResult):
         return output
     html, plain = output.data.get("text/html"), output.data.get("text/plain")
-    if not isinstance(html, str) or not isinstance(plain, str) or len(html) > _HTML_CHARS:
+    if not isinstance(html, str) or not isinstance(plain, str):
         return output
     has_no_repr = _NO_REPR.fullmatch(plain) is not None and "<table" in html
     if (not has_no_repr and not _is_frame(html)) or not (budget or TableBudget()).take(html):
