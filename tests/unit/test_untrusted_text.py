@@ -167,3 +167,11 @@ def test_a_mark_in_a_structured_answer_is_no_note_and_the_same_json() -> None:
     assert block.text == '["\\u005bkernelexec: state lost]", "\\u005b \u200bkernelexec]"]'
     assert json.loads(block.text) == structure["result"]
     assert answer.structured_content == structure
+
+
+def test_a_note_of_ours_above_a_structured_answer_in_words_stays_a_note() -> None:
+    text = "[kernelexec: hint: x]\nout\u202eput\n"
+    answer = show_invisible(ToolResult([TextContent(type="text", text=text)], {"stdout": "out"}))
+    [block] = answer.content
+    assert isinstance(block, TextContent)
+    assert block.text == "[kernelexec: hint: x]\nout\\u202eput\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastmcp.exceptions import FastMCPError
@@ -41,15 +42,24 @@ class VisibleText(Middleware):
 
 def show_invisible(answer: ToolResult) -> ToolResult:
     """Return an answer with nothing invisible, and without marks of our notes in the text of a structure."""
-    structure = answer.structured_content
-    if structure is not None and has_invisible(json.dumps(structure, ensure_ascii=False)):
-        structure = escape_value(structure)
-        text = escape_notes_in_json(json.dumps(structure, ensure_ascii=False))
-        return ToolResult([TextContent(type="text", text=text)], structure, answer.meta, is_error=answer.is_error)
-    show = escape_invisible if structure is None else escape_notes_in_json
+    show = escape_invisible
+    if answer.structured_content is not None:
+        is_changed = has_invisible(json.dumps(answer.structured_content, ensure_ascii=False))
+        show = partial(_show_structured, is_changed=is_changed)
+        if is_changed:
+            answer.structured_content = escape_value(answer.structured_content)
     for block in answer.content:
         if isinstance(block, TextContent):
             block.text = show(block.text)
     if answer.meta is not None and has_invisible(json.dumps(answer.meta, ensure_ascii=False)):
         answer.meta = escape_value(answer.meta)
     return answer
+
+
+def _show_structured(text: str, *, is_changed: bool) -> str:
+    """Return the text of an answer with a structure, which is that as JSON or says the same in words."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return escape_invisible(text)
+    return escape_notes_in_json(json.dumps(escape_value(value), ensure_ascii=False) if is_changed else text)
