@@ -207,7 +207,7 @@ CASES: dict[str, Case] = {
         lambda reply: Completion.from_reply(reply, "", 0),
     ),
     "a picture of too many": Case(
-        picture(20_000, 20_000, 1, 0), lambda image: decode_picture(image, 100, 100), is_refused=True
+        picture(12_000, 12_000, 1, 0), lambda image: decode_picture(image, 100, 100), is_refused=True
     ),
     **{
         f"a picture {name}": Case(picture(8000, 8000, depth, colour), lambda image: decode_picture(image, 100, 100), 256 * MIB)
