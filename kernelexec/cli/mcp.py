@@ -280,6 +280,7 @@ def mcp(
         str,
         _text("--pictures", "inline|files|both", "Where a model gets pictures: in answers, in files, or both. Default: both."),
     ] = "both",
+    links: Annotated[bool, typer.Option("--links", help="Link to files in answers, for clients that read links.")] = False,
     keep_kernels: Annotated[
         bool,
         typer.Option("--keep-kernels", help="Leave containers and running cells to the next server in the workspace."),
@@ -339,7 +340,7 @@ def mcp(
     current_directory()
     _require_fastmcp()
     quotas = {"sessions": max_sessions, "calls_per_minute": calls_per_minute}
-    serving: dict[str, Any] = {"allow_input": allow_input, "keep_kernels": keep_kernels, "pictures": pictures}
+    serving: dict[str, Any] = {"allow_input": allow_input, "keep_kernels": keep_kernels, "pictures": pictures, "links": links}
     if wait is not None:
         serving["wait"] = check_seconds(wait, "wait")
     if linger is not None:

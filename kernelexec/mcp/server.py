@@ -120,7 +120,14 @@ def make_server(
     packages = PackageTools(sessions, options.packages_from)
     commands = CommandTools(sessions, options), BackgroundTools(sessions)
     state = VariableTools(sessions, options), CheckpointTools(sessions)
-    providers = (CodeTools(sessions, options), *commands, *state, TestingTools(sessions), packages, FileTools(sessions))
+    providers = (
+        CodeTools(sessions, options),
+        *commands,
+        *state,
+        TestingTools(sessions),
+        packages,
+        FileTools(sessions, options),
+    )
     for name in options.tools:  # each tool is a method of that name
         function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
         description = TEXTS[name] + (idle_note if name in _CREATES else "")

@@ -55,6 +55,8 @@ class ServerOptions:
     """Whether the kernels outlive the server, for the next server in the workspace."""
     pictures: PicturePlace = "both"
     """Where the pictures of a cell are: in the answer, in files of the workspace that the answer names, or both."""
+    links: bool = False
+    """Whether answers link to files, as resources, instead of naming them: adapters of many frameworks cannot read links."""
     wait: float = WAIT_SECONDS
     """How many seconds a call blocks that does not say how long."""
     silent_seconds: float | None = SILENT_SECONDS

@@ -29,7 +29,7 @@ from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirector
 from tests.conftest import OVER_TCP
 from tests.local.kernel.test_curve_kernels import STRANGERS
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
-from tests.support.language_image import static_image
+from tests.support.language_image import language_image, static_image
 from tests.support.low_memory import MIB
 from tests.support.pace import BOUND, slow, until
 
@@ -145,11 +145,14 @@ def test_hooks_learn_where_it_is_reached(tmp_path: Path) -> None:
     assert (where.network, where.ports) == ("kernelexec", tuple(sorted(ports.values())))
 
 
-def test_a_kernel_that_is_not_ours_is_refused_with_the_ways_out(session: Session) -> None:
-    session.execute("x = 1")
-    with pytest.raises(KernelStartFailed, match=r"'python3' cannot be reached: .* by tcp.*Run python3 by execute_command, or"):
-        session.execute("1", language="python3")
-    assert session.execute("x").text == "1"
+def test_a_kernel_that_is_not_ours_is_refused_with_the_ways_out(tmp_path: Path) -> None:
+    config = {"container": OPTIONS["container"] | {"image": language_image(IMAGE)}}
+    with Executor("container", workspace=tmp_path, config=config) as executor:
+        session = executor.session()
+        session.execute("x = 1")
+        with pytest.raises(KernelStartFailed, match=r"'polite' cannot be reached: .* by tcp.*Run polite by"):
+            session.execute("1", language="polite")
+        assert session.execute("x").text == "1"
 
 
 def test_a_kernel_of_another_program_is_refused(tmp_path: Path) -> None:

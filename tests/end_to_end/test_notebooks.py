@@ -34,7 +34,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "debugging_loop": ("True after 3 tries: 4.0", "3 PASS, 1 FAIL, 2 ERROR", "stock is [5, 7] - kernel 1", "version 3: 3 PASS"),
     "mcp_client": (
         "connected: True",
-        "['text', 'image', 'resource_link'] image/png",
+        "['text', 'image'] image/png",
         "is_error: False",
         "is_error: True",
         "connected: False",

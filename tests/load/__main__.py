@@ -90,7 +90,7 @@ class Agent:
         """Note which values its variable may have after a result."""
         if state == "lost":
             self._possible = {None}
-        elif state == "restored" and "have changed is undone" in notes:
+        elif state == "restored" and "have changed in them is lost" in notes:
             self._possible = {None, *range(1, self._number + 1)}
 
     async def _remembers(self, client: Client[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -33,6 +34,8 @@ ENVELOPE = {
 }
 
 
+#: The first line of the answer to a cell that ended as expected.
+_EXPECTED = re.compile(r"\[ok · \d+\.\d\d s · state kept\](?:\n|\Z)")
 #: What a request says that asks for all fields of an answer.
 WHOLE: dict[str, Any] = {"kernelexec/record": "whole"}
 
@@ -77,7 +80,16 @@ class Agent:
         return rows
 
     def text(self, tool: str, /, **arguments: Any) -> str:
-        return text_of(self.call(tool, **arguments))
+        return output_of(self.call(tool, **arguments))
+
+
+def output_of(result: CallToolResult) -> str:
+    """Return the text of an answer, without a first line that says only that a cell ended as expected."""
+    return without_head(text_of(result))
+
+
+def without_head(text: str) -> str:
+    return text[head.end() :] if (head := _EXPECTED.match(text)) else text
 
 
 def text_of(result: CallToolResult) -> str:

@@ -1,7 +1,7 @@
-"""Answers for a model: a cell's output, its pictures, and notes of ours in a block of their own, with a record for programs.
+"""Answers for a model: one text, of which the first line is ours, then notes of ours, then output; pictures follow it.
 
-Each line of the notes is marked as ``[kernelexec: ...]``, and such a mark in output is changed, so output cannot imitate a
-note, even if a client joins the blocks. An answer with nothing to note has no such block.
+The first line says how the cell ended, and its place proves that it is ours, also to clients that give a model the first block
+only. Each line of the notes is marked as ``[kernelexec: ...]``, and such a mark in output is changed.
 """
 
 from __future__ import annotations
@@ -56,25 +56,27 @@ _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)"
 async def render_answer(partial_result: PartialResult, options: AnswerOptions) -> ToolResult:
     """Return the answer to a call: content only, since some clients hide the content of an answer with structure.
 
-    Its blocks are the output, pictures, sounds, links to files, late output and the notes; each is omitted if there is none.
+    Its blocks are the text, pictures, sounds and, for clients that read them, links to files.
     """
     result = partial_result.result
     record = make_record(partial_result, is_whole=options.has_whole_record)
-    texts, late = await anyio.to_thread.run_sync(_render_texts, partial_result, limiter=_THREADS)
+    output, late = await anyio.to_thread.run_sync(_render_texts, partial_result, limiter=_THREADS)
     images = [image for output in partial_result.outputs if (image := best_image(output)) is not None]
     shown = [] if options.pictures == "files" else images
     files = [name for name in result.files if options.pictures != "inline" or not _SAVED.fullmatch(name)]
     links = _make_links(result.session, files) if options.has_links else []
-    notes = list(_list_notes(partial_result, files[len(links) :], has_output=bool(texts or images)))
+    head = _render_head(partial_result, has_output=bool(output or images))
+    notes = list(_list_notes(partial_result, files[len(links) :]))
     if options.has_undo and _can_be_undone(result):
         notes.append(_UNDO_NOTE)
     blocks = [json.dumps(link.model_dump(mode="json")) for link in links]
-    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([texts, late, notes, *blocks])) - len(json.dumps(record))
+    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([head, notes, output, late, *blocks])) - len(json.dumps(record))
     pictures = await select_pictures(shown, room)
     room -= sum(len(picture.data) for picture in pictures.shown)
     sounds = select_sounds(list(filter(None, map(read_audio, partial_result.outputs))), room) if options.has_sounds else []
     notes += _describe_hidden_pictures(pictures, len(shown), partial_result)
-    content = [*_text_blocks(texts), *pictures.shown, *sounds, *links, *_text_blocks([*late, format_notes(notes)])]
+    text = "\n".join(filter(None, (head, format_notes(notes), output, late)))
+    content = [TextContent(type="text", text=text), *pictures.shown, *sounds, *links]
     return ToolResult(content=content, meta={RECORD: record}, is_error=result.status == "aborted")
 
 
@@ -94,10 +96,6 @@ def _make_links(session: str, files: Sequence[str]) -> list[ResourceLink]:
         )
         for name in files[:_LINKS_MAX]
     ]
-
-
-def _text_blocks(texts: Sequence[str]) -> list[TextContent]:
-    return [TextContent(type="text", text=text) for text in texts if text]
 
 
 def count_json_bytes(value: object) -> int:
@@ -127,55 +125,52 @@ def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_
     return f"{text[:half]}\n{gap}\n{text[-half:]}"
 
 
-def _render_texts(partial_result: PartialResult) -> tuple[list[str], list[str]]:
+def _render_texts(partial_result: PartialResult) -> tuple[str, str]:
     """Return the texts of the output and of late output, which may take a second in all."""
     with short_turns():
         return _render_output(partial_result), _render_late(partial_result.result)
 
 
-def _render_output(partial_result: PartialResult) -> list[str]:
-    """Return the text of the output; none if it is blank."""
+def _render_output(partial_result: PartialResult) -> str:
+    """Return the text of the output; empty if it is blank."""
     partial_result = replace(partial_result, outputs=tuple(read_displays(compact_tables(partial_result.outputs))))
-    text = output_text(partial_result.outputs, is_part=True)  # notes follow, and clients join blocks
-    output = quote_output(apply_returns(text))
+    output = quote_output(apply_returns(output_text(partial_result.outputs)))
     if not output.strip():
-        return []
+        return ""
     more = f"read_output(execution_id='{partial_result.result.execution_id}'{_render_offset(partial_result)}) continues"
-    return [preview(output, more if partial_result.is_readable else _NOT_READABLE, is_cut=partial_result.result.truncated)]
+    return preview(output, more if partial_result.is_readable else _NOT_READABLE, is_cut=partial_result.result.truncated)
 
 
-def _render_late(result: ExecutionResult) -> list[str]:
+def _render_late(result: ExecutionResult) -> str:
     """Return the text of output that came after the end of its cell, below a note."""
-    text = quote_output(output_text(result.late, is_part=True)[:_LATE_CHARS]) if result.late else ""
-    return [f"{format_note('output after the end of the cell')}\n{text}"] if text else []
+    text = quote_output(output_text(result.late)[:_LATE_CHARS]) if result.late else ""
+    return f"{format_note('output after the end of the cell')}\n{text}" if text else ""
 
 
-def _list_notes(partial_result: PartialResult, files: Sequence[str], *, has_output: bool) -> Iterator[str]:
-    """Yield the lines of the notes; none for output of a cell that ended as expected."""
-    result = partial_result.result
-    is_usual = result.status == "ok" and result.state == "kept" and not result.interrupted
-    if not is_usual:
-        yield _describe_outcome(partial_result)
-    if partial_result.missed_bytes:
-        yield f"{partial_result.missed_bytes} earlier bytes are no longer kept here; read_output has them"
+def _render_head(partial_result: PartialResult, *, has_output: bool) -> str:
+    """Return the first line: how the cell ended, such as ``[error · exit code 1 · 0.02 s · state kept]``."""
+    result, facts = partial_result.result, []
+    if result.status not in ("running", "unknown", "aborted"):
+        facts += [f"exit code {result.exit_code}"] if result.status != "ok" else []
+        facts += [f"ended by {result.interrupted}"] if result.interrupted else []
+        facts += [f"{result.timing.run:.2f} s", f"state {result.state}"]
     if not has_output and result.status != "aborted":
-        yield _describe_no_output(partial_result)
-    yield from model_notes(replace(result, files=tuple(files)), timeout_advice=TIMEOUT_ADVICE)
+        facts.append(_describe_no_output(partial_result))
+    return f"[{' · '.join([result.status, *facts])}]"
 
 
-def _describe_outcome(partial_result: PartialResult) -> str:
+def _list_notes(partial_result: PartialResult, files: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the notes."""
     result = partial_result.result
-    session = f"session {result.session}"
     if result.status == "running":
         waits = f"it waits behind {partial_result.queue_position} other(s)" if partial_result.queue_position else "it continues"
         call = f"wait_execution(execution_id='{result.execution_id}', cursor={partial_result.cursor})"
-        return f"running: {session}; {waits}. Call {call} to collect it; do not send it again."
-    if result.status in ("unknown", "aborted"):
-        return f"{result.status}: {session}; {'its result is unknown' if result.status == 'unknown' else 'it did not run'}"
-    facts = [session, f"exit code {result.exit_code}"] if result.status != "ok" else [session]
-    if result.interrupted:
-        facts.append(f"ended by {result.interrupted}")
-    return f"{result.status}: {', '.join(facts)}, state {result.state}, {result.timing.run:.2f} s"
+        yield f"{waits}: call {call} to collect it; do not send it again"
+    elif result.status == "aborted":
+        yield "it did not run"
+    if partial_result.missed_bytes:
+        yield f"{partial_result.missed_bytes} earlier bytes are no longer kept here; read_output has them"
+    yield from model_notes(replace(result, files=tuple(files)), timeout_advice=TIMEOUT_ADVICE)
 
 
 def _describe_no_output(partial_result: PartialResult) -> str:

@@ -11,8 +11,8 @@ from kernelexec.mcp.server_options import PicturePlace, ServerOptions
 
 #: The key in the ``_meta`` of a request by which a program asks for all fields: its value is ``whole``.
 RECORD_META = "kernelexec/record"
-#: The first protocol revisions with sounds and with links to resources; revisions are dates.
-_SOUNDS_VERSION, _LINKS_VERSION = "2025-03-26", "2025-06-18"
+#: The first protocol revision with sounds; revisions are dates.
+_SOUNDS_VERSION = "2025-03-26"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class AnswerOptions:
         """Return the options of a call's answer; ``has_checkpoints`` where they follow the cells."""
         version = context.session.protocol_version
         has_sounds = options.pictures != "files" and version >= _SOUNDS_VERSION
-        has_links = "files" in options.groups and version >= _LINKS_VERSION
+        has_links = options.links and "files" in options.groups
         has_undo = has_checkpoints and "checkpoints" in options.groups
         return cls(options.pictures, has_links, has_sounds, wants_whole_record(context), has_undo)
 

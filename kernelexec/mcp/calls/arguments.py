@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fastmcp.exceptions import ToolError, ValidationError
+from fastmcp.exceptions import NotFoundError, ToolError, ValidationError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp.types import CallToolRequestParams
@@ -23,6 +23,8 @@ _ERRORS_MAX = 10
 _VERBATIM = frozenset({"code", "command", "content", "stdin", "text", "tests", "grep", "old_text", "new_text"})
 _ABSENT = frozenset({"", "null", "None", "undefined"})
 _NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?")
+#: A number of seconds with its unit, as in ``30s``.
+_SECONDS = re.compile(rf"({_NUMBER.pattern}) ?s(?:ec(?:ond)?s?)?", re.IGNORECASE)
 _BOOLEANS = {"true": True, "false": False}
 _LIST_CHARS = 1_000_000
 
@@ -34,13 +36,17 @@ class ArgumentReader(Middleware):
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
     ) -> ToolResult:
         """See fastmcp's ``Middleware``."""
-        message = context.message
-        tool = await context.fastmcp_context.fastmcp.get_tool(message.name) if context.fastmcp_context else None
+        message, server = context.message, context.fastmcp_context and context.fastmcp_context.fastmcp
+        tool = await server.get_tool(message.name) if server else None
         if tool is not None and message.arguments:
             arguments = read_arguments(message.arguments, tool.parameters)
             context = context.copy(message=message.model_copy(update={"arguments": arguments}))
         try:
             return await call_next(context)
+        except NotFoundError as exc:
+            names = [tool.name for tool in await server.list_tools(run_middleware=False)] if server else []
+            reason = f"There is no tool {message.name!r:.{_VALUE_CHARS}}{did_you_mean(message.name, names)}."
+            raise ToolError(f"{reason} The tools are: {', '.join(names)}.") from exc
         except ValidationError as exc:
             cause: Any = exc.__cause__
             if not hasattr(cause, "errors"):
@@ -78,6 +84,8 @@ def _read_text(text: str, types: frozenset[str]) -> Any:  # noqa: ANN401 - any J
         return text
     if "boolean" in types:
         return _BOOLEANS.get(word.lower(), text)
+    if "number" in types and (seconds := _SECONDS.fullmatch(word)):
+        word = seconds[1]
     if types & {"number", "integer"} and _NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
         return int(number) if number.is_integer() and "number" not in types else number
     if types & {"array", "object"} and len(text) <= _LIST_CHARS:

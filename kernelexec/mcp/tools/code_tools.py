@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.mcp.answers import AnswerOptions, render_answer
 from kernelexec.mcp.calls.elicitation import Elicitation
 from kernelexec.mcp.calls.progress import PartialResult, Renderer
+from kernelexec.mcp.calls.sent_code import unwrap_code
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.results import ExecutionResult, OutputPage
@@ -106,6 +107,7 @@ class CodeTools:
         request_id: RequestId = None,
     ) -> ToolResult:
         """Run a cell."""
+        code, language = unwrap_code(code, language)
         elicitation = self._sessions.make_elicitation(context)
         render = partial(render_answer, options=self._choose_form(context))
         options = CallOptions(wait, elicitation, render)
@@ -158,8 +160,8 @@ class CodeTools:
             is_running = (await opened.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
             page = await opened.read_output(execution_id, offset=begin, limit=room, grep=grep)
         nothing = "no output" if not begin and grep is None else "no matching line" if grep else "no more output"
-        last = f"from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}"
-        return make_quoting_answer(page.text, last if page.text else f"{nothing}; {last}", "kernelexec/page", page)
+        where = f"from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}"
+        return make_quoting_answer(page.text, where if page.text else f"{nothing}; {where}", "kernelexec/page", page)
 
     async def interrupt_kernel(self, context: Context, session: SessionName = "default") -> ToolResult:
         """Interrupt the running cell."""
@@ -223,17 +225,13 @@ def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None)
 
 def make_text_answer(text: str, key: str = "", record: Any = None) -> ToolResult:  # noqa: ANN401 - any of our dataclasses
     """Return an answer of our own text, with a record in its metadata if there is one."""
-    return _make_answer([text], key, record)
+    content = [TextContent(type="text", text=clean_text(text))]
+    return ToolResult(content=content, meta={key: clean(asdict(record) | {"text": None})} if key else None)
 
 
 def make_quoting_answer(text: str, note: str, key: str, record: Any) -> ToolResult:  # noqa: ANN401 - as above
-    """Return an answer with a text of a cell or file, and a note about it in a block of its own."""
+    """Return an answer with a note, and below it the text of a cell or file that it is about."""
     quoted = quote_output(text)
     if quoted != text:
         note += r"; invisible characters are shown as escapes such as \u202e, and marks as \[kernelexec:"
-    return _make_answer([*([quoted] if quoted else []), format_note(note)], key, record)
-
-
-def _make_answer(texts: Sequence[str], key: str, record: Any) -> ToolResult:  # noqa: ANN401 - as above
-    content = [TextContent(type="text", text=clean_text(text)) for text in texts]
-    return ToolResult(content=content, meta={key: clean(asdict(record) | {"text": None})} if key else None)
+    return make_text_answer("\n".join(filter(None, (format_note(note), quoted))), key, record)

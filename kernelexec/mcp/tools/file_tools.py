@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
 from kernelexec.mcp.answers import fit_answer
+from kernelexec.mcp.answers.cell_answers import ANSWER_BYTES
+from kernelexec.mcp.answers.pictures import InlinePictures, select_pictures
 from kernelexec.mcp.calls.sessions import SessionService
+from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import SessionName, make_quoting_answer, make_text_answer, report_errors
-from kernelexec.results import FilesDeleted
-from kernelexec.untrusted_text import escape_line
+from kernelexec.results import FilesDeleted, FileText, Image
+from kernelexec.untrusted_text import escape_line, format_note
+
+if TYPE_CHECKING:
+    from kernelexec.session.features.session_files import AsyncFiles
 
 #: Entries that one answer shows.
 _SHOWN = 500
 _PIECE_BYTES, _PIECE_MOST = 20_000, 100_000
+#: Kinds of files that are shown as pictures.
+_PICTURE_KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp")
+#: A text has at most one character of so many that is no UTF-8.
+_FEW_INVALID = 10
 
 FilePath = Annotated[str, "The file, relative to the workspace or absolute as code in the session sees it."]
 Patterns = Annotated[
@@ -67,8 +78,9 @@ class DeletedFiles:
 class FileTools:
     """Tools for files, one method each."""
 
-    def __init__(self, sessions: SessionService) -> None:
+    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
         self._sessions = sessions
+        self._options = options
 
     async def list_files(
         self,
@@ -97,11 +109,27 @@ class FileTools:
             opened = await self._sessions.get_session(session)
             most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
             read = await opened.files.read(path, offset=offset, limit=most)
+            if read.lossy and _is_binary(read.text):
+                return await self._show_binary(opened.files, replace(read, path=opened.mask(read.path)), path)
         follows = "end of file" if read.next_offset is None else f"continue with offset={read.next_offset}"
         odd = "; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}" if read.lossy else ""
         read = replace(read, path=opened.mask(read.path), text=opened.mask(read.text))
-        last = f"{'empty; ' * (not read.text)}{read.path}, from byte {read.offset} of {read.total_bytes}; {follows}{odd}"
-        return make_quoting_answer(read.text, last, "kernelexec/file", read)
+        where = f"{'empty; ' * (not read.text)}{read.path}, from byte {read.offset} of {read.total_bytes}; {follows}{odd}"
+        return make_quoting_answer(read.text, where, "kernelexec/file", read)
+
+    async def _show_binary(self, files: AsyncFiles, read: FileText, path: str) -> ToolResult:
+        """Return the answer for a file that is no text: a picture, or its type and size."""
+        kind, _ = mimetypes.guess_type(read.path)
+        pictures = InlinePictures([], [], [])
+        if kind in _PICTURE_KINDS and self._options.pictures != "files":
+            whole = await files.read_bytes(path, limit=files.bounds.read_bytes)
+            pictures = await select_pictures([Image(kind, whole.content)], ANSWER_BYTES // 2)
+        how = "" if pictures.shown else "; no text, so read it with code"
+        smaller = "; shown smaller" if pictures.smaller else ""
+        note = f"{read.path}: {kind or 'a binary file'}, {read.total_bytes} bytes{smaller}{how}"
+        answer = make_text_answer(format_note(note), "kernelexec/file", read)
+        answer.content += pictures.shown
+        return answer
 
     async def write_file(
         self,
@@ -165,3 +193,8 @@ def _make_answer(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> 
     deleted = [mask(path) for path in done.deleted[:shown]]
     refused = [KeptFile(mask(file.path), mask(file.reason)) for file in done.refused[:shown]]
     return DeletedFiles(deleted, len(done.deleted), refused, len(done.refused), done.complete)
+
+
+def _is_binary(text: str) -> bool:
+    """Return whether a piece of a file is no text: it has zeros, or much that is no UTF-8."""
+    return "\0" in text or text.count("\N{REPLACEMENT CHARACTER}") * _FEW_INVALID > len(text)

@@ -24,7 +24,13 @@ from kernelexec.session.lifecycle import TaskScope
 
 #: How long a kernel between two cells may take to describe itself.
 _INFO_SECONDS = 5.0
-_ALIASES = {"py": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
+_ALIASES = {
+    **dict.fromkeys(("py", "python3", "python 3", "ipython", "ipython3", "python 3 (ipykernel)"), "python"),
+    "js": "javascript",
+    "node": "javascript",
+    "ts": "typescript",
+    "sh": "bash",
+}
 
 
 class LanguageKernels:

@@ -100,10 +100,10 @@ def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int
 def describe_return(cause: Cause, cell: int, ended_cell: int) -> str:
     """Return the note on a session that goes on from a checkpoint before ``cell``, after its kernel ended in ``ended_cell``."""
     before = "this cell" if cell >= ended_cell else f"cell [{cell}]"
-    undone = "" if cell >= ended_cell else f" What the cells from [{cell}] on have changed is undone."
+    lost = "this cell has" if cell >= ended_cell else f"the cells from [{cell}] on have"
     return (
         f"The kernel ended ({cause}), and the session goes on from its checkpoint before {before}: variables, imports and the"
-        f" current directory are as they were then.{undone}"
+        f" current directory are as they were then. What {lost} changed in them is lost."
     )
 
 

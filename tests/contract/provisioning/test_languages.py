@@ -294,9 +294,16 @@ def test_nothing_is_left_when_a_session_closes(specs: Path, tmp_path: Path) -> N
 
 def test_a_kernelspec_may_be_of_python_and_is_a_kernel_of_its_own(shared: Session) -> None:
     executable = shared.execute("mine = 1; import sys; sys.executable").text
-    assert shared.execute("'mine' in globals()", language="python3").text == "False"
-    result = shared.execute("import sys; sys.executable", language="python3")
-    assert (result.text, result.language) == (executable, "python3")
+    assert shared.execute("'mine' in globals()", language="polite").text == "False"
+    result = shared.execute("import sys; sys.executable", language="polite")
+    assert (result.text, result.language) == (executable, "polite")
+
+
+@pytest.mark.parametrize("name", ["python3", "Python 3", "ipython", "py"])
+def test_names_of_python_are_the_sessions_own_kernel(shared: Session, name: str) -> None:
+    shared.execute("own = 41")
+    result = shared.execute("own + 1", language=name)
+    assert (result.text, result.language) == ("42", "python")
 
 
 BROKEN = {

@@ -52,7 +52,7 @@ def test_a_file_is_written_read_listed_and_deleted(agent: Agent, name: str) -> N
     ran = agent.text("execute_code", code="exec(open('src/a.py').read())\nprint(n)", session=name)
     assert "42" in ran.splitlines()
     read = agent.call("read_file", path="src/a.py", session=name)
-    assert text_of(read) == "n = 41\nn += 1\n[kernelexec: src/a.py, from byte 0 of 14; end of file]"
+    assert text_of(read) == "[kernelexec: src/a.py, from byte 0 of 14; end of file]\nn = 41\nn += 1\n"
     assert read.meta is not None
     assert read.meta["kernelexec/file"]["total_bytes"] == 14
     listed = found(agent, "list_files", recursive=True, pattern="*.py", session=name)
@@ -66,17 +66,33 @@ def test_a_long_file_is_read_on(agent: Agent, name: str) -> None:
     whole = "".join(f"line {number}\n" for number in range(8000))
     agent.call("write_file", path="long.txt", content=whole, session=name)
     first = agent.text("read_file", path="long.txt", session=name)
-    assert first.endswith(f"\n[kernelexec: long.txt, from byte 0 of {len(whole)}; continue with offset=20000]")
+    assert first.startswith(f"[kernelexec: long.txt, from byte 0 of {len(whole)}; continue with offset=20000]\n")
     rest = agent.text("read_file", path="long.txt", offset=20000, limit=10**9, session=name)
-    assert first.rpartition("[")[0] + rest.rpartition("[")[0] == whole
+    assert first.partition("]\n")[2] + rest.partition("]\n")[2] == whole
     assert "[kernelexec: empty; " in agent.text("read_file", path="long.txt", offset=10**6, session=name)
 
 
-def test_a_file_that_is_no_text_says_so(agent: Agent, name: str) -> None:
-    agent.call("execute_code", code="open('raw', 'wb').write(bytes(range(256)))", session=name)
-    assert "end of file; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}; invisible " in agent.text(
-        "read_file", path="raw", session=name
-    )
+def test_a_file_that_is_no_text_is_named_with_its_kind_and_size(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="open('raw.zip', 'wb').write(bytes(range(256)) * 200)", session=name)
+    note = agent.text("read_file", path="raw.zip", session=name)
+    assert note == "[kernelexec: raw.zip: application/zip, 51200 bytes; no text, so read it with code]"
+
+
+def test_a_text_with_a_byte_that_is_none_is_shown(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="open('old.txt', 'wb').write(b'caf\\xe9 and more words\\x1b')", session=name)
+    read = agent.text("read_file", path="old.txt", session=name)
+    assert "end of file; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}; invisible " in read
+    assert read.endswith("]\ncaf\N{REPLACEMENT CHARACTER} and more words\\x1b")
+
+
+def test_a_picture_is_read_as_a_picture(agent: Agent, name: str) -> None:
+    draw = "import matplotlib.pyplot as plt, numpy as np; plt.imsave('p.png', np.random.rand(2000, 30, 3))"
+    agent.call("execute_code", code=draw + "; open('no.png', 'wb').write(bytes(9)); None", session=name)
+    read = agent.call("read_file", path="p.png", session=name)
+    assert [block.type for block in read.content] == ["text", "image"]
+    assert re.fullmatch(r"\[kernelexec: p\.png: image/png, \d+ bytes; shown smaller\]", text_of(read))
+    damaged = agent.text("read_file", path="no.png", session=name)
+    assert damaged == "[kernelexec: no.png: image/png, 9 bytes; no text, so read it with code]"
 
 
 def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:

@@ -17,7 +17,7 @@ from mcp.types import INVALID_PARAMS
 from kernelexec.mcp.callers import Caller
 from tests.conftest import Command
 from tests.support.command_line import BOUND, END_STATUS, STUBBORN, appears, kernelexec, names, refused
-from tests.support.mcp_clients import BOTH_ERAS, text_of
+from tests.support.mcp_clients import BOTH_ERAS, output_of, text_of
 from tests.support.mcp_server import TOOLS, Server, create_token, serving
 from tests.support.pace import until
 
@@ -57,7 +57,7 @@ def test_an_agent_may_name_itself_in_a_request(server: Server) -> None:
             call = {"code": f"mine = {value}"}
             agent.do("call_tool", "execute_code", call, meta=meta)
         reported = agent.do("call_tool", "execute_code", {"code": "mine"}, meta={"kernelexec/agent": "m1"})
-        assert text_of(reported).splitlines()[0] == "1"
+        assert output_of(reported) == "1"
 
 
 @pytest.mark.parametrize("era", BOTH_ERAS)
@@ -73,7 +73,7 @@ def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: s
 def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -> None:
     with server.client(x_kernelexec_agent="many-1") as item, server.client(x_kernelexec_agent="many-2") as other:
         asked = [agent.start("execute_code", code="import os; os.getpid()") for _ in range(50) for agent in (item, other)]
-        pids = [text_of(call.result(BOUND)).splitlines()[0] for call in asked]
+        pids = [output_of(call.result(BOUND)) for call in asked]
         assert len(set(pids[::2])) == len(set(pids[1::2])) == 1
         assert set(pids[::2]) != set(pids[1::2])
 
@@ -94,7 +94,7 @@ def test_an_unknown_client_learns_to_create_a_handle(server: Server) -> None:
     assert built is not None
     with server.client() as again:
         handle = built["session"]
-        assert f"session {handle}" in again.text("execute_code", code="x = 41; 1 / 0", session=handle)
+        assert "ZeroDivisionError" in again.text("execute_code", code="x = 41; 1 / 0", session=handle)
         begun = again.call("execute_code", code="import time; time.sleep(1); x + 1", session=handle, wait=0)
         execution = begun.meta["kernelexec/result"]["execution_id"]  # type: ignore[index]
         assert "None of your open sessions has" in again.text("wait_execution", execution_id=execution)

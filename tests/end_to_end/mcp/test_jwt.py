@@ -183,7 +183,7 @@ def test_a_public_key_in_a_file_needs_no_provider(tmp_path: Path) -> None:
     options = ("--jwt-keys", str(tmp_path / "key.pem"), "--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE)
     with serving(tmp_path, *options, "--jwt-algorithm", "ES256", "--host", "127.0.0.2") as running:
         with running.client(authorization=f"Bearer {signed(key, alg='ES256')}") as agent:
-            assert agent.text("execute_code", code="1") == "1\n"
+            assert agent.text("execute_code", code="1") == "1"
         assert status(running, "") == 401
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from fastmcp.client.client import CallToolResult
 
-from tests.support.mcp_clients import Agent, connected, links_of, record_of, text_of
+from tests.support.mcp_clients import Agent, connected, links_of, output_of, record_of, text_of
 from tests.support.mcp_in_memory import InMemory
 
 _PLOT = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
@@ -32,9 +33,8 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainAgent]:
 
 def test_a_cell_that_ends_as_expected_is_its_output(agent: PlainAgent) -> None:
     answer = agent.call("execute_code", code="print('hi')")
-    assert [block.model_dump(exclude_none=True, exclude={"meta"}) for block in answer.content] == [
-        {"type": "text", "text": "hi\n"}
-    ]
+    assert [block.type for block in answer.content] == ["text"]
+    assert re.fullmatch(r"\[ok · \d+\.\d\d s · state kept\]\nhi\n", text_of(answer))
     assert answer.structured_content is None
 
 
@@ -49,14 +49,14 @@ def test_the_record_is_short_unless_a_program_asks(code: str, agent: PlainAgent)
 
 def test_a_command_has_the_fields_that_say_something(agent: PlainAgent) -> None:
     answer = agent.call("execute_command", command="echo hi")
-    assert (text_of(answer), answer.structured_content) == (
+    assert (output_of(answer), answer.structured_content) == (
         "hi\n",
         {"success": True, "exit_code": 0, "stdout": "hi\n", "stderr": ""},
     )
     failed = agent.call("execute_command", command="echo no >&2; exit 7")
     assert failed.structured_content is not None
     assert (failed.structured_content["exit_code"], failed.structured_content["stderr"]) == (7, "no\n")
-    assert text_of(failed).startswith("no\n[kernelexec: error: session default, exit code 7, state kept")
+    assert text_of(failed).startswith("[error · exit code 7 · ")
     late = agent.call("execute_command", command="sleep 9", timeout=0.5)
     assert late.structured_content is not None
     assert late.structured_content["timed_out"]
@@ -68,30 +68,26 @@ def test_a_command_has_the_fields_that_say_something(agent: PlainAgent) -> None:
     assert (refused.structured_content["status"], refused.structured_content["exit_code"]) == ("aborted", -1)
 
 
-def test_a_file_is_named_once_as_a_resource(agent: PlainAgent) -> None:
-    answer = agent.call("execute_code", code="open('a b.csv', 'w').write('x');", session="files")
-    [link] = [block for block in answer.content if block.type == "resource_link"]
-    assert (link.name, link.mime_type) == ("a b.csv", "text/csv")
-    assert "a b.csv" not in text_of(answer)
-    assert agent.do("read_resource", str(link.uri))[0].text == "x"
-    answer = agent.call("execute_code", code="for n in range(12): open(f'{n}.txt', 'w').close()", session="files")
-    assert len(links_of(answer)) == 10
-    assert (
-        len(
-            [name for name in (f"{n}.txt" for n in range(12)) if name in text_of(answer).replace(",", " ").split("changed:")[1]]
-        )
-        >= 2
-    )
+def test_a_file_is_named_once_as_a_resource_where_the_client_reads_links(tmp_path: Path) -> None:
+    with connected(InMemory(tmp_path, "--links"), "auto") as agent:
+        answer = agent.call("execute_code", code="open('a b.csv', 'w').write('x');")
+        [link] = [block for block in answer.content if block.type == "resource_link"]
+        assert (link.name, link.mime_type) == ("a b.csv", "text/csv")
+        assert "a b.csv" not in text_of(answer)
+        assert agent.do("read_resource", str(link.uri))[0].text == "x"
+        answer = agent.call("execute_code", code="for n in range(12): open(f'{n}.txt', 'w').close()")
+        assert len(links_of(answer)) == 10
+        named = text_of(answer).replace(",", " ").split("changed:")[1]
+        assert len([n for n in range(12) if f"{n}.txt" in named]) >= 2
 
 
-def test_a_client_without_links_reads_the_names_of_files(tmp_path: Path) -> None:
-    with connected(InMemory(tmp_path, "--tools", "core"), "auto") as agent:
-        answer = agent.call("execute_code", code="open('a.csv', 'w').write('x');")
-        assert links_of(answer) == []
-        assert "files made or changed: a.csv" in text_of(answer)
+def test_by_default_the_text_names_the_files(agent: PlainAgent) -> None:
+    answer = agent.call("execute_code", code="open('a.csv', 'w').write('x');", session="files")
+    assert [block.type for block in answer.content] == ["text"]
+    assert "\n[kernelexec: files made or changed: a.csv]" in text_of(answer)
 
 
-@pytest.mark.parametrize(("setting", "kinds"), [("inline", {"text", "image"}), ("files", {"text", "resource_link"})])
+@pytest.mark.parametrize(("setting", "kinds"), [("inline", {"text", "image"}), ("files", {"text"})])
 def test_pictures_are_where_the_operator_wants_them(setting: str, kinds: set[str], tmp_path: Path) -> None:
     with connected(InMemory(tmp_path, "--pictures", setting), "auto") as agent:
         answer = agent.call("execute_code", code=_PLOT)
@@ -105,7 +101,7 @@ def test_a_file_is_edited_in_place(agent: PlainAgent) -> None:
     )
     assert "contains the text 2 times" in agent.text("edit_file", path="m.py", old_text=" = ", new_text=" := ", session="edits")
     agent.call("edit_file", path="m.py", old_text=" = ", new_text=" := ", replace_all=True, session="edits")
-    assert agent.text("read_file", path="m.py", session="edits").startswith("a := 2\nb := 1\n")
+    assert agent.text("read_file", path="m.py", session="edits").endswith("]\na := 2\nb := 1\n")
     for path, old, reason in (("m.py", "c", "does not contain"), ("m.py", "", "must not be empty"), ("no.py", "c", "no.py")):
         refused = agent.call("edit_file", path=path, old_text=old, new_text="", session="edits")
         assert refused.is_error

@@ -78,7 +78,7 @@ def test_logged_in_users_have_sessions_of_their_own(server: tuple[Server, str], 
         foreign = carol.text("execute_code", code="1", session=created["session"])
         unknown = carol.text("execute_code", code="1", session="ks-" + "0" * 32)
         assert foreign.replace(created["session"], "") == unknown.replace("ks-" + "0" * 32, "")
-        assert alice.text("execute_code", code="1", session=created["session"]) == "1\n"
+        assert alice.text("execute_code", code="1", session=created["session"]) == "1"
 
 
 def test_a_user_is_one_client_with_whatever_program(server: tuple[Server, str]) -> None:
@@ -96,7 +96,7 @@ def test_a_user_allows_a_program_on_a_page_of_the_server(server: tuple[Server, s
     running, _ = server
     browser = Browser(running.url, "grace")
     with connected(StreamableHttpTransport(running.url, auth=browser), "auto") as agent:
-        assert agent.text("execute_code", code="1") == "1\n"
+        assert agent.text("execute_code", code="1") == "1"
     assert browser.seen == ["/authorize", "/consent", "/consent", "/authorize", "/auth/callback"]
 
 
@@ -153,7 +153,7 @@ def test_scopes_are_those_of_the_tokens_unless_the_configuration_lists_them(tmp_
             assert "needs a token with the scope execute" in agent.text("execute_code", code="1")
             assert agent.call("list_sessions").is_error is False
         with logged_in(running, "alice", scope="execute") as agent:
-            assert agent.text("execute_code", code="1") == "1\n"
+            assert agent.text("execute_code", code="1") == "1"
 
 
 def test_a_fastmcp_provider_that_names_only_programs_admits_no_user(tmp_path: Path) -> None:

@@ -30,13 +30,13 @@ def test_a_client_has_so_many_sessions_and_no_more(server: Server, era: str) -> 
         answers = [text_of(call.result(BOUND)) for call in asked]
         assert sum("You have 2 open sessions and your limit is 2: end one with close_session." in text for text in answers) == 4
         assert "your limit is 2" in item.text("create_session")
-        assert other.text("execute_code", code="1") == "1\n"
+        assert other.text("execute_code", code="1") == "1"
         opened = [row["name"] for row in item.rows("list_sessions", "sessions")]
         assert len(opened) == 2
-        assert item.text("execute_code", code="1", session=opened[0]) == "1\n"
+        assert item.text("execute_code", code="1", session=opened[0]) == "1"
         item.text("close_session", session=opened[0])
         handle = item.call("create_session").structured_content["session"]  # type: ignore[index]
-        assert item.text("execute_code", code="1", session=handle) == "1\n"
+        assert item.text("execute_code", code="1", session=handle) == "1"
         assert "your limit is 2" in item.text("execute_code", code="1", session="another")
 
 
@@ -45,7 +45,7 @@ def test_names_of_agents_are_no_way_around_the_quota_of_an_authenticated_user(tm
     token = create_token(tokens, "alice")
     with serving(tmp_path, "--tokens", str(tokens), "--max-sessions", "1") as server:
         with server.client(authorization=f"Bearer {token}", x_kernelexec_agent="one") as agent:
-            assert agent.text("execute_code", code="1") == "1\n"
+            assert agent.text("execute_code", code="1") == "1"
         with server.client(authorization=f"Bearer {token}", x_kernelexec_agent="two") as agent:
             assert "your limit is 1" in agent.text("execute_code", code="1")
 

@@ -85,7 +85,7 @@ def test_packages_are_installed_and_the_state_is_kept(agent: Agent) -> None:
     agent.text("execute_code", code="x = 1", session="a")
     done = install(agent, "upper", session="a")
     assert (done["status"], sorted(done["installed"])) == ("ok", ["lower 2.0", "upper 3.1"])
-    assert agent.text("execute_code", code="import upper; x", session="a") == "1\n"
+    assert agent.text("execute_code", code="import upper; x", session="a") == "1"
 
 
 def test_a_long_installation_goes_on_and_is_collected(agent: Agent) -> None:
