@@ -109,7 +109,7 @@ class FileTools:
             opened = await self._sessions.get_session(session)
             most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
             read = await opened.files.read(path, offset=offset, limit=most)
-            if read.lossy and _is_binary(read.text):
+            if _is_binary(read.text):
                 return await self._show_binary(opened.files, replace(read, path=opened.mask(read.path)), path)
         follows = "end of file" if read.next_offset is None else f"continue with offset={read.next_offset}"
         odd = "; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}" if read.lossy else ""

@@ -74,7 +74,7 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(tmp_path: Pat
             assert done.returncode == 0, done.stderr
             assert done.stdout.startswith("42\n")
             assert "ZeroDivisionError" in done.stderr
-            value, attached, count = agent.text("execute_code", code="y").strip().splitlines()
+            attached, count, value = agent.text("execute_code", code="y").strip().splitlines()
             assert (value, "has attached to this session" in attached, "3 cells of process" in count) == ("2", True, True)
             output = kernelexec(tmp_path, "logs", own, "-n", "1").stdout
             assert " y" in output.splitlines()[-1]
