@@ -254,7 +254,7 @@ def mcp(
         _text(
             "--tools",
             "GROUP,...",
-            "Tool groups besides core: files, variables, background, tests, packages; or all. Default: files.",
+            "Tool groups besides core: files, variables, background, tests, packages; or all. Default: files,packages.",
         ),
     ] = None,
     packages_from: Annotated[

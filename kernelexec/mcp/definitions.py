@@ -26,6 +26,18 @@ def drop_docstring(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable
     return call
 
 
+def slim_arguments(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tool's arguments without null, for which an optional argument is omitted: models read it all."""
+    return schema | {"properties": {name: _slim(argument) for name, argument in schema["properties"].items()}}
+
+
+def _slim(argument: dict[str, Any]) -> dict[str, Any]:
+    types = argument.get("anyOf", [])
+    if argument.get("default", ...) is not None or types[1:] != [{"type": "null"}]:
+        return argument
+    return {**types[0], **{name: value for name, value in argument.items() if name not in {"anyOf", "default"}}}
+
+
 def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema with its definitions in the place of references, as clients need it; no type may contain itself."""
     definitions = schema.get("$defs", {})

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import fastmcp
 from fastmcp import FastMCP
@@ -20,7 +19,7 @@ from fastmcp.resources import ResourceTemplate
 from fastmcp.server.auth import AuthProvider
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import FunctionTool
-from mcp.types import Icon, ToolAnnotations
+from mcp.types import ToolAnnotations
 
 from kernelexec.config import Config
 from kernelexec.executor import AsyncExecutor
@@ -29,7 +28,7 @@ from kernelexec.mcp.calls.arguments import ArgumentReader
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.calls.tasks_extension import TasksExtension
 from kernelexec.mcp.calls.visible_text import VisibleText
-from kernelexec.mcp.definitions import drop_docstring, inline_references
+from kernelexec.mcp.definitions import drop_docstring, inline_references, slim_arguments
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.resources import Resources
@@ -53,12 +52,6 @@ _FILE = Path(__file__).parent / "tools" / "descriptions.md"
 #: Texts for models by the names of their tools, or of groups, which are for the server's instructions as others are.
 TEXTS = {name: f"{_WRAP.sub(' ', text)}\n" for name, text in _SECTION.findall(_FILE.read_text(encoding="utf-8"))}
 _MINUTE = 60.0
-#: The icon of all tools; the server has none, since each answer would repeat it.
-_ICON = Icon(
-    src="data:image/svg+xml,"
-    + quote("<svg xmlns='http://www.w3.org/2000/svg'><path d='M2 4l4 4-4 4M8 12h6' stroke='#18f'/></svg>"),
-    mime_type="image/svg+xml",
-)
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
@@ -76,6 +69,8 @@ _HINTS = {
 }
 #: Schemas of tools that build the structure of their answers themselves.
 _SCHEMAS = {"execute_command": COMMAND_SCHEMA}
+#: Texts that name the limits of the server.
+_WITH_LIMITS = ("instructions", "execute_code")
 #: Tools that create sessions; their descriptions have the note about idle kernels.
 _CREATES = ("execute_code", "execute_command", "create_session", "set_variables")
 
@@ -130,10 +125,11 @@ def make_server(
     )
     for name in options.tools:  # each tool is a method of that name
         function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
-        description = TEXTS[name] + (idle_note if name in _CREATES else "")
-        texts: dict[str, Any] = {"icons": [_ICON], "title": name.replace("_", " ").capitalize(), "description": description}
+        description = _fill(name, executor.config, options) + (idle_note if name in _CREATES else "")
+        texts: dict[str, Any] = {"title": name.replace("_", " ").capitalize(), "description": description}
         schema: dict[str, Any] = {"output_schema": _SCHEMAS[name]} if name in _SCHEMAS else {}
         tool = FunctionTool.from_function(drop_docstring(function), annotations=_HINTS.get(name, _RUNS), **texts, **schema)
+        tool.parameters = slim_arguments(tool.parameters)
         if tool.output_schema is not None:
             tool.output_schema = inline_references(tool.output_schema)
         server.add_tool(tool)
@@ -166,10 +162,16 @@ def _write_instructions(config: Config, options: ServerOptions) -> str:
     if not config.enabled:
         return EXECUTION_DISABLED
     missing = ", ".join(sorted(frozenset(GROUPS) - options.groups))
-    text = TEXTS["instructions"].format(timeout=config.budgets.timeout, wait=options.wait)
+    text = _fill("instructions", config, options)
     text += "".join(TEXTS[group] for group in ("files", "checkpoints") if group in options.groups)
     text += TEXTS["groups"].format(missing=missing) if missing else ""
     return f"{text}{_describe_idle_limit(config)}\n{write_guidance(PromptContext(config))}"
+
+
+def _fill(name: str, config: Config, options: ServerOptions) -> str:
+    """Return a text with the limits of this server."""
+    text = TEXTS[name]
+    return text.format(timeout=config.budgets.timeout, wait=options.wait) if name in _WITH_LIMITS else text
 
 
 def _describe_idle_limit(config: Config) -> str:

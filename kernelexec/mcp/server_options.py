@@ -75,7 +75,7 @@ class ServerOptions:
 
 ALL_TOOLS = ServerOptions()
 #: The groups that `kernelexec mcp` serves by default: the lists of all tools take a tenth of a small model's context.
-DEFAULT_GROUPS = frozenset({"core", "files"})
+DEFAULT_GROUPS = frozenset({"core", "files", "packages"})
 
 
 def select_toolsets(groups: Iterable[str]) -> frozenset[str]:

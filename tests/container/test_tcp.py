@@ -146,7 +146,7 @@ def test_hooks_learn_where_it_is_reached(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_not_ours_is_refused_with_the_ways_out(tmp_path: Path) -> None:
-    config = {"container": OPTIONS["container"] | {"image": language_image(IMAGE)}}
+    config = {"container": {"image": language_image(IMAGE), "transport": "tcp"}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
         session = executor.session()
         session.execute("x = 1")

@@ -9,8 +9,7 @@ from fastmcp import Context
 
 from kernelexec.mcp.answers import PREVIEW_CHARS, fit_answer, preview
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import SessionName, report_errors
-from kernelexec.mcp.tools.command_tools import CommandLine
+from kernelexec.mcp.tools.code_tools import report_errors
 from kernelexec.results import BackgroundCommand, SecurityError
 
 CommandId = Annotated[str, "The command_id returned by start_background."]
@@ -46,9 +45,9 @@ class BackgroundTools:
     async def start_background(
         self,
         context: Context,
-        command: CommandLine,
+        command: str,
         work_dir: Annotated[str | None, "A directory in the workspace to run it in."] = None,
-        session: SessionName = "default",
+        session: str = "default",
     ) -> BackgroundAnswer:
         """Start a background command."""
         elicitation = self._sessions.make_elicitation(context)
@@ -65,19 +64,19 @@ class BackgroundTools:
         self,
         command_id: CommandId,
         lines: Annotated[int, "Number of newest lines of each stream, at most 10,000."] = 200,
-        session: SessionName = "default",
+        session: str = "default",
     ) -> BackgroundAnswer:
         """Return a background command's state and newest output."""
         with report_errors():
             output = await (await self._sessions.find_session(session)).background_output(command_id, lines=lines)
         return _make_answer(output.command, output.stdout, output.stderr, output.stdout_dropped + output.stderr_dropped)
 
-    async def kill_background(self, command_id: CommandId, session: SessionName = "default") -> BackgroundAnswer:
+    async def kill_background(self, command_id: CommandId, session: str = "default") -> BackgroundAnswer:
         """End a background command."""
         with report_errors():
             return _make_answer(await (await self._sessions.find_session(session)).kill_background(command_id))
 
-    async def list_background(self, session: SessionName = "default") -> BackgroundList:
+    async def list_background(self, session: str = "default") -> BackgroundList:
         """List the background commands."""
         with report_errors():
             commands = await (await self._sessions.find_session(session)).background_commands()

@@ -9,7 +9,7 @@ from fastmcp import Context
 
 from kernelexec.mcp.answers import PREVIEW_CHARS, fit_answer, preview
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import SessionName, report_errors
+from kernelexec.mcp.tools.code_tools import report_errors
 from kernelexec.results import Restored
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class CheckpointTools:
         context: Context,
         name: Annotated[str | None, "A name by which restore finds it."] = None,
         files: Annotated[bool, "Copy the files of the workspace too."] = False,  # noqa: FBT002 - agents name all arguments
-        session: SessionName = "default",
+        session: str = "default",
     ) -> CheckpointAnswer:
         """Make a checkpoint."""
         with report_errors():
@@ -75,7 +75,7 @@ class CheckpointTools:
         self,
         checkpoint: Annotated[str, "The name or the number of a checkpoint."],
         files: Annotated[bool, "Put the files back that it has a copy of."] = False,  # noqa: FBT002 - as above
-        session: SessionName = "default",
+        session: str = "default",
     ) -> ReturnAnswer:
         """Go back to a checkpoint."""
         with report_errors():
@@ -85,7 +85,7 @@ class CheckpointTools:
     async def undo(
         self,
         cells: Annotated[int, "The number of cells."] = 1,
-        session: SessionName = "default",
+        session: str = "default",
     ) -> ReturnAnswer:
         """Go back to the state before the last cells."""
         with report_errors():
@@ -95,7 +95,7 @@ class CheckpointTools:
     async def branch(
         self,
         name: Annotated[str, "The name of the new session."],
-        session: SessionName = "default",
+        session: str = "default",
     ) -> BranchAnswer:
         """Open a session with a copy of the state."""
         with report_errors():

@@ -28,20 +28,6 @@ from kernelexec.untrusted_text import format_note, quote_output
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
 
-SessionName = Annotated[
-    str, "A session name of letters, digits, dots, dashes, underscores, created on first use; or a handle of create_session."
-]
-KnownSession = Annotated[str | None, "The session's name or handle. Omit it to search all sessions with names."]
-Timeout = Annotated[float | None, "Seconds that the cell may run in all. Omit it for the server's default."]
-Wait = Annotated[
-    float | None,
-    "Seconds that this call blocks; then it returns status running and an execution_id. Omit it for the server's default.",
-]
-RequestId = Annotated[
-    str | None, "A name for this request. A repeated request with the same name returns the first result and runs nothing."
-]
-ExecutionId = Annotated[str, "The execution_id of an earlier answer."]
-
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRow:
@@ -99,12 +85,16 @@ class CodeTools:
     async def execute_code(
         self,
         context: Context,
-        code: Annotated[str, "The code of one notebook cell."],
-        session: SessionName = "default",
-        language: Annotated[str, "The language of the code."] = "python",
-        timeout: Timeout = None,
-        wait: Wait = None,
-        request_id: RequestId = None,
+        code: str,
+        session: Annotated[
+            str, "A name of letters, digits, dots, dashes, underscores, which creates it on first use; or a handle."
+        ] = "default",
+        language: str = "python",
+        timeout: float | None = None,
+        wait: float | None = None,
+        request_id: Annotated[
+            str | None, "A name: a request that is repeated with it runs nothing and returns the first result."
+        ] = None,
     ) -> ToolResult:
         """Run a cell."""
         code, language = unwrap_code(code, language)
@@ -127,10 +117,10 @@ class CodeTools:
     async def wait_execution(
         self,
         context: Context,
-        execution_id: ExecutionId,
-        wait: Wait = None,
-        cursor: Annotated[int, "The cursor of an earlier answer, for newer output only; 0 for all."] = 0,
-        session: KnownSession = None,
+        execution_id: str,
+        wait: float | None = None,
+        cursor: int = 0,
+        session: str | None = None,
     ) -> ToolResult:
         """Wait for an execution."""
         elicitation = self._sessions.make_elicitation(context)
@@ -147,11 +137,11 @@ class CodeTools:
 
     async def read_output(
         self,
-        execution_id: ExecutionId,
-        offset: Annotated[int, "Start of the page, in bytes."] = 0,
-        limit: Annotated[int, "The most bytes to return."] = _PAGE_BYTES,
-        grep: Annotated[str | None, "A regular expression; only matching lines are returned."] = None,
-        session: KnownSession = None,
+        execution_id: str,
+        offset: int = 0,
+        limit: int = _PAGE_BYTES,
+        grep: str | None = None,
+        session: str | None = None,
     ) -> ToolResult:
         """Read a page of output."""
         with report_errors():
@@ -163,7 +153,7 @@ class CodeTools:
         where = f"from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}"
         return make_quoting_answer(page.text, where if page.text else f"{nothing}; {where}", "kernelexec/page", page)
 
-    async def interrupt_kernel(self, context: Context, session: SessionName = "default") -> ToolResult:
+    async def interrupt_kernel(self, context: Context, session: str = "default") -> ToolResult:
         """Interrupt the running cell."""
         with report_errors():
             result = await (await self._sessions.find_session(session)).interrupt()
@@ -172,7 +162,7 @@ class CodeTools:
         partial_result = PartialResult(self._sessions.rename_session(result), result.outputs)
         return await render_answer(partial_result, self._choose_form(context))
 
-    async def restart_kernel(self, session: SessionName = "default") -> ToolResult:
+    async def restart_kernel(self, session: str = "default") -> ToolResult:
         """Replace the kernel."""
         with report_errors():
             opened = await self._sessions.find_session(session)
@@ -198,7 +188,7 @@ class CodeTools:
             handle, opened = await self._sessions.create_session()
         return NewSession(handle, str(opened.workspace))
 
-    async def close_session(self, session: SessionName) -> ToolResult:
+    async def close_session(self, session: str) -> ToolResult:
         """End a session."""
         with report_errors():
             await self._sessions.close_session(session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from fastmcp import Context
 from fastmcp.tools import InputRequiredToolResult, ToolResult
@@ -16,7 +16,6 @@ from kernelexec.mcp.answers import TIMEOUT_ADVICE, AnswerOptions, preview, rende
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.mcp.tools.code_tools import RequestId, SessionName, Timeout, Wait
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import clean_text
 from kernelexec.untrusted_text import escape_line, format_note, quote_output
@@ -24,8 +23,6 @@ from kernelexec.untrusted_text import escape_line, format_note, quote_output
 _FILES_MAX = 100
 
 _ALWAYS = ("success", "exit_code", "stdout", "stderr")
-
-CommandLine = Annotated[str, "A bash command line or script."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +72,12 @@ class CommandTools:
     async def execute_command(
         self,
         context: Context,
-        command: CommandLine,
-        timeout: Timeout = None,
-        work_dir: Annotated[str | None, "A directory in the workspace for this command only."] = None,
-        session: SessionName = "default",
-        wait: Wait = None,
-        request_id: RequestId = None,
+        command: str,
+        timeout: float | None = None,
+        work_dir: str | None = None,
+        session: str = "default",
+        wait: float | None = None,
+        request_id: str | None = None,
     ) -> ToolResult:
         """Run a command."""
         elicitation = self._sessions.make_elicitation(context)

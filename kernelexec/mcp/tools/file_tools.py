@@ -6,7 +6,7 @@ import mimetypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
@@ -16,7 +16,7 @@ from kernelexec.mcp.answers.cell_answers import ANSWER_BYTES
 from kernelexec.mcp.answers.pictures import InlinePictures, select_pictures
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.mcp.tools.code_tools import SessionName, make_quoting_answer, make_text_answer, report_errors
+from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
 from kernelexec.results import FilesDeleted, FileText, Image
 from kernelexec.untrusted_text import escape_line, format_note
 
@@ -30,12 +30,6 @@ _PIECE_BYTES, _PIECE_MOST = 20_000, 100_000
 _PICTURE_KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 #: A text has at most one character of so many that is no UTF-8.
 _FEW_INVALID = 10
-
-FilePath = Annotated[str, "The file, relative to the workspace or absolute as code in the session sees it."]
-Patterns = Annotated[
-    list[str] | None,
-    "Patterns of files to delete, such as '*.tmp' (anywhere) or 'cache/**' (the whole path). Use it instead of path.",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +78,11 @@ class FileTools:
 
     async def list_files(
         self,
-        path: Annotated[str, "The directory, relative to the workspace or absolute as code in the session sees it."] = ".",
+        path: str = ".",
         *,
-        recursive: Annotated[bool, "Whether to list subdirectories too."] = False,
-        pattern: Annotated[str | None, "List only matching entries, such as '*.py' (anywhere) or 'data/**/*.csv'."] = None,
-        session: SessionName = "default",
+        recursive: bool = False,
+        pattern: str | None = None,
+        session: str = "default",
     ) -> DirectoryListing:
         """List a directory."""
         with report_errors():
@@ -99,10 +93,10 @@ class FileTools:
 
     async def read_file(
         self,
-        path: FilePath,
-        offset: Annotated[int, "Start of the piece, in bytes."] = 0,
-        limit: Annotated[int, "The most bytes to return, up to 100,000."] = _PIECE_BYTES,
-        session: SessionName = "default",
+        path: str,
+        offset: int = 0,
+        limit: int = _PIECE_BYTES,
+        session: str = "default",
     ) -> ToolResult:
         """Read a piece of a file."""
         with report_errors():
@@ -133,11 +127,11 @@ class FileTools:
 
     async def write_file(
         self,
-        path: FilePath,
-        content: Annotated[str, "The whole text of the file, or with append the text to add."],
+        path: str,
+        content: str,
         *,
-        append: Annotated[bool, "Whether to add to the file instead of replacing it."] = False,
-        session: SessionName = "default",
+        append: bool = False,
+        session: str = "default",
     ) -> ToolResult:
         """Write a file."""
         with report_errors():
@@ -150,12 +144,12 @@ class FileTools:
 
     async def edit_file(
         self,
-        path: FilePath,
-        old_text: Annotated[str, "The text to replace, exactly as it is in the file."],
-        new_text: Annotated[str, "The text in its place; empty to delete it."],
+        path: str,
+        old_text: str,
+        new_text: str,
         *,
-        replace_all: Annotated[bool, "Whether to replace all occurrences instead of the only one."] = False,
-        session: SessionName = "default",
+        replace_all: bool = False,
+        session: str = "default",
     ) -> ToolResult:
         """Edit a file."""
         with report_errors():
@@ -166,12 +160,12 @@ class FileTools:
 
     async def delete_files(
         self,
-        path: Annotated[str | None, "One file or directory to delete. Use it instead of include."] = None,
+        path: str | None = None,
         *,
-        recursive: Annotated[bool, "Whether to delete a directory with its contents."] = False,
-        include: Patterns = None,
-        exclude: Annotated[list[str] | None, "Patterns of files to keep although include matches them."] = None,
-        session: SessionName = "default",
+        recursive: bool = False,
+        include: list[str] | None = None,
+        exclude: list[str] | None = None,
+        session: str = "default",
     ) -> DeletedFiles:
         """Delete files."""
         if (path is None) == (include is None) or (path is not None and exclude is not None):

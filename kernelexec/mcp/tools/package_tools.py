@@ -12,13 +12,11 @@ from fastmcp import Context
 from kernelexec.mcp.answers import preview
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import Source
-from kernelexec.mcp.tools.code_tools import SessionName, Wait, report_errors
+from kernelexec.mcp.tools.code_tools import report_errors
 from kernelexec.results import Installation, SecurityError
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession
-
-Names = Annotated[list[str], "Packages as for pip: names with versions, or paths of wheels in the workspace."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,9 @@ class PackageTools:
     async def install_packages(
         self,
         context: Context,
-        packages: Names,
-        session: SessionName = "default",
-        wait: Wait = None,
+        packages: Annotated[list[str], "As for pip, or paths of wheels in the workspace."],
+        session: str = "default",
+        wait: float | None = None,
     ) -> InstallAnswer:
         """Install packages."""
         from kernelexec.session.features.packages.requirements import is_wheel  # noqa: PLC0415 - sessions have imported it

@@ -10,7 +10,7 @@ from fastmcp import Context
 
 from kernelexec.mcp.answers import PREVIEW_CHARS, fit_answer, preview
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import SessionName, report_errors
+from kernelexec.mcp.tools.code_tools import report_errors
 from kernelexec.results import SecurityError, TestCase, TestReport
 from kernelexec.results.tests import CASE_SECONDS
 
@@ -58,7 +58,7 @@ class TestingTools:
         cases: Annotated[list[str], "Expressions that must be true, or statements with assert. 1 to 200."],
         code: Annotated[str, "Code to test; empty to test the session's variables."] = "",
         timeout: Annotated[float, "Seconds for the code and for each case."] = CASE_SECONDS,
-        session: SessionName = "default",
+        session: str = "default",
     ) -> TestsAnswer:
         """Run test cases."""
         elicitation = self._sessions.make_elicitation(context)

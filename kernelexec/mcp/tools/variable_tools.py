@@ -19,7 +19,7 @@ from pydantic import WithJsonSchema
 from kernelexec.errors import InvalidRequest, KernelexecError, Refused
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.mcp.tools.code_tools import SessionName, make_text_answer, report_errors
+from kernelexec.mcp.tools.code_tools import make_text_answer, report_errors
 from kernelexec.results.readable.one_line import format_bytes, join_some
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.text import NESTING_MAX, clean, utf8_size
@@ -68,7 +68,7 @@ class VariableTools:
         self._sessions = sessions
         self._options = options
 
-    async def list_variables(self, session: SessionName = "default") -> VariableList:
+    async def list_variables(self, session: str = "default") -> VariableList:
         """List a session's variables."""
         with report_errors():
             listing = await (await self._sessions.find_session(session)).variables(limit=_ROWS_MAX)
@@ -78,7 +78,7 @@ class VariableTools:
         self,
         context: Context,
         variables: Annotated[dict[str, Any], "Names and their values, of JSON types."],
-        session: SessionName = "default",
+        session: str = "default",
     ) -> ToolResult:
         """Set variables."""
         with report_errors(), _in_words_of_tools():
@@ -91,7 +91,7 @@ class VariableTools:
     async def get_variable(
         self,
         name: Annotated[str, "The name of the variable."],
-        session: SessionName = "default",
+        session: str = "default",
     ) -> VariableValue:
         """Return a variable's value."""
         with report_errors(), _in_words_of_tools():

@@ -108,12 +108,12 @@ def test_a_file_is_edited_in_place(agent: PlainAgent) -> None:
         assert reason in text_of(refused)
 
 
-def test_by_default_the_groups_core_and_files_are_served_and_the_rest_is_named(tmp_path: Path) -> None:
+def test_by_default_the_groups_core_files_and_packages_are_served_and_the_rest_is_named(tmp_path: Path) -> None:
     default = InMemory(tmp_path)
     default.words = [word for word in default.words if word not in ("--tools", "all")]
     with connected(default, "auto") as agent:
         tools = agent.do("list_tools")
-        assert "edit_file" in {tool.name for tool in tools}
+        assert {"edit_file", "install_packages"} <= {tool.name for tool in tools}
         assert "run_tests" not in {tool.name for tool in tools}
         assert all(tool.title for tool in tools)
-        assert "background, checkpoints, packages, tests, variables" in str(agent.client.instructions)
+        assert "background, checkpoints, tests, variables" in str(agent.client.instructions)

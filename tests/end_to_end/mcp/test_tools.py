@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import kernelexec
 from tests.fuzz.test_mcp_calls import TOOLS
 from tests.support.command_line import BOUND
 from tests.support.mcp_clients import ERAS, Agent, connected, output_of, record_of, text_of, transport
+from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import slow
 
 SEVEN = ["success", "exit_code", "stdout", "stderr", "execution_time", "command", "work_dir"]
@@ -281,9 +283,7 @@ def test_the_tools_stand_in_a_fixed_order_and_say_what_matters(agent: Agent) -> 
         assert "persist" in tool.description
         assert tool.input_schema["type"] == "object"
         assert tool.input_schema["additionalProperties"] is False
-        for argument in tool.input_schema["properties"].values():
-            assert argument["description"]
-            assert "type" in argument or [option["type"] for option in argument["anyOf"]][1:] == ["null"]
+        assert all("type" in argument for argument in tool.input_schema["properties"].values())
     described = {tool.name: tool.description for tool in tools}
     assert "wait_execution(execution_id)" in described["execute_code"]
     assert "Example" in described["execute_code"]
@@ -313,8 +313,24 @@ def test_the_server_describes_itself(agent: Agent) -> None:
     instructions, who = agent.client.instructions or "", agent.client.server_info
     assert who is not None
     assert (who.name, who.version) == ("kernelexec", kernelexec.__version__)
-    for word in ("persist", "workspace", "wait_execution", "state lost", "60 s"):
+    for word in ("persist", "workspace", "wait_execution", "state kept, restored, lost or new", "60 s"):
         assert word in instructions
+    [execute_code] = [tool.description for tool in agent.do("list_tools") if tool.name == "execute_code"]
+    assert "`wait` seconds (45)" in execute_code  # most frameworks do not show the instructions
+    assert "`timeout` seconds (60)" in execute_code
+
+
+def test_the_default_tools_take_a_small_part_of_a_models_context(tmp_path: Path) -> None:
+    default = InMemory(tmp_path)
+    default.words = [word for word in default.words if word not in ("--tools", "all")]
+    with connected(default, "auto") as agent:
+        tools = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+            for tool in agent.do("list_tools")
+        ]
+        instructions = str(agent.client.instructions)
+    text = json.dumps(tools, separators=(",", ":"), ensure_ascii=False)
+    assert len(text) + len(instructions) < 11_000  # 2,324 tokens of o200k
 
 
 def test_variables_are_listed_also_while_a_cell_runs(agent: Agent, name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fastmcp.tools import FunctionTool
 from fastmcp.utilities.json_schema import dereference_refs
 
-from kernelexec.mcp.definitions import drop_docstring, inline_references
+from kernelexec.mcp.definitions import drop_docstring, inline_references, slim_arguments
 from kernelexec.mcp.tools.code_tools import CodeTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.testing_tools import TestingTools
@@ -50,6 +50,15 @@ def test_words_beside_a_reference_take_precedence() -> None:
     row = {"type": "object", "properties": {"next": {"type": "integer"}}}
     rows = {"items": [row | {"description": "a row"}]}
     assert inline_references(schema) == {"properties": {"row": row | {"description": "the first row"}, "rows": rows}}
+
+
+def test_an_optional_argument_is_its_type_and_may_be_omitted() -> None:
+    text, number = {"type": "string"}, {"type": "number"}
+    optional = {"anyOf": [text, {"type": "null"}], "default": None, "description": "a name"}
+    either = {"anyOf": [text, number], "default": 1}
+    schema = {"type": "object", "properties": {"name": optional, "own": either, "text": text}, "required": ["text"]}
+    slim = {"name": text | {"description": "a name"}, "own": either, "text": text}
+    assert slim_arguments(schema) == schema | {"properties": slim}
 
 
 @pytest.mark.anyio
