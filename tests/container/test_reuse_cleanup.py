@@ -34,7 +34,7 @@ CHANGES = {
     "idle": "import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
     "a file among the devices": "open('/dev/file', 'w').write('left')",
     "a directory that cannot be written": (
-        "import os, glob; [os.chmod(d, 0o500) for d in glob.glob('/tmp/kxs-*/**/kx-*/one/*', recursive=True)]"
+        "import os, glob; [os.chmod(d, 0o500) for d in glob.glob('/tmp/**/kx-*/one/*', recursive=True)]"
     ),
 }
 

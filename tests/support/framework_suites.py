@@ -9,11 +9,15 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.support.engine import IMAGE
 from tests.support.paths import ROOT
 
 _SUITES = ROOT / "tests" / "end_to_end" / "frameworks" / "suites"
-_SECONDS = 300
+_SECONDS = 400
+#: For a test that runs such a suite, and may install packages before.
+runs_suite = pytest.mark.timeout(2 * _SECONDS + 10)
 
 
 def install_beside(directory: Path, *requirements: str) -> Path:

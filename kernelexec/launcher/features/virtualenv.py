@@ -39,6 +39,7 @@ class VirtualEnv:
         """Path and state of the virtual environment for imports of cells; None before the first cell."""
         self._has_options = bool(options)
         self._path: str | None = options.get("venv")
+        self._keeps_path = bool(options.get("keeps_path", True))
         self._active = os.environ.get(_ACTIVE)
         self.set_home()
 
@@ -51,6 +52,7 @@ class VirtualEnv:
 
     def set_home(self) -> None:
         """Look for the virtual environment anew, from the present directory."""
+        self._first_path = None if self._keeps_path else os.environ.get("PATH")
         self._home, self.is_pending = "", self._has_options
         with suppress(OSError):
             self._home = os.getcwd()  # noqa: PTH109 - as above
@@ -72,10 +74,14 @@ class VirtualEnv:
     def environment(self, changes: Mapping[str, str | None], since: str | None = None) -> dict[str, str]:
         """Return the environment of a command: this process's, with the virtual environment's programs first, and ``changes``.
 
-        PATH stays as it is if a command set it ``since`` this virtual environment was active.
+        Without one, and without a prefix, this interpreter's programs are first, so that commands have the packages of cells,
+        unless PATH was set on purpose. PATH stays as it is if a command set it ``since`` this virtual environment was active.
         """
         variables = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
         venv = self.active
+        is_first_path = self._first_path is not None and variables.get("PATH") == self._first_path
+        if venv is None and not self.prefix and is_first_path and _ACTIVE not in variables:
+            variables["PATH"] = _put_first(os.path.dirname(sys.executable), variables["PATH"])  # noqa: PTH120 - as above
         if venv is None or _ACTIVE in changes:
             return variables
         variables[_ACTIVE] = venv
@@ -83,7 +89,7 @@ class VirtualEnv:
             variables.pop("PYTHONHOME", None)
         if "PATH" not in changes or since != venv:
             programs = os.path.join(venv, platform.PLATFORM.programs_directory)  # noqa: PTH118 - as above
-            variables["PATH"] = os.pathsep.join([programs, variables.get("PATH") or os.defpath])
+            variables["PATH"] = _put_first(programs, variables.get("PATH") or os.defpath)
         return variables
 
     def activate(self) -> dict[str, Any] | None:
@@ -105,6 +111,10 @@ class VirtualEnv:
         served = state.get("served") if venv is not None and state.get("path") == venv else None
         description = {**interpreter, "venv": venv, "served": served, "command_prefix": self.prefix, "packages": installed}
         return {"status": "ok", **description}
+
+
+def _put_first(directory: str, path: str) -> str:
+    return path if path.split(os.pathsep, 1)[0] == directory else os.pathsep.join([directory, path])
 
 
 def _has_programs(venv: str) -> bool:

@@ -72,6 +72,24 @@ def test_a_prefix_goes_over_a_named_environment_over_the_workspaces_over_the_mac
             assert (answer, Path(venv).name, foo) == expected, way
 
 
+COMMANDS = "python -c 'import sys; print(sys.prefix)'; python3 -c 'import sys; print(sys.prefix)'; marker"
+
+
+def test_commands_find_the_interpreter_of_the_cells_first(machine: Path, tmp_path: Path) -> None:
+    (machine / "python").write_text("#!/bin/sh\necho another one\n")
+    (machine / "python").chmod(0o755)
+    with Executor("local", workspace=tmp_path, config={"checkpoints": {"mode": "off"}}) as executor:
+        session = executor.session("own")
+        for run in (session.execute_command(COMMANDS), session.execute(f"!{COMMANDS}")):
+            assert run.stdout.splitlines() == [sys.prefix, sys.prefix, "of the machine"]
+        session.execute(f"import os; os.environ['PATH'] = {str(machine)!r} + os.pathsep + os.environ['PATH']")
+        assert session.execute_command("python").stdout == "another one\n"
+    path = {"environment": {"set": {"PATH": f"{machine}:/usr/bin:/bin"}}}
+    with Executor("local", workspace=tmp_path, config=path) as executor:
+        assert executor.session("set").execute_command("python").stdout == "another one\n"
+    (machine / "python").unlink()
+
+
 @pytest.fixture
 def session(machine: Path, tmp_path: Path) -> Iterator[Session]:
     with Executor("local", workspace=tmp_path, config={"budgets": {"grace": slow(2)}}) as executor:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.framework_suites import failures, install_beside, run_suite
+from tests.support.framework_suites import failures, install_beside, run_suite, runs_suite
 
 pytestmark = pytest.mark.nightly
 
 
+@runs_suite
 def test_tables_are_carried_and_hostile_ones_are_refused(tmp_path: Path) -> None:
     beside = install_beside(tmp_path / "beside", "pyarrow>=16", "polars>=1", "polars-runtime-32")
     outcomes = run_suite("arrow_suite", tmp_path, "local", variables={"PYTHONPATH": str(beside)})

@@ -19,7 +19,7 @@ from kernelexec import Executor
 from kernelexec.adapters import langchain
 from kernelexec.adapters.deepagents import SessionSandbox
 from tests.support.engine import IMAGE, needs_engine
-from tests.support.framework_suites import failures, install_beside, run_suite
+from tests.support.framework_suites import failures, install_beside, run_suite, runs_suite
 from tests.support.pace import slow, until
 
 pytestmark = [
@@ -72,6 +72,7 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
 
 
 @pytest.mark.no_cover
+@runs_suite
 def test_the_standard_tests_pass(tmp_path: Path) -> None:
     beside = install_beside(tmp_path / "langchain_tests", "langchain-tests>=1.1,<2", *PLUGINS, "py-cpuinfo2", "wrapt<3")
     outcomes = run_suite(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.engine import IMAGE, SUDO, needs_engine
-from tests.support.framework_suites import failures, run_suite
+from tests.support.framework_suites import failures, run_suite, runs_suite
 from tests.support.pace import slow, until
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ async def opened(config: KernelSandboxConfig | str) -> AsyncIterator[KernelSandb
 
 @needs_engine
 @pytest.mark.no_cover
+@runs_suite
 def test_the_self_check_passes(tmp_path: Path) -> None:
     options = {"isolation": "container", "container": {"image": SUDO, "sudo": True, "user": "1000:1000"}}
     outcomes = run_suite("inspect_ai_suite", tmp_path, "container", variables={"SUITE_OPTIONS": json.dumps(options)})

@@ -22,7 +22,7 @@ from kernelexec import Executor
 from kernelexec.adapters import pydantic_ai
 from kernelexec.adapters.pydantic_ai import SessionToolset, SessionWorkspace
 from tests.support.engine import IMAGE, needs_engine
-from tests.support.framework_suites import failures, run_suite
+from tests.support.framework_suites import failures, run_suite, runs_suite
 from tests.support.pace import slow, until
 
 pytestmark = pytest.mark.nightly
@@ -77,6 +77,7 @@ def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path, kind: str) -
 
 
 @pytest.mark.no_cover
+@runs_suite
 def test_the_conformance_suite_passes(tmp_path: Path) -> None:
     prefix = "tests/end_to_end/frameworks/suites/pydantic_ai_suite.py::TestSessionWorkspace::"
     outcomes = run_suite("pydantic_ai_suite", tmp_path, "local", options=[f"--deselect={prefix}{name}" for name in CONCURRENT])
