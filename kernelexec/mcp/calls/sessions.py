@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 Send = Callable[[float], Awaitable[ExecutionResult]]
 
 _INPUT_NOTE = "It waits for an answer to its input(): to answer, call wait_execution from a client that supports elicitation."
+_CONNECTION_NOTE = (
+    "This session ends with your client's connection, and has nothing of an earlier one. If your client makes a connection for "
+    "each call, use create_session."
+)
 _LINE_CHARS = 200
 _NEWEST = 20
 _TITLES_MAX = 1000
@@ -254,9 +258,9 @@ class SessionService:
                 break
             has_adopted = True
         message = (
-            f"None of your open sessions has an execution {execution_id!r:.100}. Use the execution_id of an answer with status "
-            "running, and pass the session's handle if it has one. Sessions keep only their newest finished executions; "
-            "list_sessions shows the running ones."
+            f"None of your open sessions has an execution {execution_id!r:.100}: it may have ended with its session, or with "
+            "an earlier server. Use the execution_id of an answer with status running, and pass the session's handle if it has "
+            "one. Sessions keep only their newest finished executions; list_sessions shows the running ones."
         )
         raise UnknownExecution(message)
 
@@ -270,7 +274,10 @@ class SessionService:
         return self._handles.get(session) or CALLER.get().format_session(session)
 
     def rename_session(self, result: ExecutionResult) -> ExecutionResult:
-        """Return a result with the caller's name of the session."""
+        """Return a result with the caller's name of the session; the first one of a connection's own session says so."""
+        caller, is_first = CALLER.get(), (result.execution_count, result.kernel_epoch, result.state) == (1, 1, "kept")
+        if is_first and caller.connection is not None and caller.owns_session(result.session):
+            result = replace(result, state="new", notes=(_CONNECTION_NOTE, *result.notes))
         return replace(result, session=self.format_session(result.session))
 
     def make_elicitation(self, context: Context) -> Elicitation:

@@ -81,8 +81,14 @@ def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -
 def test_an_old_clients_connection_is_an_agent(server: Server) -> None:
     with server.client("legacy") as item, server.client("legacy") as other:
         item.text("execute_code", code="x = 1")
-        assert "1" in item.text("execute_code", code="x").splitlines()[0]
-        assert "NameError" in other.text("execute_code", code="x")
+        assert item.text("execute_code", code="x") == "1"
+        answer = other.text("execute_code", code="x")
+        assert "NameError" in answer
+        assert "state new" in answer.splitlines()[0]
+        assert "This session ends with your client's connection, and has nothing of an earlier one." in answer
+        handle = other.call("create_session").structured_content
+        assert handle is not None
+        assert other.text("execute_code", code="2", session=handle["session"]) == "2"
 
 
 def test_an_unknown_client_learns_to_create_a_handle(server: Server) -> None:
