@@ -393,13 +393,8 @@ class AsyncExecutor:
         """Open a session in which the cells of another one run again."""
         self._registry.check_name_is_free(name)
         start = await parent.prepare_replay(name, options)
-        try:
-            directory, source = str(start.workspace), str(start.source)
-            return await self._open_session(name, directory, source, scope, repeat_unsafe=False, notes=start.notes)
-        except BaseException:
-            if start.is_copy:
-                await await_to_end(anyio.to_thread.run_sync(remove_tree, start.workspace))
-            raise
+        directory, source = str(start.workspace), str(start.source)
+        return await self._open_session(name, directory, source, scope, repeat_unsafe=False, notes=start.notes)
 
     def start_control(self, commands: ServerCommands | None = None) -> None:
         """Let other processes of this user see and use the sessions, if they do not yet: see ``kernelexec.attach``.

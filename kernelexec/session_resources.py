@@ -99,11 +99,7 @@ class SessionResources:
         watcher: FileWatcher | None = None,
     ) -> SessionResources:
         """Create the resources of a branch. For a thread. Errors are those of ``create``."""
-        workspace, notebook = Workspace.at(start.workspace), None
-        if start.notebook is not None:
-            notebook = start.notebook.with_name(f"{name}.ipynb")
-            with suppress(OSError):
-                start.notebook.rename(notebook)
+        workspace = Workspace.at(start.workspace)
         is_elsewhere = workspace.path != start.family.workspace
         return cls._create(
             name,
@@ -113,7 +109,7 @@ class SessionResources:
             within=start.family.workspace if is_elsewhere else None,
             is_private=is_elsewhere,
             make_directory=partial(_new_directory, root / name[:8].replace(".", "-")),
-            notebook=notebook,
+            notebook=start.notebook,
             forks=forks,
             secrets=secrets,
             watcher=watcher,

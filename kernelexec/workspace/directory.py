@@ -17,6 +17,8 @@ from kernelexec.errors import InvalidRequest, InvalidWorkDir
 
 #: The workspace of an executor that removes it when it closes.
 TEMPORARY = "temporary"
+#: Our directory in a workspace, with copies and the workspaces of branches: a link below it was put there by a kernel.
+OURS = ".kernelexec"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -69,7 +71,10 @@ class Workspace:
         _check_path(path)
         if not str(path):
             raise InvalidWorkDir("work_dir is empty: name a directory, or leave it out for one of the session's own.")
-        return cls(_existing(Path(path), str(path)))
+        directory = _existing(Path(path), str(path))
+        if directory != _unlinked(Path(path)):
+            raise InvalidWorkDir(_moved_workspace_message(path))
+        return cls(directory)
 
     def directory(self, work_dir: str | os.PathLike[str]) -> str:
         """Return the directory that ``work_dir`` names for a command: relative to the workspace, in it or in a context path."""
@@ -100,6 +105,22 @@ def missing_workspace_message(path: str | os.PathLike[str]) -> str:
     return f"The workspace {path} is gone: make that directory again to go on."
 
 
+def split_at_ours(path: Path) -> tuple[Path, Path]:
+    """Split a path before our directory in a workspace, below which no link is followed; else the second part is empty."""
+    count_above = path.parts.index(OURS) if OURS in path.parts else len(path.parts)
+    return Path(*path.parts[:count_above]), Path(*path.parts[count_above:])
+
+
+def _unlinked(path: Path) -> Path:
+    """Return where a path leads if there is no link below our directory in a workspace."""
+    above, below = split_at_ours(path)
+    return Path(os.path.normpath(Path(os.path.realpath(above), below)))
+
+
+def _moved_workspace_message(path: str | os.PathLike[str]) -> str:
+    return f"The workspace {path} was moved away, and a link below {OURS} is in its place: move it back to go on."
+
+
 def explain_unusable_workspace(path: Path, uid: int | None) -> str | None:
     """Return why no kernel can start in a workspace; ``uid`` is the kernel's user, if that is not the caller."""
     try:
@@ -108,6 +129,8 @@ def explain_unusable_workspace(path: Path, uid: int | None) -> str | None:
         return missing_workspace_message(path)
     except OSError as exc:
         return f"No kernel can start in the workspace {path}: {exc.strerror}."
+    if Path(os.path.realpath(path)) != _unlinked(path):
+        return _moved_workspace_message(path)
     if not stat.S_ISDIR(status.st_mode):
         return f"No kernel can start in the workspace {path}: {os.strerror(errno.ENOTDIR)}."
     is_owners = uid is not None and status.st_uid == uid

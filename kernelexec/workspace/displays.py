@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.results import DisplayData, ExecuteResult, Output, decode_base64, read_audio
-from kernelexec.workspace.safe_files import DIRECTORY, create_file, open_directory_chain
+from kernelexec.workspace.safe_files import create_file, open_directory_chain, open_top
 
 #: The directory of saved displays in a workspace.
 OUTPUTS = "outputs"
@@ -55,7 +55,7 @@ class DisplayFiles:
         saved: list[str] = []
         try:
             with ExitStack() as opened:
-                workspace = os.open(self._workspace, DIRECTORY)
+                workspace = open_top(self._workspace)
                 directory = open_directory_chain(workspace, Path(OUTPUTS), opened, owner=os.fstat(workspace))
                 for number, (extension, content) in enumerate(contents[:_FILES_MAX], 1):
                     if len(content) <= self._left:

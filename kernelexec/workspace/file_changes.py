@@ -24,7 +24,7 @@ from kernelexec.workspace.file_watch import (
     WatchRefused,
     read_inode_clock,
 )
-from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, final_name
+from kernelexec.workspace.safe_files import closing_fd, final_name, open_top
 
 #: Directories that tools fill, which are not reported.
 IGNORED = frozenset(
@@ -172,7 +172,7 @@ def _sign(status: os.stat_result) -> Signature:
 @contextmanager
 def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os.DirEntry[str]]]:
     """List a directory if it is still the expected one: a program may put a link in its place, or above it."""
-    with closing_fd(os.open(path, DIRECTORY)) as fd:
+    with closing_fd(open_top(path)) as fd:
         if expected is not None and not os.path.samestat(os.fstat(fd), expected):
             raise NotADirectoryError(errno.ENOTDIR, "It is another directory", path)
         with os.scandir(fd) as listing:

@@ -34,7 +34,7 @@ from kernelexec.workspace.inotify import (
     Inotify,
 )
 from kernelexec.workspace.openat2 import WAY, open_beneath
-from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
+from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, open_top
 
 #: The bounds of one workspace: watched directories, entries of the first walk, and changed files between two looks.
 DIRECTORIES_MAX, ENTRIES_MAX, CHANGES_MAX = 100_000, 1_000_000, 100_000
@@ -246,7 +246,7 @@ class WatchedTree:
             for directory, name in self._written:
                 written.setdefault(directory, []).append(name)
             if self._changed or written:
-                with suppress(OSError), closing_fd(os.open(self._root, DIRECTORY)) as top:
+                with suppress(OSError), closing_fd(open_top(self._root)) as top:
                     for directory in {**self._changed, **dict.fromkeys(written)}:
                         for path in self._check_files(directory, top, written.get(directory, []), now):
                             room -= sys.getsizeof(path)
@@ -308,7 +308,7 @@ class WatchedTree:
             self.top = WatchedDirectory(self, None, "")
             self._directory_count = self._entry_count = 0
             self._pending.clear()
-            with suppress(OSError), closing_fd(os.open(self._root, DIRECTORY)) as fd:
+            with suppress(OSError), closing_fd(open_top(self._root)) as fd:
                 self._scan(self.top, "", fd, report)
         try:
             self._advance_or_raise()
@@ -352,7 +352,7 @@ class WatchedTree:
         path = f"{above}/{name}" if above else name
         directory = WatchedDirectory(self, parent, name)
         try:
-            with closing_fd(os.open(self._root, DIRECTORY)) as top, closing_fd(_open_beneath(top, path, DIRECTORY)) as fd:
+            with closing_fd(open_top(self._root)) as top, closing_fd(_open_beneath(top, path, DIRECTORY)) as fd:
                 parent.children[name] = directory
                 self._scan(directory, path, fd, report)
         except OSError as exc:

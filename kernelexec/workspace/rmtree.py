@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd, open_directory_chain, short_temporary_name
+from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd, open_directory_chain, open_top, short_temporary_name
 
 #: How many entries of a directory of ours are removed at most, which is twice what a copy of a workspace holds; and how many
 #: seconds the removal of a directory of one call takes at most, which holds few.
@@ -68,7 +68,7 @@ def remove_within(top: Path, relative: Path, *, seconds: float = math.inf) -> No
     """
     name = short_temporary_name()
     with suppress(OSError), ExitStack() as opened:
-        above = open_directory_chain(os.open(top, DIRECTORY), relative.parent, opened)
+        above = open_directory_chain(open_top(top), relative.parent, opened)
         directory = open_directory_chain(os.open(relative.name, DIRECTORY, dir_fd=above), Path(), opened)
         os.rename(relative.name, name, src_dir_fd=above, dst_dir_fd=above)
         clear(directory, most=ENTRIES_MAX, seconds=seconds)

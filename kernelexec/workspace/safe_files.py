@@ -8,24 +8,22 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from kernelexec.workspace.directory import give_to_owner
+from kernelexec.workspace.directory import OURS, give_to_owner, split_at_ours
 
 #: Flags to open a directory, and not the target of a link in its place.
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: `O_PATH` where the system has it. It is asked for here, because this module is below the one that knows systems.
 NAMED = getattr(os, "O_PATH", os.O_RDONLY)
-_BUFFER_BYTES = 256 * 1024
+_BUFFER_BYTES, _PIECE_BYTES = 256 * 1024, 2**20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: The name of a file that ``replace_file`` writes, which contains its final name.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
-_TOP = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextmanager
@@ -37,9 +35,28 @@ def closing_fd(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
+def open_top(path: str | Path) -> int:
+    """Open a workspace or another directory; the caller closes it. No link below our directory in a workspace is followed."""
+    above, below = split_at_ours(Path(path))
+    with ExitStack() as opened:
+        return os.dup(open_directory_chain(os.open(above, DIRECTORY), below, opened))
+
+
+@contextmanager
+def _parent_of(path: str | Path, dir_fd: int | None) -> Iterator[tuple[Path, int | None]]:
+    """Yield a file's path, and the directory that it is relative to: it is opened below our directory in a workspace."""
+    path = Path(path)
+    if dir_fd is not None or OURS not in path.parent.parts:
+        yield path, dir_fd
+    else:
+        with closing_fd(open_top(path.parent)) as directory:
+            yield Path(path.name), directory
+
+
 def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
     """Open a regular file for reading; the caller closes it."""
-    fd = os.open(path, _READ, dir_fd=dir_fd)
+    with _parent_of(path, dir_fd) as (name, directory):
+        fd = os.open(name, _READ, dir_fd=directory)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
@@ -70,18 +87,18 @@ def replace_file(
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
     """
-    path = Path(path)
-    unfinished = path.with_name(temporary or f".{path.name}.{secrets.token_hex(8)}.tmp")
-    if temporary:
-        with suppress(FileNotFoundError):
-            os.unlink(unfinished, dir_fd=dir_fd)
-    create_file(unfinished, content, mode=mode, dir_fd=dir_fd)
-    try:
-        os.rename(unfinished, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(unfinished, dir_fd=dir_fd)
-        raise
+    with _parent_of(path, dir_fd) as (final, directory):
+        unfinished = final.with_name(temporary or f".{final.name}.{secrets.token_hex(8)}.tmp")
+        if temporary:
+            with suppress(FileNotFoundError):
+                os.unlink(unfinished, dir_fd=directory)
+        create_file(unfinished, content, mode=mode, dir_fd=directory)
+        try:
+            os.rename(unfinished, final, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(unfinished, dir_fd=directory)
+            raise
 
 
 def final_name(name: str) -> str:
@@ -106,17 +123,18 @@ def create_file(
         FileExistsError: there is a file or a link of that name.
         OSError: the file cannot be written.
     """
-    fd = os.open(path, _CREATE, 0o644 if mode is None else mode, dir_fd=dir_fd)
-    try:
-        with os.fdopen(fd, "wb", buffering=_BUFFER_BYTES) as file:
-            give_to_owner(fd, os.stat(path.parent, dir_fd=dir_fd))
-            if mode is not None:
-                os.fchmod(fd, mode)
-            file.writelines([content] if isinstance(content, bytes) else content)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(path, dir_fd=dir_fd)
-        raise
+    with _parent_of(path, dir_fd) as (name, directory):
+        fd = os.open(name, _CREATE, 0o644 if mode is None else mode, dir_fd=directory)
+        try:
+            with os.fdopen(fd, "wb", buffering=_BUFFER_BYTES) as file:
+                give_to_owner(fd, os.stat(name.parent, dir_fd=directory))
+                if mode is not None:
+                    os.fchmod(fd, mode)
+                file.writelines([content] if isinstance(content, bytes) else content)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
+            raise
 
 
 def replace_beneath(
@@ -124,7 +142,7 @@ def replace_beneath(
 ) -> None:
     """Replace a file below ``top`` as a whole; missing directories on the way are created, and no link is followed."""
     with ExitStack() as opened:
-        first = os.open(top, DIRECTORY)
+        first = open_top(top)
         directory = open_directory_chain(first, relative.parent, opened, owner=os.fstat(first))
         replace_file(relative.name, content, mode=mode, dir_fd=directory, temporary=short_temporary_name())
 
@@ -132,25 +150,41 @@ def replace_beneath(
 def create_beneath(top: Path, relative: Path) -> None:
     """Create a directory of mode 0o700 below ``top``, and those on the way; no link is followed."""
     with ExitStack() as opened:
-        first = os.open(top, DIRECTORY)
+        first = open_top(top)
         os.fchmod(open_directory_chain(first, relative, opened, owner=os.fstat(first)), 0o700)
 
 
-def copy_between(source: Path, target: Path, relative: Path, names: Iterable[str]) -> None:
+def copy_between(source: Path, target: Path, relative: Path, sizes: Mapping[str, int], *, limit_bytes: int) -> None:
     """Copy regular files of a directory in one workspace into the same directory of another; no link is followed in either.
 
-    Files that are missing, not regular, or there already are left out.
+    Files that are missing, not regular, larger than their size in ``sizes`` or than the rest of ``limit_bytes``, which is for
+    all together, or there already are left out. Of a file that grows meanwhile only the first bytes are copied.
     """
     with ExitStack() as opened:
-        source_fd = open_directory_chain(os.open(source, _TOP), relative, opened)
-        first = os.open(target, _TOP)
+        source_fd = open_directory_chain(open_top(source), relative, opened)
+        first = open_top(target)
         target_fd = open_directory_chain(first, relative, opened, owner=os.fstat(first))
-        for name in names:
-            with suppress(OSError), os.fdopen(open_regular(name, dir_fd=source_fd), "rb") as file:
-                fd = os.open(name, _CREATE, 0o644, dir_fd=target_fd)
-                with os.fdopen(fd, "wb") as copy:
-                    give_to_owner(fd, os.fstat(target_fd))
-                    shutil.copyfileobj(file, copy)
+        for name, most in sizes.items():
+            with suppress(OSError), closing_fd(open_regular(name, dir_fd=source_fd)) as file:
+                if (size := os.fstat(file).st_size) > min(most, limit_bytes):
+                    continue
+                limit_bytes -= size
+                with closing_fd(os.open(name, _CREATE, 0o644, dir_fd=target_fd)) as copy:
+                    give_to_owner(copy, os.fstat(target_fd))
+                    copy_content(file, copy, size)
+
+
+def copy_content(source: int, target: int, size: int) -> None:
+    """Copy the first bytes of an open file, which may grow or shrink meanwhile."""
+    left = size
+    with suppress(OSError, AttributeError):  # of another file system, or of a system that cannot do it
+        while left and (count := os.copy_file_range(source, target, left)):
+            left -= count
+    while left and (piece := os.read(source, min(left, _PIECE_BYTES))):
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(target, view) :]
+        left -= len(piece)
 
 
 def has_content(path: Path, content: bytes) -> bool:

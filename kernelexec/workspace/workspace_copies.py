@@ -6,23 +6,34 @@ Where a file system shares the blocks of copies, as Btrfs and XFS do, a copy tak
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernelexec.errors import InvalidRequest
 from kernelexec.workspace.agent_files.walk import WalkEntry, walk
 from kernelexec.workspace.directory import give_to_owner, numbered_paths
 from kernelexec.workspace.file_changes import IGNORED
 from kernelexec.workspace.openat2 import open_beneath
-from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, final_name, open_directory_chain, short_temporary_name
+from kernelexec.workspace.rmtree import remove_within
+from kernelexec.workspace.safe_files import (
+    DIRECTORY,
+    closing_fd,
+    copy_content,
+    final_name,
+    open_directory_chain,
+    open_top,
+    short_temporary_name,
+)
 
 #: Directories of tools, and of the journals of sessions, which both sides use together; a repository belongs to the files.
 _SHARED = IGNORED - {".git"} | {".journals"}
 _ENTRIES_MAX = 100_000
-_PIECE_BYTES = 2**20
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED_MAX = 20
@@ -30,6 +41,35 @@ _NAMED_MAX = 20
 _OF_SOURCE = frozenset(
     {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EXDEV, errno.EAGAIN, errno.ENXIO}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDirectory:
+    """A directory for a copy in a workspace, open since it was created: a kernel may have replaced its path by a link."""
+
+    workspace: Path
+    relative: Path
+    fd: int
+
+    @property
+    def path(self) -> Path:
+        """Its path, for what takes paths: see ``check``."""
+        return self.workspace / self.relative
+
+    def check(self) -> None:
+        """Raise ``OSError`` if the path leads to another directory by now, or over a link."""
+        with closing_fd(open_top(self.path)) as fd:
+            if not os.path.samestat(os.fstat(fd), os.fstat(self.fd)):
+                raise FileNotFoundError(errno.ENOENT, "another directory is in its place", str(self.path))
+
+    def close(self) -> None:
+        """Close the descriptor; the directory stays."""
+        os.close(self.fd)
+
+    def remove(self) -> None:
+        """Remove the directory, without following a link, and close the descriptor."""
+        remove_within(self.workspace, self.relative)
+        self.close()
 
 
 @dataclass(slots=True)
@@ -54,12 +94,14 @@ class CopiedFiles:
         return f"These files were not copied: {list_paths(paths)}." if paths else None
 
 
-def copy_workspace(source: Path, target: Path, *, limit_bytes: int, ignore: frozenset[str] = frozenset()) -> CopiedFiles:
+def copy_workspace(
+    source: Path | int, target: Path | int, *, limit_bytes: int, ignore: frozenset[str] = frozenset()
+) -> CopiedFiles:
     """Copy the files of a workspace into a new, empty directory. For a thread. No link is followed; links are copied.
 
     Args:
-        source: the workspace.
-        target: the directory.
+        source: the workspace; a directory of ours in it is given by its descriptor.
+        target: the directory, or its descriptor.
         limit_bytes: the most bytes of all files together; files that exceed the rest of it are left out.
         ignore: names of files in the workspace itself that are not copied, nor what they are just replaced by.
 
@@ -67,7 +109,7 @@ def copy_workspace(source: Path, target: Path, *, limit_bytes: int, ignore: froz
         OSError: the workspace cannot be listed, or the target cannot be written.
     """
     copied, left = CopiedFiles(), limit_bytes
-    with closing_fd(os.open(source, DIRECTORY)) as top, closing_fd(os.open(target, DIRECTORY)) as target_fd:
+    with _opened(source) as top, _opened(target) as target_fd:
         walked = walk(top, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
         for entry in walked.entries:
             if _stays(entry, ignore):
@@ -88,23 +130,39 @@ def copy_workspace(source: Path, target: Path, *, limit_bytes: int, ignore: froz
     return copied
 
 
-def bring_back(source: Path, target: Path, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset()) -> CopiedFiles:
+def bring_back(
+    source: Path | int,
+    target: Path | int,
+    copied: CopiedFiles,
+    *,
+    limit_bytes: int,
+    seconds: float = math.inf,
+    ignore: frozenset[str] = frozenset(),
+) -> CopiedFiles:
     """Bring the changes of a branch into the workspace that it was copied from; return what is new or changed.
 
     Files that the branch has created or changed replace those of the workspace, those that it has removed are removed, and all
-    others stay. Arguments and errors are those of ``copy_workspace``.
+    others stay. Files that are not copied after ``seconds`` are left out. Other arguments and errors are those of
+    ``copy_workspace``.
+
+    Raises:
+        InvalidRequest: the files to copy have more than ``limit_bytes`` together, with their holes; nothing has changed.
     """
-    changed = CopiedFiles()
-    with closing_fd(os.open(source, DIRECTORY)) as top, closing_fd(os.open(target, DIRECTORY)) as target_fd:
+    changed, until = CopiedFiles(), time.monotonic() + seconds
+    with _opened(source) as top, _opened(target) as target_fd:
         walked = walk(top, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
-        present = set()
-        for entry in walked.entries:
-            path = "/".join(entry.parts)
-            present.add(path)
-            if _stays(entry, ignore) or copied.states.get(path) == _state(entry.seen):
-                continue
+        present = {"/".join(entry.parts): entry for entry in walked.entries}
+        changes = {
+            path: entry
+            for path, entry in present.items()
+            if not _stays(entry, ignore) and copied.states.get(path) != _state(entry.seen)
+        }
+        if (size := sum(entry.seen.st_size for entry in changes.values() if entry.kind == "file")) > limit_bytes:
+            message = f"The changed files of the branch have {size} bytes, and checkpoints.files_bytes is {limit_bytes}"
+            raise InvalidRequest(f"{message}: remove some there, or raise the limit. Nothing has changed.")
+        for path, entry in changes.items():
             try:
-                if entry.kind == "other":
+                if entry.kind == "other" or time.monotonic() > until:
                     changed.left_out.append(path)
                 else:
                     changed.states[path] = _copy(top, target_fd, entry)
@@ -112,20 +170,23 @@ def bring_back(source: Path, target: Path, copied: CopiedFiles, *, ignore: froze
                 changed.left_out.append(path)
         changed.left_out += ("/".join(parts) for parts, _ in walked.unreadable)
         changed.is_complete = walked.complete
-        for path in sorted(copied.states.keys() - present, reverse=True):  # what a directory contains before itself
+        for path in sorted(copied.states.keys() - present.keys(), reverse=True):  # what a directory contains before itself
             if changed.knows(path) and _remove(target_fd, path, copied.states[path][0]):
                 changed.removed.append(path)
     return changed
 
 
-def put_back(source: Path, target: Path, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset()) -> CopiedFiles:
+def put_back(
+    source: Path | int, target: Path | int, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset()
+) -> CopiedFiles:
     """Make the files of a workspace those of its copy again; return what was changed and removed.
 
     Files are compared by size, time and rights. Files that were not there when the copy was made are removed; those that were
-    left out of it stay as they are. Arguments and errors are those of ``copy_workspace``.
+    left out of it stay as they are, and so do those whose copies a kernel has changed. Arguments and errors are those of
+    ``copy_workspace``.
     """
     changed = CopiedFiles()
-    with closing_fd(os.open(source, DIRECTORY)) as top, closing_fd(os.open(target, DIRECTORY)) as target_fd:
+    with _opened(source) as top, _opened(target) as target_fd:
         walked = walk(target_fd, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
         present = {"/".join(entry.parts): entry for entry in walked.entries if not _stays(entry, ignore)}
         for path in sorted(present, reverse=True):  # what a directory contains before itself
@@ -140,26 +201,30 @@ def put_back(source: Path, target: Path, copied: CopiedFiles, *, ignore: frozens
             if path not in copied.states or (path in present and _state(present[path].seen) == copied.states[path]):
                 continue
             try:
-                changed.states[path] = _copy(top, target_fd, entry)
+                if entry.kind == "file" and _state(entry.seen) != copied.states[path]:
+                    changed.left_out.append(path)
+                else:
+                    changed.states[path] = _copy(top, target_fd, entry)
             except OSError:
                 changed.left_out.append(path)
     return changed
 
 
-def make_copy_directory(workspace: Path, above: Path, name: str) -> Path:
+def make_copy_directory(workspace: Path, above: Path, name: str) -> CopyDirectory:
     """Create a directory of that name in ``above`` in a workspace, with a number if the name is taken. For a thread.
 
     Raises:
         OSError: it cannot be created.
     """
-    top = os.open(workspace, DIRECTORY)
+    top = open_top(workspace)
     with ExitStack() as opened:
         parent = open_directory_chain(top, above, opened, owner=os.fstat(top))
         for path in numbered_paths(Path(name)):
             with suppress(FileExistsError):
                 os.mkdir(path.name, dir_fd=parent)
-                give_to_owner(open_directory_chain(os.dup(parent), path, opened), os.fstat(top))
-                return workspace / above / path
+                directory = CopyDirectory(workspace, above / path, os.open(path.name, DIRECTORY, dir_fd=parent))
+                give_to_owner(directory.fd, os.fstat(top))
+                return directory
     raise AssertionError
 
 
@@ -167,6 +232,10 @@ def list_paths(paths: Sequence[str]) -> str:
     """Return the first paths for a sentence, and how many more there are."""
     more = len(paths) - _NAMED_MAX
     return f"{', '.join(paths[:_NAMED_MAX])}{f' and {more} more' if more > 0 else ''}"
+
+
+def _opened(directory: Path | int) -> AbstractContextManager[int]:
+    return closing_fd(os.dup(directory) if isinstance(directory, int) else open_top(directory))
 
 
 def _is_shared(entry: WalkEntry) -> bool:
@@ -220,22 +289,9 @@ def _copy_file(top: int, entry: WalkEntry, directory: int, name: str, owner: os.
             raise FileNotFoundError(f"{name} is no plain file")
         with closing_fd(os.open(name, _CREATE, 0o600, dir_fd=directory)) as target:
             give_to_owner(target, owner)
-            _copy_content(source, target, entry.seen.st_size)
+            copy_content(source, target, entry.seen.st_size)
             os.fchmod(target, stat.S_IMODE(seen.st_mode) & 0o777)
             os.utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-
-
-def _copy_content(source: int, target: int, size: int) -> None:
-    """Copy the first bytes of a file, which may grow or shrink meanwhile."""
-    left = size
-    with suppress(OSError, AttributeError):  # of another file system, or of a system that cannot do it
-        while left and (count := os.copy_file_range(source, target, left)):
-            left -= count
-    while left and (piece := os.read(source, min(left, _PIECE_BYTES))):
-        view = memoryview(piece)
-        while view:
-            view = view[os.write(target, view) :]
-        left -= len(piece)
 
 
 def _remove(target_fd: int, path: str, mode: int) -> bool:

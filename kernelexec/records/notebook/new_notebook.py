@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.workspace.directory import numbered_paths
+from kernelexec.workspace.safe_files import closing_fd, open_top
 
 #: Errors that end when space is freed.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -50,4 +52,5 @@ def _remove_oldest_notebook(paths: Iterable[Path]) -> None:
     with suppress(OSError):
         changed, path = min((path.stat().st_mtime, path) for path in paths)
         if time.time() - changed > _NOTEBOOK_SECONDS and Recorder.of(path) is not None:
-            path.unlink()
+            with closing_fd(open_top(path.parent)) as directory:
+                os.unlink(path.name, dir_fd=directory)

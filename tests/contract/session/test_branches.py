@@ -18,9 +18,11 @@ from kernelexec import (
     Executor,
     InvalidRequest,
     InvalidTimeout,
+    KernelStartFailed,
     Refused,
     Session,
 )
+from kernelexec.workspace import workspace_copies
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.pace import until
 from tests.support.remains import marked_processes
@@ -294,6 +296,86 @@ def test_files_beyond_the_bound_are_named(tmp_path: Path) -> None:
         assert value(session, "len(open('big').read())") == 2000
 
 
+def test_changes_beyond_the_bound_are_refused_and_both_sides_go_on(tmp_path: Path) -> None:
+    settings = {"checkpoints": {"files_bytes": 1000, "mode": CHECKPOINTS}, "quiet": True}
+    with Executor("local", workspace=tmp_path, config=settings) as executor:
+        session = executor.session()
+        session.execute("x = 1")
+        branch = session.branch()
+        branch.execute("x = 2; open('holes', 'wb').truncate(2**40); open('small', 'w').close()")
+        with pytest.raises(InvalidRequest, match="The changed files of the branch have"):
+            branch.promote()
+        assert (value(session, "x"), value(branch, "x"), session.checkpoints()) == (1, 2, ())
+        assert not (session.workspace / "small").exists()
+        branch.execute("import os; os.unlink('holes')")
+        branch.promote()
+        assert value(session, "x, os.path.exists('small')") == (2, True)
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory of the owner's, with another one of the name of a branch."""
+    path = tmp_path / "outside"
+    (path / "b").mkdir(parents=True)
+    (path / "b/secret").write_text("the owner's")
+    return path
+
+
+def listed(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def replace_branches(workspace: Path, target: Path) -> None:
+    """Do what a cell in that workspace can do: put a link in the place of the directory of its branches."""
+    (workspace / ".kernelexec/branches").rename(workspace / ".kernelexec/moved")
+    (workspace / ".kernelexec/branches").symlink_to(target)
+
+
+@pytest.mark.parametrize("kernel", ["copy", "replay"])
+def test_a_branch_does_not_begin_where_a_link_leads(
+    owner: Executor, outside: Path, monkeypatch: pytest.MonkeyPatch, kernel: Any
+) -> None:
+    session = owner.session("a")
+    session.execute("open('file', 'w').close()")
+    copy = workspace_copies.copy_workspace
+
+    def copy_after_the_cell(source: Path, *arguments: Any, **keywords: Any) -> Any:
+        replace_branches(source, outside)
+        return copy(source, *arguments, **keywords)
+
+    monkeypatch.setattr(workspace_copies, "copy_workspace", copy_after_the_cell)
+    with pytest.raises(InvalidRequest, match="The branch cannot be made: branches"):
+        session.branch("b", kernel=kernel)
+    assert listed(outside) == ["b", "b/secret"]
+    assert owner.sessions() == ("a",)
+
+
+def test_a_branch_stays_in_its_directory_when_a_link_takes_its_place(owner: Executor, outside: Path) -> None:
+    session = owner.session("a")
+    session.execute("x = 1")
+    branch = session.branch("b")
+    branch.execute("x = 2; open('new', 'w').close()").raise_for_error()
+    replace_branches(session.workspace, outside)
+    with pytest.raises(InvalidRequest, match="cannot be made"):
+        branch.branch("c")
+    branch.execute("x = 3").raise_for_error()
+    branch.promote()
+    assert value(session, "import os; x, os.path.exists('new'), os.path.exists('secret')") == (3, True, False)
+    assert listed(outside) == ["b", "b/secret"]
+
+
+@pytest.mark.parametrize("kernel", ["copy", "replay"])
+def test_no_new_kernel_of_a_branch_starts_where_a_link_leads(owner: Executor, outside: Path, kernel: Any) -> None:
+    session = owner.session("a")
+    session.execute("x = 1")
+    branch = session.branch("b", kernel=kernel)
+    replace_branches(session.workspace, outside)
+    with pytest.raises(KernelStartFailed, match=r"a link below \.kernelexec is in its place"):
+        branch.restart()
+    branch.close()
+    assert listed(outside) == ["b", "b/secret"]
+
+
 def test_branches_count_as_sessions(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"capacity": {"sessions": 3}, "quiet": True}) as executor:
         session = executor.session()
@@ -315,5 +397,7 @@ def test_many_branches_leave_nothing(owner: Executor) -> None:
     before = remains()
     for _ in range(15):
         session.branch(files="shared").close()
+    session.branch().close()
+    session.branch(kernel="replay").close()
     until(lambda: remains() == before)
     assert value(session, "len(data)") == 50_000_000

@@ -130,6 +130,21 @@ def test_what_is_beyond_the_bound_is_named_and_stays(tmp_path: Path) -> None:
         assert (session.workspace / "large").read_text() == "y"
 
 
+def test_files_come_back_from_the_copy_itself_when_a_link_takes_its_place(session: Session, tmp_path: Path) -> None:
+    session.execute("open('file', 'w').write('1')")
+    checkpoint = session.checkpoint(files=True)
+    outside = tmp_path / "outside"
+    (outside / session.name).mkdir(parents=True)
+    (outside / session.name / "file").write_text("the owner's")
+    (session.workspace / COPIES).rename(session.workspace / ".kernelexec/moved")
+    (session.workspace / COPIES).symlink_to(outside)
+    session.execute("open('file', 'w').write('22')")
+    session.restore(checkpoint, files=True)
+    assert (session.workspace / "file").read_text() == "1"
+    session.close()
+    assert (outside / session.name / "file").exists()
+
+
 def test_a_refused_checkpoint_leaves_no_copy(session: Session) -> None:
     session.execute("import threading; e = threading.Event(); t = threading.Thread(target=e.wait); t.start()")
     with pytest.raises(CheckpointRefused, match="threads run"):

@@ -11,7 +11,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
 from kernelexec.workspace import Workspace
-from kernelexec.workspace.directory import check_name
+from kernelexec.workspace.directory import check_name, explain_unusable_workspace
 
 
 @pytest.fixture
@@ -134,6 +134,22 @@ def test_a_chosen_directory_may_be_a_link_and_is_resolved(tmp_path: Path) -> Non
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     assert Workspace.at(tmp_path / "link").path == (tmp_path / "real").resolve()
+
+
+def test_a_link_in_the_place_of_branches_leads_to_no_workspace(tmp_path: Path) -> None:
+    branches = tmp_path / "work/.kernelexec/branches"
+    (branches / "b").mkdir(parents=True)
+    (tmp_path / "outside/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "work")
+    paths = [tmp_path / name / ".kernelexec/branches/b" for name in ("work", "link")]
+    assert {Workspace.at(path).path for path in (*paths, branches / "../branches/b")} == {branches / "b"}
+    assert {explain_unusable_workspace(path, None) for path in paths} == {None}
+    branches.rename(tmp_path / "work/moved")
+    branches.symlink_to(tmp_path / "outside")
+    for path in paths:
+        with pytest.raises(InvalidWorkDir, match=r"a link below \.kernelexec is in its place"):
+            Workspace.at(path)
+        assert "a link below .kernelexec is in its place" in str(explain_unusable_workspace(path, None))
 
 
 def test_a_session_gets_a_directory_of_its_own(tmp_path: Path) -> None:

@@ -20,9 +20,16 @@ from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles, FileOperations
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.paths import FileRoot, WorkspacePath
-from kernelexec.workspace.file_changes import _listing
+from kernelexec.workspace.file_changes import FileChanges, _listing
 from kernelexec.workspace.rmtree import remove_within
-from kernelexec.workspace.safe_files import copy_between, has_content, read_regular, replace_file
+from kernelexec.workspace.safe_files import (
+    copy_between,
+    create_beneath,
+    has_content,
+    read_regular,
+    replace_beneath,
+    replace_file,
+)
 
 NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 
@@ -154,7 +161,7 @@ def test_no_reader_waits_for_a_lease(tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             read_regular(path, 10)
         assert not has_content(path, b"")
-        copy_between(tmp_path, copies, Path(), [path.name])
+        copy_between(tmp_path, copies, Path(), {path.name: 10**6}, limit_bytes=10**6)
         assert not list(copies.iterdir())
         replace_file(path, b"new")
     assert path.read_bytes() == b"new"
@@ -187,3 +194,70 @@ def test_an_edit_whose_result_is_too_large_is_refused_before_it_is_made(tmp_path
     finally:
         tracemalloc.stop()
     assert (tmp_path / "a.txt").read_text() == "a" * 1000
+
+
+@pytest.fixture
+def moved_branch(tmp_path: Path) -> Path:
+    """The path of a branch's workspace, which has been moved: a link leads to a directory of the owner's instead."""
+    above = tmp_path / "workspace/.kernelexec/branches"
+    above.parent.mkdir(parents=True)
+    (tmp_path / "outside/b").mkdir(parents=True)
+    (tmp_path / "outside/b/secret").write_text("the owner's")
+    above.symlink_to(tmp_path / "outside")
+    return above / "b"
+
+
+CREATIONS: dict[str, Callable[[Path], object]] = {
+    "a notebook": lambda path: make_empty(path / "b.ipynb"),
+    "a file": lambda path: replace_file(path / "secret", b"new"),
+    "a file below": lambda path: replace_beneath(path, Path("sub/file"), b""),
+    "a directory": lambda path: create_beneath(path, Path("sub")),
+    "a copy": lambda path: copy_between(path.parents[2], path, Path("sub"), {"file": 10}, limit_bytes=10),
+}
+
+
+@pytest.mark.parametrize("create", CREATIONS.values(), ids=CREATIONS)
+def test_nothing_is_created_where_a_link_in_the_place_of_branches_leads(
+    moved_branch: Path, create: Callable[[Path], object]
+) -> None:
+    (moved_branch.parents[2] / "sub").mkdir()
+    (moved_branch.parents[2] / "sub/file").touch()
+    with pytest.raises(NotADirectoryError):
+        create(moved_branch)
+    assert not DisplayFiles(moved_branch, 1000).save(1, (DisplayData({"text/html": "<p>x</p>"}),))
+    assert [path.name for path in moved_branch.iterdir()] == ["secret"]
+    assert (moved_branch / "secret").read_text() == "the owner's"
+
+
+def test_nothing_is_read_where_a_link_in_the_place_of_branches_leads(moved_branch: Path) -> None:
+    with pytest.raises(NotADirectoryError):
+        read_regular(moved_branch / "secret", 100)
+    assert FileChanges(moved_branch).scan() == {}
+
+
+def test_of_a_file_that_grows_while_it_is_copied_the_first_bytes_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for directory in (source, target):
+        directory.mkdir()
+    (source / "file").write_bytes(b"content")
+    copy_file_range = os.copy_file_range
+
+    def copy_and_grow(*arguments: int) -> int:
+        os.truncate(source / "file", 1 << 40)
+        return copy_file_range(*arguments)
+
+    monkeypatch.setattr(os, "copy_file_range", copy_and_grow)
+    copy_between(source, target, Path(), {"file": 7}, limit_bytes=100)
+    assert (target / "file").read_bytes() == b"content"
+
+
+def test_files_beyond_their_size_or_the_bound_of_all_are_not_copied(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for directory in (source, target):
+        directory.mkdir()
+    for name in ("a", "b", "larger", "beyond"):
+        (source / name).write_bytes(b"x" * 6)
+    copy_between(source, target, Path(), {"a": 6, "larger": 5, "b": 6, "beyond": 6}, limit_bytes=12)
+    assert sorted(path.name for path in target.iterdir()) == ["a", "b"]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from kernelexec.errors import InvalidRequest
 from kernelexec.workspace import workspace_copies
 from kernelexec.workspace.agent_files.walk import WalkResult, walk
-from kernelexec.workspace.workspace_copies import bring_back, copy_workspace, put_back
+from kernelexec.workspace.workspace_copies import bring_back, copy_workspace, make_copy_directory, put_back
 
 GIB = 2**30
 
@@ -99,7 +100,7 @@ def test_only_changes_come_back(source: Path, target: Path) -> None:
     (target / "new").mkdir()
     (target / "new/link").symlink_to("file")
     (target / "branch.ipynb").touch()
-    changed = bring_back(target, source, copied, ignore=frozenset({"branch.ipynb"}))
+    changed = bring_back(target, source, copied, limit_bytes=GIB, ignore=frozenset({"branch.ipynb"}))
     assert sorted(changed.states) == ["new", "new/link", "sub/deep/program"]
     assert (source / "file").read_text() == "changed by the parent"
     assert (source / "sub/deep/program").read_text() == "changed"
@@ -118,7 +119,7 @@ def test_nothing_is_written_through_a_link_of_the_parent(source: Path, target: P
     (source / "sub").symlink_to(tmp_path / "outside")
     (source / "file").unlink()
     (source / "file").symlink_to(tmp_path / "outside/file")
-    changed = bring_back(target, source, copied)
+    changed = bring_back(target, source, copied, limit_bytes=GIB)
     assert listed(tmp_path / "outside") == []
     assert changed.left_out == ["sub/deep/program"]
     assert (source / "file").read_text() == "changed"
@@ -143,7 +144,7 @@ def test_what_a_branch_cannot_list_is_not_removed_from_its_parent(
     copied = copy_workspace(source, target, limit_bytes=GIB)
     (target / "file").unlink()
     hide_directory(monkeypatch, "sub")
-    changed = bring_back(target, source, copied)
+    changed = bring_back(target, source, copied, limit_bytes=GIB)
     assert (source / "sub/deep/program").exists()
     assert not (source / "file").exists()
     assert (changed.removed, changed.left_out) == (["file"], ["sub"])
@@ -174,6 +175,75 @@ def test_more_entries_than_the_bound_are_named_and_none_is_removed(
     assert (source / "new").exists()
 
 
+def test_a_copy_stays_in_its_directory_if_a_link_takes_the_place_of_its_path(source: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "b").mkdir(parents=True)
+    (outside / "b/file").write_text("the owner's")
+    directory = make_copy_directory(source, Path(".kernelexec/branches"), "b")
+    directory.check()
+    (source / ".kernelexec/branches").rename(source / ".kernelexec/moved")
+    (source / ".kernelexec/branches").symlink_to(outside)
+    copied = copy_workspace(source, directory.fd, limit_bytes=GIB)
+    (source / "file").write_text("changed")
+    assert (source / ".kernelexec/moved/b/file").read_text() == "content"
+    assert "file" in put_back(directory.fd, source, copied).states
+    assert (source / "file").read_text() == "content"
+    with pytest.raises(NotADirectoryError):
+        directory.check()
+    directory.remove()
+    assert listed(outside) == ["b", "b/file"]
+
+
+def test_another_directory_in_the_place_of_a_copy_is_noticed(source: Path) -> None:
+    directory = make_copy_directory(source, Path(".kernelexec/branches"), "b")
+    directory.path.rename(source / "moved")
+    directory.path.mkdir()
+    with pytest.raises(FileNotFoundError, match="another directory"):
+        directory.check()
+    directory.close()
+
+
+def test_a_workspace_of_a_branch_is_not_copied_from_where_a_link_leads(source: Path, target: Path, tmp_path: Path) -> None:
+    branch = source / ".kernelexec/branches/b"
+    branch.mkdir(parents=True)
+    branch.parent.rename(source / "moved")
+    branch.parent.symlink_to(tmp_path)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(NotADirectoryError):
+        copy_workspace(branch, target, limit_bytes=GIB)
+    with pytest.raises(NotADirectoryError):
+        make_copy_directory(branch, Path(".kernelexec/branches"), "c")
+    assert listed(tmp_path / "b") == []
+
+
+def test_changes_beyond_the_bound_are_refused_before_any_is_copied(source: Path, target: Path) -> None:
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    (target / "a").write_text("small")
+    with (target / "holes").open("wb") as file:
+        file.truncate(1 << 40)
+    (target / "file").unlink()
+    with pytest.raises(InvalidRequest, match=f"have {(1 << 40) + 5} bytes, and checkpoints.files_bytes is {GIB}"):
+        bring_back(target, source, copied, limit_bytes=GIB)
+    assert (source / "file").exists()
+    assert not (source / "a").exists()
+
+
+def test_changes_that_are_not_copied_in_time_are_named(source: Path, target: Path) -> None:
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    (target / "new").touch()
+    assert bring_back(target, source, copied, limit_bytes=GIB, seconds=-1).left_out == ["new"]
+
+
+def test_a_copy_that_a_kernel_has_changed_is_not_put_back(source: Path, target: Path) -> None:
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    os.truncate(target / "file", 1 << 40)
+    (source / "file").write_text("changed")
+    (source / "sub/deep/program").write_text("changed")
+    changed = put_back(target, source, copied)
+    assert (changed.left_out, list(changed.states)) == (["file"], ["sub/deep/program"])
+    assert (source / "file").read_text() == "changed"
+
+
 def test_unchanged_links_are_not_replaced(source: Path, target: Path) -> None:
     (source / "link").symlink_to("file")
     copied = copy_workspace(source, target, limit_bytes=GIB)
@@ -187,7 +257,7 @@ def test_a_file_that_stays_may_be_replaced_meanwhile(source: Path, target: Path)
     copied = copy_workspace(source, target, limit_bytes=GIB, ignore=names)
     (source / unfinished).touch()
     assert put_back(target, source, copied, ignore=names).removed == []
-    assert bring_back(source, target, copied, ignore=names).states == {}
+    assert bring_back(source, target, copied, limit_bytes=GIB, ignore=names).states == {}
     assert (
         not copy_workspace(source, target, limit_bytes=0, ignore=names).knows(unfinished) or not (target / unfinished).exists()
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
@@ -27,11 +29,13 @@ from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, read_refusal
 from kernelexec.session.kernels.branch_start import FIRST_CHECKPOINT, BranchFamily, BranchStart
-from kernelexec.workspace.rmtree import remove_tree
+from kernelexec.session.lifecycle import run_in_thread
+from kernelexec.workspace.directory import OURS
+from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 
 if TYPE_CHECKING:
     from kernelexec.records.notebook.recorder import Recorder
-    from kernelexec.workspace.workspace_copies import CopiedFiles
+    from kernelexec.workspace.workspace_copies import CopiedFiles, CopyDirectory
 
 BranchFileMode = Literal["copy", "shared"]
 """Whether a branch works in a copy of the workspace, or in the same one."""
@@ -39,7 +43,7 @@ BranchKernelMode = Literal["copy", "replay"]
 """Whether the kernel of a branch is a copy beside the other one, or a new one in which the recorded cells run again."""
 
 #: Where the workspaces of branches are in that of their session: tools that list files leave the first directory out.
-_BRANCHES = Path(".kernelexec", "branches")
+_BRANCHES = Path(OURS, "branches")
 #: The name of a branch's first checkpoint, and of the one by which it takes its parent's place.
 _START, _PROMOTED = "start", "promoted"
 _SHARES = "It has the memory and the processors of its container together with the kernel that it was forked of."
@@ -71,6 +75,8 @@ class BranchOptions:
     kernel: BranchKernelMode = "copy"
     reseed: bool = True
     timeout: float | None = None
+    copies: list[CopyDirectory] = field(init=False, default_factory=list)
+    """The copies of files for a branch that has not begun yet, in which the cells run again."""
 
     def __post_init__(self) -> None:
         for name, value, modes in (("files", self.files, BranchFileMode), ("kernel", self.kernel, BranchKernelMode)):
@@ -86,7 +92,8 @@ class BranchOrigin:
 
     start: BranchStart
     parent: SessionBranches
-
+    directory: CopyDirectory | None
+    """Its workspace, open until the session ends; None if that is the parent's."""
     discard: Callable[[], Awaitable[None]]
     """Removes what was made for the branch, if it does not begin."""
 
@@ -107,8 +114,6 @@ class ReplayStart:
     workspace: Path
     source: Path
     """The journal or notebook."""
-    is_copy: bool
-    """Whether the workspace is a copy, which is the branch's own."""
     notes: tuple[str, ...]
 
 
@@ -165,14 +170,14 @@ class SessionBranches:
         """Open a branch, or several: see ``AsyncSession.branch``."""
         options = BranchOptions(**keywords)
         if n is None:
-            return await self._open_branch(self, name or self._next_name(), options)
+            return await self._open(name or self._next_name(), options)
         if not is_count(n) or not 0 < n <= _BRANCHES_MAX:
             raise InvalidRequest(f"n={n!r:.100}: must be a whole number of 1 to {_BRANCHES_MAX}.")
         opened: list[Any] = []
         try:
             while len(opened) < n:
                 branch_name = f"{name}-{len(opened) + 1}" if name else self._next_name()
-                opened.append(await self._open_branch(self, branch_name, options))
+                opened.append(await self._open(branch_name, options))
         except BaseException:
             for session in opened:
                 await await_to_end(session.close())
@@ -188,12 +193,13 @@ class SessionBranches:
 
         Raises:
             CheckpointRefused: the kernel cannot be copied now; ``obstacles`` says why.
-            InvalidRequest: this session is no branch, or the other one is closed, or has a kernel in another place.
+            InvalidRequest: this session is no branch, the other one is closed, or has a kernel in another place, or the changed
+                files exceed ``checkpoints.files_bytes``.
             InvalidTimeout, QueueFull, Closed: nothing has changed.
         """
         if self._origin is None:
             raise InvalidRequest(f"Session {self.context.name!r} is no branch of another session.")
-        start, parent = self._origin.start, self._origin.parent
+        origin, start, parent = self._origin, self._origin.start, self._origin.parent
         if parent.context.scope.is_stopping:
             raise InvalidRequest(f"Session {start.parent!r}, of which this one is a branch, is closed.")
         changed: CopiedFiles | None = None
@@ -209,14 +215,11 @@ class SessionBranches:
             answer = await self.context.call_launcher(protocol.checkpoint_source(_PROMOTED, copy_target), timeout)
             if not isinstance(answer.get("checkpoint"), dict):
                 raise read_refusal(answer)
-            if start.files is not None:
-                from kernelexec.workspace.workspace_copies import bring_back  # noqa: PLC0415 - few sessions have branches
-
-                ignored = frozenset({self.record.path.name} if self.record is not None else ())
-                target = parent.context.workspace.path
-                changed = await parent.context.read_in_thread(
-                    partial(bring_back, start.workspace, target, start.files, ignore=ignored)
-                )
+            try:
+                changed = await self._bring_files(origin, timeout)
+            except BaseException:
+                await await_to_end(parent.checkpoints.drop(number))
+                raise
             await self._add_records_to(parent, start)
             return number
 
@@ -230,7 +233,7 @@ class SessionBranches:
         beginning = _Beginning(self.context, self._family, name, options, self.record)
         try:
             answer = await self.context.call_launcher(protocol.NOTHING_SOURCE, options.timeout, prepare=beginning.prepare)
-            return BranchOrigin(beginning.finish(answer), self, beginning.discard)
+            return BranchOrigin(await beginning.finish(answer), self, beginning.directory, beginning.discard)
         except BaseException:
             await await_to_end(beginning.discard())
             raise
@@ -245,34 +248,41 @@ class SessionBranches:
         if (source := self.journal or notebook) is None:
             message = f"Session {self.context.name!r} keeps neither a journal nor a notebook: its cells cannot run again."
             raise InvalidRequest(message)
-        copies: list[tuple[Path, CopiedFiles]] = []
+        left_out: list[str | None] = []
+
+        def copy_in_thread() -> None:
+            ignore = frozenset({notebook.name} if notebook is not None else ())
+            directory, files = _copy_files(self.context, self._family.workspace, name, ignore)
+            options.copies.append(directory)
+            left_out.append(files.describe_left_out())
 
         async def copy_files(_: Kernel) -> str:
             await self.context.queue.notebook_writer.flush()
             if options.files == "copy":
-                ignore = frozenset({notebook.name} if notebook is not None else ())
-                call = partial(_copy_files, self.context, self._family.workspace, name, ignore)
-                copies.append(await self.context.read_in_thread(call))
+                await self.context.read_in_thread(copy_in_thread)
             return protocol.NOTHING_SOURCE
 
         budgets = self.context.config.budgets
         timeout = budgets.timeout if options.timeout is None else check_seconds(options.timeout, "timeout")
         try:
             await self.context.run_internally(protocol.NOTHING_SOURCE, timeout, prepare=copy_files)
+            for directory in options.copies:
+                await self.context.read_in_thread(directory.check)
         except OSError as exc:
             raise _explain_failure(exc) from exc
-        workspace, files = copies[0] if copies else (self.context.workspace.path, None)
+        workspace = options.copies[0].path if options.copies else self.context.workspace.path
         intro = f"This is a branch of session {self.context.name!r}, whose cells have run again here."
-        left_out = None if files is None else files.describe_left_out()
-        return ReplayStart(workspace, source, is_copy=bool(copies), notes=(intro, *filter(None, [left_out])))
+        return ReplayStart(workspace, source, notes=(intro, *filter(None, left_out)))
 
     def remove_directories(self) -> None:
         """Remove the private and temporary directories of the ended session, unless branches of it use them. For a thread."""
         self.checkpoints.remove_files()
         self._own.leave()
         if self._origin is not None:
+            if self._origin.directory is not None:
+                self._origin.directory.close()
             if self._origin.start.temporary is not None:
-                remove_tree(self._origin.start.temporary)
+                _remove_temporary(self._origin.start.temporary)
             self._family.directories.leave()
 
     def _next_name(self) -> str:
@@ -287,6 +297,43 @@ class SessionBranches:
             theirs = temporary.with_name(runtime.path.name) if runtime.is_of_branch else temporary.parent
             moves.append((str(temporary), str(theirs)))
         return _make_target(kernel.runtime.path, number, kernel.mark, moves)
+
+    async def _open(self, name: str, options: BranchOptions) -> Any:  # noqa: ANN401 - as above
+        """Open a branch; the copy that was made for one in which the cells run again is removed if it does not begin."""
+        try:
+            session = await self._open_branch(self, name, options)
+        except BaseException:
+            while options.copies:
+                await await_to_end(run_in_thread(options.copies.pop().remove))
+            raise
+        while options.copies:
+            options.copies.pop().close()
+        return session
+
+    async def _bring_files(self, origin: BranchOrigin, timeout: float | None) -> CopiedFiles | None:
+        """Bring the changed files of this branch to its parent; None if they work in one workspace.
+
+        Raises:
+            InvalidRequest: they are too large, or cannot be read.
+        """
+        context, directory, files = origin.parent.context, origin.directory, origin.start.files
+        if directory is None or files is None:
+            return None
+        from kernelexec.workspace.workspace_copies import bring_back  # noqa: PLC0415 - few sessions have branches
+
+        call = partial(
+            bring_back,
+            directory.fd,
+            context.workspace.path,
+            files,
+            limit_bytes=self.config.checkpoints.files_bytes,
+            seconds=self.config.budgets.timeout if timeout is None else timeout,
+            ignore=frozenset({self.record.path.name} if self.record is not None else ()),
+        )
+        try:
+            return await context.read_in_thread(call)
+        except OSError as exc:
+            raise _explain_failure(exc, "The files of the branch cannot be brought back") from exc
 
     async def _add_records_to(self, parent: SessionBranches, start: BranchStart) -> None:
         """Add the cells of this branch to the records of its parent, whose cells since the branch began are undone."""
@@ -305,11 +352,12 @@ class _Beginning:
         self, context: SessionContext, family: BranchFamily, name: str, options: BranchOptions, record: Recorder | None
     ) -> None:
         self._context, self._family, self._name, self._options = context, family, name, options
-        self._notebook = None if record is None else record.path
+        self._notebook, self._notebook_name = None if record is None else record.path, f"{name}.ipynb"
         family.directories.join()
         self._kernel: Kernel | None = None
         self._host: ReusableKernelHost | None = None
-        self._workspace: Path | None = None
+        self.directory: CopyDirectory | None = None
+        """The branch's workspace, if that is a copy."""
         self._files: CopiedFiles | None = None
         self._temporary: Path | None = None
 
@@ -324,11 +372,7 @@ class _Beginning:
             moves = []
             if self._options.files == "copy":
                 await self._context.queue.notebook_writer.flush()
-                call = partial(_copy_files, self._context, self._family.workspace, self._name)
-                self._workspace, files = await self._context.read_in_thread(call)
-                self._files = files
-                if self._notebook is not None:
-                    files.states.pop(self._notebook.name, None)  # the branch goes on in it, under its own name
+                await self._context.read_in_thread(self._copy)
                 moves.append((backend.cwd, backend.to_kernel_path(str(self._workspace))))
             if (pair := backend.add_temporary_directory(kernel.runtime, self._host.runtime)) is not None:
                 self._temporary = pair[1]
@@ -340,8 +384,21 @@ class _Beginning:
         target = _make_target(self._host.runtime.path, FIRST_CHECKPOINT, mark, moves)
         return protocol.checkpoint_source(_START, target)
 
-    def finish(self, answer: Mapping[str, Any]) -> BranchStart:
-        """Return the beginning of the branch; raise the launcher's refusal to copy the kernel."""
+    @property
+    def _workspace(self) -> Path:
+        return self._context.workspace.path if self.directory is None else self.directory.path
+
+    def _copy(self) -> None:
+        """Copy the files; the branch goes on in the copy of the notebook, under its own name. For a thread."""
+        self.directory, self._files = _copy_files(self._context, self._family.workspace, self._name)
+        if self._notebook is not None:
+            self._files.states.pop(self._notebook.name, None)
+            names, top = (self._notebook.name, self._notebook_name), self.directory.fd
+            with suppress(OSError):
+                os.rename(*names, src_dir_fd=top, dst_dir_fd=top)
+
+    async def finish(self, answer: Mapping[str, Any]) -> BranchStart:
+        """Return the beginning of the branch; raise a refusal of the launcher, or of a workspace that was replaced."""
         match answer:
             case {"checkpoint": {"cell": int(cell), "after": str(after)}}:
                 pass
@@ -349,6 +406,11 @@ class _Beginning:
                 raise read_refusal(answer)
         assert self._host is not None
         assert self._kernel is not None
+        if self.directory is not None:
+            try:
+                await self._context.read_in_thread(self.directory.check)
+            except OSError as exc:
+                raise _explain_failure(exc) from exc
         left_out = None if self._files is None else self._files.describe_left_out()
         shares = _SHARES if self._context.isolation == "container" else None
         intro = f"This is a branch of session {self._context.name!r}, as that was before its cell {cell}."
@@ -358,9 +420,9 @@ class _Beginning:
             uid=self._kernel.uid,
             copy_options={"reseed": self._options.reseed},
             family=self._family,
-            workspace=self._workspace or self._context.workspace.path,
+            workspace=self._workspace,
             files=self._files,
-            notebook=None if self._workspace is None or self._notebook is None else self._workspace / self._notebook.name,
+            notebook=None if self.directory is None or self._notebook is None else self._workspace / self._notebook_name,
             temporary=self._temporary,
             after=read_text(after, _ID_CHARS) or "",
             cell=cell,
@@ -371,29 +433,35 @@ class _Beginning:
         """Remove everything that was made."""
         if self._host is not None:
             await self._host.remove()
-        for directory in (self._workspace, self._temporary):
-            if directory is not None:
-                await anyio.to_thread.run_sync(remove_tree, directory)
+        if self.directory is not None:
+            await anyio.to_thread.run_sync(self.directory.remove)
+        if self._temporary is not None:
+            await anyio.to_thread.run_sync(_remove_temporary, self._temporary)
         await anyio.to_thread.run_sync(self._family.directories.leave)
+
+
+def _remove_temporary(directory: Path) -> None:
+    """Remove a branch's temporary directory, which is in that of its parent, where a cell may go on writing. For a thread."""
+    remove_within(directory.parent, Path(directory.name), seconds=CALL_SECONDS)
 
 
 def _copy_files(
     context: SessionContext, above: Path, name: str, ignore: frozenset[str] = frozenset()
-) -> tuple[Path, CopiedFiles]:
+) -> tuple[CopyDirectory, CopiedFiles]:
     """Copy a session's workspace into a new directory ``above``, another one, without the names to ``ignore``. For a thread."""
     from kernelexec.workspace.workspace_copies import copy_workspace, make_copy_directory  # noqa: PLC0415 - as above
 
-    target = make_copy_directory(above, _BRANCHES, name)
+    directory = make_copy_directory(above, _BRANCHES, name)
     try:
         limit = context.config.checkpoints.files_bytes
-        return target, copy_workspace(context.workspace.path, target, limit_bytes=limit, ignore=ignore)
+        return directory, copy_workspace(context.workspace.path, directory.fd, limit_bytes=limit, ignore=ignore)
     except BaseException:
-        remove_tree(target)
+        directory.remove()
         raise
 
 
-def _explain_failure(exc: OSError) -> InvalidRequest:
-    return InvalidRequest(f"The branch cannot be made: {exc.filename or 'the workspace'}: {exc.strerror}.")
+def _explain_failure(exc: OSError, effect: str = "The branch cannot be made") -> InvalidRequest:
+    return InvalidRequest(f"{effect}: {exc.filename or 'the workspace'}: {exc.strerror}.")
 
 
 def _describe_files(changed: CopiedFiles) -> tuple[str, ...]:

@@ -12,20 +12,27 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.context import SessionContext
+from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.rmtree import names_in, remove_within
-from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain
-from kernelexec.workspace.workspace_copies import CopiedFiles, copy_workspace, list_paths, make_copy_directory, put_back
+from kernelexec.workspace.safe_files import open_directory_chain, open_top
+from kernelexec.workspace.workspace_copies import (
+    CopiedFiles,
+    CopyDirectory,
+    copy_workspace,
+    list_paths,
+    make_copy_directory,
+    put_back,
+)
 
-_COPIES = Path(".kernelexec", "checkpoints")
+_COPIES = Path(OURS, "checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
 class FilesCopy:
-    """A copy of the workspace's files; ``lock`` is an open descriptor, which shows that the copy is in use."""
+    """A copy of the workspace's files. The open descriptor of its directory has a lock, which shows that it is in use."""
 
-    path: Path
+    directory: CopyDirectory
     files: CopiedFiles
-    lock: int
 
 
 class CheckpointFiles:
@@ -72,42 +79,40 @@ class CheckpointFiles:
         mark, copy = self._copies.get(checkpoint, (None, None))
         if copy is None or mark != _mark(checkpoint):
             return None
-        call = partial(put_back, copy.path, self._context.workspace.path, copy.files, ignore=self._ignore)
+        call = partial(put_back, copy.directory.fd, self._context.workspace.path, copy.files, ignore=self._ignore)
         changed = await self._context.read_in_thread(call)
         return changed, _describe(changed, copy.files)
 
     def remove(self, copy: FilesCopy) -> None:
         """Remove a copy. For a thread."""
-        remove_within(self._context.workspace.path, _COPIES / copy.path.name)
-        os.close(copy.lock)
+        copy.directory.remove()
 
     def remove_all(self) -> None:
         """Remove all copies, at the session's end. For a thread."""
         while self._copies:
             self.remove(self._copies.popitem()[1][1])
-        with suppress(OSError):
-            (self._context.workspace.path / _COPIES).rmdir()
+        with suppress(OSError), ExitStack() as opened:
+            above = open_directory_chain(open_top(self._context.workspace.path), _COPIES.parent, opened)
+            os.rmdir(_COPIES.name, dir_fd=above)
 
     def _copy(self) -> FilesCopy:
         workspace = self._context.workspace.path
         self._remove_left()
-        path = make_copy_directory(workspace, _COPIES, self._context.name)
+        directory = make_copy_directory(workspace, _COPIES, self._context.name)
         with ExitStack() as opened:
-            lock = os.open(path, DIRECTORY)
-            opened.callback(os.close, lock)
-            opened.callback(remove_within, workspace, _COPIES / path.name)
+            opened.callback(directory.remove)
             with suppress(OSError):  # a file system without locks keeps what a killed owner leaves
-                platform.lock(lock, shared=True)
+                platform.lock(directory.fd, shared=True)
             limit = self._context.config.checkpoints.files_bytes
-            copy = FilesCopy(path, copy_workspace(workspace, path, limit_bytes=limit, ignore=self._ignore), lock)
+            files = copy_workspace(workspace, directory.fd, limit_bytes=limit, ignore=self._ignore)
             opened.pop_all()
-        return copy
+        return FilesCopy(directory, files)
 
     def _remove_left(self) -> None:
         """Remove the copies of owners that have ended, whose locks are free."""
         workspace = self._context.workspace.path
         with suppress(OSError), ExitStack() as opened:
-            above = open_directory_chain(os.open(workspace, DIRECTORY), _COPIES, opened)
+            above = open_directory_chain(open_top(workspace), _COPIES, opened)
             for name in names_in(above):
                 with suppress(OSError), ExitStack() as tried:
                     platform.lock(open_directory_chain(os.dup(above), Path(name), tried))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,13 @@ from kernelexec.session.features.arguments import check_names
 from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint, SessionCheckpoints
 from kernelexec.session.kernel_directory import KernelDirectory
 from kernelexec.session.lifecycle import run_in_thread
+from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import copy_between
 
 SavedState: TypeAlias = Snapshot | AsyncCheckpoint | str | int
 #: The directory of snapshots in a workspace. The kernel writes, reads and counts them.
-SNAPSHOTS = Path(".kernelexec", "snapshots")
+SNAPSHOTS = Path(OURS, "snapshots")
 #: The number of variables in one snapshot at most.
 VARIABLES_MAX = 1000
 _TEXT_CHARS = 300
@@ -112,13 +113,10 @@ class VariableSnapshots:
         for name in wanted:
             if name not in snapshot.names:
                 raise InvalidRequest(f"{name!r} is not in snapshot {snapshot.snapshot_id}{did_you_mean(name, snapshot.names)}.")
-        variables = [
-            (saved.name, saved.file, saved.sha256)
-            for saved in snapshot.variables
-            if saved.name in wanted and _FILE.fullmatch(saved.file)
-        ]
-        async with self._kernel_directory(snapshot, [file for _, file, _ in variables]) as directory:
-            call = protocol.load_variables_source(self._context.to_kernel_path(directory), variables)
+        variables = [saved for saved in snapshot.variables if saved.name in wanted and _FILE.fullmatch(saved.file)]
+        async with self._kernel_directory(snapshot, {saved.file: saved.size_bytes for saved in variables}) as directory:
+            sources = [(saved.name, saved.file, saved.sha256) for saved in variables]
+            call = protocol.load_variables_source(self._context.to_kernel_path(directory), sources)
             answer = await self._context.call_launcher(call, timeout)
         restored = {name for name in read_list(answer.get("back")) if isinstance(name, str)}
         reasons = {
@@ -132,14 +130,18 @@ class VariableSnapshots:
         return Restored(tuple(sorted(restored & set(wanted))), tuple(missing))
 
     @asynccontextmanager
-    async def _kernel_directory(self, snapshot: Snapshot, files: list[str]) -> AsyncIterator[str]:
-        """Yield the snapshot's directory; for another session's snapshot a temporary copy in this workspace."""
+    async def _kernel_directory(self, snapshot: Snapshot, sizes: Mapping[str, int]) -> AsyncIterator[str]:
+        """Yield the snapshot's directory; for another session's snapshot a temporary copy in this workspace.
+
+        Files that are larger than in the snapshot, or exceed this session's ``capacity.snapshot_bytes``, are left out.
+        """
         workspace = self._context.workspace_path
         source, relative = Path(snapshot.directory), SNAPSHOTS / Path(snapshot.directory).name
         if source.is_relative_to(workspace) or source.parts[-len(relative.parts) :] != relative.parts:
             yield snapshot.directory
             return
-        copy = partial(copy_between, source.parents[len(relative.parts) - 1], workspace, relative, files)
+        above, limit = source.parents[len(relative.parts) - 1], self._context.config.capacity.snapshot_bytes
+        copy = partial(copy_between, above, workspace, relative, sizes, limit_bytes=limit)
         try:
             with suppress(OSError):  # the kernel then reports missing files
                 await await_to_end(run_in_thread(copy))
