@@ -172,7 +172,7 @@ class KernelStarter:
         provisioner = await self._provisioner_for(spec)
         self._check_wanted()
         kwargs = await provisioner.pre_launch(env=env, cwd=bootstrap.cwd)
-        with process.runtime.stderr_file.open("ab") as stderr:
+        with process.runtime.create_stderr() as stderr:
             try:
                 process.provisioner = provisioner
                 kwargs |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}

@@ -75,6 +75,11 @@ if os.fork() == 0:
             os._exit(0)
 listening.close()
 """
+#: A link in the place of the next branch's private directory.
+LINK = """
+import os
+os.symlink({target!r}, get_ipython().kernel.checkpoints._path(99).parent / "b1")
+"""
 #: Seven processes in sessions of their own, one of them a grandchild whose parent has ended.
 STARTS_PROCESSES = """
 import os, subprocess
@@ -171,6 +176,16 @@ def test_going_back_to_an_impostor_fails(answers: list[str], session: Session, b
         session.restore(99)
     session.execute("1")
     assert session.execute("2").value == 2
+    assert bystander.execute("keepsake").value == 2
+
+
+def test_a_link_in_the_place_of_a_branches_directory_leads_nowhere(
+    session: Session, bystander: Session, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    session.execute(LINK.format(target=str(outside))).raise_for_error()
+    assert session.branch("b").execute("keepsake").value == 1
+    assert not outside.exists()
     assert bystander.execute("keepsake").value == 2
 
 

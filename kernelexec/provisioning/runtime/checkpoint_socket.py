@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +18,8 @@ from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, DROP_REQUEST, Restor
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 from kernelexec.provisioning.runtime.processes import read_peer
+from kernelexec.workspace.rmtree import names_in
+from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
 
 _ANSWER_BYTES = 64 * 1024
 #: How many files of a kernel's directory are looked at: it has some tens, but cells may make any number.
@@ -30,8 +31,8 @@ _LISTEN_SECONDS, _ANSWER_SECONDS, _PAUSE_SECONDS = 2.0, 10.0, 0.002
 def list_checkpoints(directory: str | Path) -> list[int]:
     """Return the numbers of the checkpoints with a socket in a kernel's private directory, the newest first."""
     try:
-        with os.scandir(directory) as entries:
-            names = [entry.name for entry in islice(entries, _ENTRIES_MAX)]
+        with closing_fd(os.open(directory, DIRECTORY)) as fd:
+            names = names_in(fd, _ENTRIES_MAX)
     except OSError:
         return []
     numbers = (name.removeprefix(CHECKPOINT_SOCKET) for name in names if name.startswith(CHECKPOINT_SOCKET))
@@ -122,7 +123,8 @@ class CheckpointSocket:
         with suppress(OSError), anyio.move_on_after(_ANSWER_SECONDS):
             await asyncio.get_running_loop().sock_sendall(self._socket, DROP_REQUEST)
             await asyncio.get_running_loop().sock_recv(self._socket, 1)  # its end
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError), closing_fd(os.open(self.path.parent, DIRECTORY)) as directory:
+            os.unlink(self.path.name, dir_fd=directory)
 
     async def _ask(self, request: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON of an untrusted process
         loop = asyncio.get_running_loop()

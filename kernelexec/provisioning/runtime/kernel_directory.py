@@ -1,22 +1,24 @@
 """A kernel's private directory: its sockets, its connection file, and two pipes, for its readiness and its owner's life.
 
 The directory belongs to this user (0700), but the kernel can write there too: files are read without following links, must
-be regular, and are limited in size.
+be regular, and are limited in size. The directory of a branch is in that of its first kernel, which can put a link or another
+directory in its place: all that is done in a directory is done in an open one, which must be the same each time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import zmq
 from zmq.utils import z85
@@ -28,8 +30,8 @@ from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
 from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.ports import find_free_ports
-from kernelexec.workspace.rmtree import clear, remove_tree
-from kernelexec.workspace.safe_files import DIRECTORY, create_file, read_regular
+from kernelexec.workspace.rmtree import CALL_SECONDS, ENTRIES_MAX, clear, names_in
+from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, create_file, open_regular, read_regular
 
 Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
 """Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; encrypted loopback ports; or
@@ -41,10 +43,11 @@ PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "
 PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
 #: Files of one kernel process.
 _CONNECTION_FILE = "connection.json"
-_FILES = (_CONNECTION_FILE, "stderr", "stacks", "words")
+_STDERR_FILE = "stderr"
+_FILES = (_CONNECTION_FILE, _STDERR_FILE, "stacks", "words")
 _LINE_BYTES, _PIPE_BYTES = 4096, 1024 * 1024
-#: The beginning of the names of branches' directories in that of the first kernel; a number follows.
-_BRANCH = "b"
+#: The names of branches' directories in that of the first kernel, and their numbers.
+_BRANCH, _BRANCH_NUMBERS = re.compile(r"b[0-9]+"), range(1, 10_000)
 #: The modes of the directory: of a kernel that runs as this user, and as another.
 _OWN, _SHARED = 0o700, 0o1770
 
@@ -83,16 +86,22 @@ def _create_keys() -> dict[str, str]:
 class RuntimeDirectory:
     """The private directory of one kernel process."""
 
-    def __init__(self, path: Path, reused: RuntimeDirectory | None = None) -> None:
-        """Take the kernel's number in its session from the name of ``path``; a ``reused`` one gets a link of that name."""
-        self._name_path, self._is_reused, self._reused = path, reused is not None, reused
+    def __init__(self, path: Path, reused: RuntimeDirectory | None = None, *, within: Path | None = None) -> None:
+        """Take the kernel's number in its session from the name of ``path``; a ``reused`` one gets a link of that name.
+
+        The directory of a branch has that name ``within`` another one, where a kernel may make links: none is followed.
+        """
+        self._name_path, self._reused = path, reused
         self.path: Path
         if reused is not None:
             self.path = reused.path
+        elif within is not None:
+            self.path = within / path.name
         else:
             self.path = path.parent / path.readlink() if path.is_symlink() else path
+        self.status: os.stat_result | None = None if reused is None else reused.status
+        """The status of the directory when it was opened first."""
         self._encrypted_file = path.with_name(f"{path.name}.json")
-        self.stderr_file = self.path / "stderr"
         self._bridge: dict[str, Any] | None = None
         self._ready: int | None = None
         self._owner: int | None = None
@@ -123,6 +132,15 @@ class RuntimeDirectory:
         """The directory that the processes of this kernel see, and those of its branches, whose directories are in it."""
         return self.path.parent if self.is_of_branch else self.path
 
+    @contextmanager
+    def _open(self) -> Iterator[int]:
+        """Open the directory; raise ``OSError`` if a link or another directory has taken its place since the first time."""
+        with closing_fd(os.open(self.path, DIRECTORY)) as directory:
+            self.status = self.status or os.fstat(directory)
+            if not os.path.samestat(self.status, os.fstat(directory)):
+                raise OSError(errno.ESTALE, "another directory has taken its place", str(self.path))
+            yield directory
+
     def add_branch(self, user: tuple[int, int] | None = None) -> RuntimeDirectory:
         """Create the private directory of a branch of this kernel, where this one's processes see it, with its owner's pipe.
 
@@ -131,17 +149,19 @@ class RuntimeDirectory:
         Raises:
             OSError: it cannot be created.
         """
-        for number in count(1):
-            branch = RuntimeDirectory(self.place / f"{_BRANCH}{number}")
-            with suppress(FileExistsError):
-                branch.path.mkdir(mode=_OWN)
-                break
+        with closing_fd(os.open(self.place, DIRECTORY)) as above:
+            for name in (f"b{number}" for number in _BRANCH_NUMBERS):
+                with suppress(FileExistsError):
+                    os.mkdir(name, _OWN, dir_fd=above)
+                    break
+            else:
+                raise FileExistsError(errno.EEXIST, "all names of branches are taken", str(self.place))
+        branch = RuntimeDirectory(self.session / name, within=self.place)
         try:
-            owner = branch.path / "owner"
-            os.mkfifo(owner, 0o600)
-            branch._owner = track_fd(os.open(owner, os.O_RDWR | os.O_NONBLOCK))
-            if user is not None and user[0] != os.getuid():
-                _share(user[1], {owner: 0o640, branch.path: _SHARED})
+            with branch._open() as directory:
+                branch._owner = track_fd(_make_pipe("owner", os.O_RDWR, directory))
+                if user is not None and user[0] != os.getuid():
+                    _share(user[1], {branch._owner: 0o640, directory: _SHARED})
         except BaseException:
             branch.remove()
             raise
@@ -174,7 +194,7 @@ class RuntimeDirectory:
                 f"{prefix}: a socket's path must have at most {SOCKET_PATH_BYTES} bytes; shorten XDG_RUNTIME_DIR or TMPDIR."
             )
             raise KernelStartFailed(message)
-        if self._is_reused:
+        if self._reused is not None:
             self._name_path.symlink_to(self.path if self.is_of_branch else self.path.name)
         else:
             self.path.mkdir(mode=_OWN, parents=True)
@@ -190,24 +210,25 @@ class RuntimeDirectory:
             self._encrypted_content = content | _create_keys()
             _write(self._encrypted_file, self._encrypted_content)
             return self._create_encrypted(prefix, address, ports)
-        _write(self.path / _CONNECTION_FILE, content)
-        self._owner = None if self._reused is None else self._reused.take_owner_pipe()
-        for pipe in ("ready", "owner") if self._owner is None else ("ready",):
-            os.mkfifo(self.path / pipe, 0o600)
-        if uid != os.getuid():
-            self._share_with(uid, gid)
-        self._ready = os.open(self.path / "ready", os.O_RDONLY | os.O_NONBLOCK)
-        if self._owner is None:
-            self._owner = track_fd(os.open(self.path / "owner", os.O_RDWR | os.O_NONBLOCK))
+        with self._open() as directory:
+            _write(Path(_CONNECTION_FILE), content, directory)
+            self._ready = _make_pipe("ready", os.O_RDONLY, directory)
+            self._owner = None if self._reused is None else self._reused.take_owner_pipe()
+            if self._owner is None:
+                self._owner = track_fd(_make_pipe("owner", os.O_RDWR, directory))
+            if uid != os.getuid():
+                self._share_with(uid, gid, directory)
         if transport != "bridged":
             return Connection(prefix, key.encode(), address, ports, uid=uid)
         self._bridge = {"address": address, "sockets": {f"{prefix}-{PORTS[name]}": port for name, port in ports.items()}}
         return Connection(prefix, key.encode(), uid=uid)
 
-    def _share_with(self, uid: int, gid: int) -> None:
-        modes = {self.connection_file: 0o640, self.path / "ready": 0o620, self.path / "owner": 0o640, self.path: _SHARED}
+    def _share_with(self, uid: int, gid: int, directory: int) -> None:
+        assert self._ready is not None
+        assert self._owner is not None
         try:
-            _share(gid, modes)
+            with closing_fd(open_regular(_CONNECTION_FILE, dir_fd=directory)) as file:
+                _share(gid, {file: 0o640, self._ready: 0o620, self._owner: 0o640, directory: _SHARED})
         except OSError as exc:
             message = f"container.user: only root can start kernels of {uid}:{gid} ({exc.strerror}). Leave the option out."
             raise KernelStartFailed(message) from exc
@@ -215,11 +236,11 @@ class RuntimeDirectory:
     def take_over(self) -> Connection | None:
         """Become the owner of a waiting kernel, which notices it at once; None if no kernel waits."""
         try:
-            fd = os.open(self.path / "owner", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with self._open() as directory:
+                self._owner = track_fd(_open_pipe("owner", os.O_WRONLY, directory))
         except OSError:
             return None
-        self._owner = track_fd(fd)
-        return self.read_connection() if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
+        return self.read_connection()
 
     @property
     def has_lease(self) -> bool:
@@ -246,9 +267,10 @@ class RuntimeDirectory:
     def read_connection(self) -> Connection | None:
         """Return the connection of a kernel that another process started; None if its file cannot be read."""
         with suppress(OSError, ValueError, RecursionError, TypeError, LookupError, OverflowError):
-            content = json.loads(read_regular(file := self.connection_file, _LINE_BYTES, tail=True))
+            is_encrypted = (file := self.connection_file) == self._encrypted_file
+            content = json.loads(read_regular(file, _LINE_BYTES) if is_encrypted else self.read_file(file.name, _LINE_BYTES))
             key, uid = str.encode(content["key"]), content.get("kernelexec_uid", os.getuid())
-            if file == self._encrypted_file:
+            if is_encrypted:
                 ports = {name: int(content[name]) for name in PORTS}
                 return Connection(self.path / "s", key, str(content["ip"]), ports, z85.decode(content["curve_publickey"]))
             if isinstance(uid, int):
@@ -319,22 +341,21 @@ class RuntimeDirectory:
         if not values:
             yield None
             return
-        path, data = self.path / "secrets", json.dumps(values).encode() + b"\n"
-        os.mkfifo(path, 0o600)
-        if user is not None and user[0] != os.getuid():
-            os.chown(path, -1, user[1])
-            path.chmod(0o640)
-        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if len(data) <= _PIPE_BYTES:
-                platform.grow_pipe(pipe, len(data))
-            if len(data) > _PIPE_BYTES or os.write(pipe, data) < len(data):
-                message = f"All secrets together take {len(data)} bytes, the limit is {_PIPE_BYTES}: use fewer or shorter ones."
-                raise KernelStartFailed(message)
-            yield str(path)
-        finally:
-            os.close(pipe)
-            path.unlink(missing_ok=True)
+        data = json.dumps(values).encode() + b"\n"
+        with self._open() as directory, closing_fd(_make_pipe(name := "secrets", os.O_RDWR, directory)) as pipe:
+            try:
+                if user is not None and user[0] != os.getuid():
+                    _share(user[1], {pipe: 0o640})
+                if len(data) <= _PIPE_BYTES:
+                    platform.grow_pipe(pipe, len(data))
+                if len(data) > _PIPE_BYTES or os.write(pipe, data) < len(data):
+                    message = (
+                        f"All secrets together take {len(data)} bytes, the limit is {_PIPE_BYTES}: use fewer or shorter ones."
+                    )
+                    raise KernelStartFailed(message)
+                yield str(self.path / name)
+            finally:
+                _unlink(name, directory)
 
     def _create_encrypted(self, prefix: Path, address: str | None, ports: Mapping[str, int]) -> Connection:
         server_key = z85.decode(self._encrypted_content["curve_publickey"])
@@ -342,9 +363,22 @@ class RuntimeDirectory:
 
     def read_file(self, name: str, limit_bytes: int) -> bytes:
         """Return the end of a file that the kernel may have written; empty if it is not a regular file."""
-        with suppress(OSError):
-            return read_regular(self.path / name, limit_bytes, tail=True)
+        with suppress(OSError), self._open() as directory:
+            return read_regular(name, limit_bytes, dir_fd=directory, tail=True)
         return b""
+
+    def create_stderr(self) -> BinaryIO:
+        """Create the file of the kernel's stderr, to which it appends.
+
+        Raises:
+            OSError: it cannot be created, or another file has its name.
+        """
+        with self._open() as directory:
+
+            def create(_: str, flags: int) -> int:
+                return os.open(_STDERR_FILE, flags | os.O_EXCL, 0o600, dir_fd=directory)
+
+            return open(self.path / _STDERR_FILE, "ab", opener=create)
 
     def take_owner_pipe(self) -> int | None:
         """Give away the open pipe of the owner, which checkpoints read too; None without checkpoints."""
@@ -366,8 +400,9 @@ class RuntimeDirectory:
         try:
             names = ["ready", "secrets", *_FILES, *(f"s-{number}" for number in PORTS.values())]
             names += [f"{CHECKPOINT_SOCKET}{number}" for number in list_checkpoints(self.path) if number not in kept]
-            for name in names:
-                (self.path / name).unlink(missing_ok=True)
+            with self._open() as directory:
+                for name in names:
+                    _unlink(name, directory)
         except OSError:
             return False
         return True
@@ -375,32 +410,20 @@ class RuntimeDirectory:
     def clear(self) -> bool:
         """Close the pipes and remove all content; return whether the directory is as new, which it is not with branches."""
         self._close_pipes()
-        if self._has_branches:
-            return False
-        try:
-            fd = os.open(self.path, DIRECTORY)
-        except OSError:
-            return False
-        try:
-            mode = stat.S_IMODE(os.fstat(fd).st_mode)
-            return mode in (_OWN, _SHARED) and clear(fd)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
+        with suppress(OSError), self._open() as directory:
+            mode = stat.S_IMODE(os.fstat(directory).st_mode)
+            return mode in (_OWN, _SHARED) and _clear(directory)
+        return False
 
     def remove(self) -> None:
-        """Close the pipes and remove the directory with its content, unless branches use it: then it stays for the session."""
-        self._close_pipes()
-        if not self._has_branches:
-            remove_tree(self.path)
+        """Close the pipes and remove the directory with its content.
 
-    @property
-    def _has_branches(self) -> bool:
-        """Whether there are directories of branches; a kernel that makes one itself keeps only its own for longer."""
-        with suppress(OSError):  # without descriptors nothing can be removed either
-            return any(self.path.glob(f"{_BRANCH}[0-9]*"))
-        return False
+        It stays for the session if branches use it, or if a cell goes on writing there.
+        """
+        self._close_pipes()
+        with suppress(OSError), self._open() as directory:
+            _clear(directory)
+            self.path.rmdir()
 
     def _close_pipes(self) -> None:
         for fd in (self._ready, self._owner):
@@ -412,12 +435,41 @@ class RuntimeDirectory:
             self._name_path.unlink()
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    create_file(path, json.dumps(content).encode(), mode=0o600)
+def _clear(directory: int) -> bool:
+    """Remove the content of an open directory, unless branches have theirs there; return whether nothing is left.
+
+    A kernel that makes such a directory itself keeps only its own for longer.
+    """
+    has_branches = any(map(_BRANCH.fullmatch, names_in(directory, ENTRIES_MAX)))
+    return not has_branches and clear(directory, most=ENTRIES_MAX, seconds=CALL_SECONDS)
 
 
-def _share(gid: int, modes: Mapping[Path, int]) -> None:
-    """Give paths to a group, with these modes."""
-    for path, mode in modes.items():
-        os.chown(path, -1, gid)
-        path.chmod(mode)
+def _write(path: Path, content: Mapping[str, Any], directory: int | None = None) -> None:
+    create_file(path, json.dumps(content).encode(), mode=0o600, dir_fd=directory)
+
+
+def _make_pipe(name: str, flags: int, directory: int) -> int:
+    """Make a named pipe in an open directory, and open it."""
+    os.mkfifo(name, 0o600, dir_fd=directory)
+    return _open_pipe(name, flags, directory)
+
+
+def _open_pipe(name: str, flags: int, directory: int) -> int:
+    """Open a named pipe in an open directory; raise ``OSError`` for a link or another file in its place."""
+    fd = os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "no pipe", name)
+
+
+def _unlink(name: str, directory: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+
+
+def _share(gid: int, modes: Mapping[int, int]) -> None:
+    """Give open files to a group, with these modes."""
+    for fd, mode in modes.items():
+        os.fchown(fd, -1, gid)
+        os.fchmod(fd, mode)

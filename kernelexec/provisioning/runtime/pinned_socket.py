@@ -1,7 +1,8 @@
 """Unix sockets of untrusted processes, opened by a pinned descriptor.
 
-A socket must be no link, must belong to the expected user and must be served by the expected process before a single byte is
-written to it. So a kernel gains nothing if it replaces its socket by a link to another daemon's.
+Neither a socket nor its directory may be a link, and the socket must belong to the expected user and must be served by the
+expected process before a single byte is written to it. So a kernel gains nothing if it replaces its socket by a link to
+another daemon's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.provisioning.runtime.processes import read_peer
-from kernelexec.workspace.safe_files import NAMED
+from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd
 
 
 def open_pinned(
@@ -30,7 +31,8 @@ def open_pinned(
             rejects by process id.
     """
     try:
-        pin = os.open(path, NAMED | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with closing_fd(os.open(path.parent, DIRECTORY)) as directory:
+            pin = os.open(path.name, NAMED | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError as exc:
         raise KernelConnectionFailed(f"{path.name}: {exc.strerror}") from exc
     with ExitStack() as closing:

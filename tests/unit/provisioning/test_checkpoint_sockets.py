@@ -20,3 +20,10 @@ def test_of_very_many_files_a_part_is_looked_at(tmp_path: Path) -> None:
     for number in range(10_050):
         (tmp_path / f"{CHECKPOINT_SOCKET}{number}").touch()
     assert len(list_checkpoints(tmp_path)) == 10_000
+
+
+def test_a_link_in_the_place_of_a_kernels_directory_has_no_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / f"{CHECKPOINT_SOCKET}1").touch()
+    (tmp_path / "b1").symlink_to("other")
+    assert list_checkpoints(tmp_path / "b1") == []

@@ -45,6 +45,13 @@ def test_a_link_to_another_socket_is_refused(served: Path) -> None:
         open_pinned(link, uid=UID)
 
 
+def test_a_link_in_the_place_of_the_directory_is_refused(served: Path) -> None:
+    link = served.with_name("b1")
+    link.symlink_to(served.parent)
+    with pytest.raises(KernelConnectionFailed, match="shell: Not a directory"):
+        open_pinned(link / served.name, uid=UID)
+
+
 def test_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "shell"
     file.touch()

@@ -8,7 +8,9 @@ import json
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import RuntimeDirectory
+from kernelexec.provisioning.runtime import kernel_directory
+from kernelexec.workspace import rmtree
 from tests.support.pace import until
 
 PATIENCE = 30
@@ -234,7 +238,7 @@ def test_what_is_no_plain_file_is_read_as_nothing(runtime: RuntimeDirectory, mak
 )
 def test_the_tail_of_a_plain_file_is_read(runtime: RuntimeDirectory, content: bytes, limit: int, tail: bytes) -> None:
     runtime.create()
-    runtime.stderr_file.write_bytes(content)
+    (runtime.path / "stderr").write_bytes(content)
     before = descriptors()
     assert runtime.read_file("stderr", limit) == tail
     until(lambda: descriptors() <= before)
@@ -242,7 +246,7 @@ def test_the_tail_of_a_plain_file_is_read(runtime: RuntimeDirectory, content: by
 
 def test_a_file_of_many_gigabytes_costs_no_more_than_its_tail(runtime: RuntimeDirectory) -> None:
     runtime.create()
-    with runtime.stderr_file.open("wb") as file:
+    with (runtime.path / "stderr").open("wb") as file:
         file.truncate(2**40)
         file.seek(0, os.SEEK_END)
         file.write(b"end")
@@ -276,3 +280,136 @@ def test_the_owners_pipe_is_held_open_until_the_removal(runtime: RuntimeDirector
         assert os.read(watched, 1) == b""
     finally:
         os.close(watched)
+
+
+@pytest.fixture
+def branch(runtime: RuntimeDirectory) -> Iterator[RuntimeDirectory]:
+    """The directory of a branch's kernel, in that of its parent's."""
+    runtime.create()
+    added = runtime.add_branch()
+    (session := runtime.session.with_name("branch")).mkdir()
+    directory = RuntimeDirectory(session / "1", added)
+    directory.create()
+    yield directory
+    directory.remove()
+
+
+def test_the_directory_of_a_branch_is_in_that_of_its_parent_and_ends_with_it(
+    runtime: RuntimeDirectory, branch: RuntimeDirectory
+) -> None:
+    assert branch.is_of_branch
+    assert branch.path == runtime.path / "b1"
+    assert branch.place == runtime.path
+    assert not runtime.clear()
+    runtime.remove()
+    assert branch.read_connection() is not None
+    branch.remove()
+    runtime.remove()
+    assert list(runtime.session.iterdir()) == list(branch.session.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["outside", "inside"])
+def test_a_link_with_the_name_of_a_branch_is_not_followed(runtime: RuntimeDirectory, short_path: Path, target: str) -> None:
+    runtime.create()
+    path = (short_path if target == "outside" else runtime.path) / "new"
+    (runtime.path / "b1").symlink_to(path)
+    branch = runtime.add_branch()
+    assert branch.path == runtime.path / "b2"
+    assert branch.path.is_dir()
+    assert not path.exists()
+    branch.remove()
+
+
+def test_a_kernel_that_takes_all_names_has_no_branch(runtime: RuntimeDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_directory, "_BRANCH_NUMBERS", range(1, 3))
+    runtime.create()
+    for name in ("b1", "b2"):
+        (runtime.path / name).touch()
+    with pytest.raises(FileExistsError, match="all names of branches are taken"):
+        runtime.add_branch()
+
+
+def use_secret_pipe(runtime: RuntimeDirectory) -> None:
+    with runtime.secret_pipe({"KEY": "secret"}, None):
+        pass
+
+
+#: What the owner of a kernel does in its private directory.
+USES: dict[str, Callable[[RuntimeDirectory], object]] = {
+    "create": lambda runtime: RuntimeDirectory(runtime.session / "2", runtime).create(),
+    "create_stderr": lambda runtime: runtime.create_stderr().close(),
+    "secret_pipe": use_secret_pipe,
+    "take_over": RuntimeDirectory.take_over,
+    "clear_for_checkpoint": lambda runtime: runtime.clear_for_checkpoint(()),
+    "clear": RuntimeDirectory.clear,
+    "remove": RuntimeDirectory.remove,
+}
+
+
+def put_link(path: Path, outside: Path) -> Path:
+    """Put a link to a directory there; return the directory."""
+    path.symlink_to(outside)
+    return outside
+
+
+def put_directory(path: Path, outside: Path) -> Path:
+    """Put the directory itself there, and return it."""
+    return outside.rename(path)
+
+
+@pytest.mark.parametrize("put", [put_link, put_directory])
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize(
+    "names", [(), ("connection.json", "owner", "stderr", "secrets", "words", "c-1")], ids=["empty", "full"]
+)
+def test_nothing_is_changed_in_what_has_taken_the_place_of_a_branches_directory(
+    branch: RuntimeDirectory,
+    short_path: Path,
+    put: Callable[[Path, Path], Path],
+    use: Callable[[RuntimeDirectory], object],
+    names: tuple[str, ...],
+) -> None:
+    outside = short_path / "outside"
+    outside.mkdir(mode=0o700)
+    for name in names:
+        (outside / name).write_text("precious")
+    branch.path.rename(branch.path.with_name("moved"))
+    replaced = put(branch.path, outside)
+    with suppress(OSError):
+        use(branch)
+    assert {path.name: path.read_text() for path in replaced.iterdir()} == dict.fromkeys(names, "precious")
+    assert branch.read_file("words", 100) == b""
+
+
+def test_a_link_in_the_place_of_stderr_is_not_written_through(runtime: RuntimeDirectory, short_path: Path) -> None:
+    runtime.create()
+    (runtime.path / "stderr").symlink_to(short_path / "outside")
+    with pytest.raises(FileExistsError):
+        runtime.create_stderr()
+    assert not (short_path / "outside").exists()
+
+
+def test_what_is_written_to_stderr_is_appended(runtime: RuntimeDirectory) -> None:
+    runtime.create()
+    with runtime.create_stderr() as stderr:
+        assert stderr.name == str(runtime.path / "stderr")
+        (runtime.path / "stderr").write_bytes(b"another process, ")
+        stderr.write(b"this one")
+    assert runtime.read_file("stderr", 100) == b"another process, this one"
+
+
+@pytest.mark.parametrize("end", [RuntimeDirectory.remove, RuntimeDirectory.clear], ids=["remove", "clear"])
+def test_a_cell_that_goes_on_making_directories_holds_no_removal(
+    runtime: RuntimeDirectory, end: Callable[[RuntimeDirectory], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime.create()
+    deadline = time.monotonic() + PATIENCE
+
+    def make_another(name: str, *_: object) -> list[str]:
+        assert time.monotonic() < deadline
+        return [name]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rmtree, "_remove", make_another)
+        assert not end(runtime)
+    assert runtime.path.is_dir()
