@@ -10,6 +10,7 @@ from kernelexec.cells import CommandOptions
 from kernelexec.results import Interrupted, Snapshot
 
 _BASH, _NODE = "%%bash\n", "%%script node\n"
+_ACCOUNT = "account, which is taken from the journals in this workspace only"
 #: The end of a cell; None if it is unknown, as in a notebook of another tool.
 RecordedStatus = Literal["ok", "error", "aborted", "unfinished"] | None
 
@@ -37,6 +38,10 @@ class RecordedCell:
     seconds: float | None = None
     ename: str | None = None
     may_fail: bool = False
+
+    def without_account(self) -> Self:
+        """Return the cell as it is known from a record that cells can write: they must not choose the account of a command."""
+        return self if self.user is None else replace(self, user=None, omissions=_ACCOUNT)
 
 
 class CellLineage:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelexec.provisioning import KernelexecProvisioner
 from kernelexec.results import MemoryUse, Stats
+from kernelexec.results.json_values import is_count
 
 _OF_ONE_CELL, _IN_ALL = 1000, 10_000
 _CHARS = 100
@@ -63,7 +64,7 @@ class VariableNames:
         while len(self.known) > _IN_ALL:
             self.known.pop()
         count = report.get("names_count")
-        self.count = max(count if isinstance(count, int) else 0, len(self.known))
+        self.count = max(count if is_count(count) else 0, len(self.known))
 
 
 class Usage:

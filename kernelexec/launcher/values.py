@@ -33,17 +33,21 @@ from .table_sizes import count_pandas_bytes, count_polars_bytes
 MAGIC = b"kernelexec value 1\n"
 ALIGNMENT = 64
 #: Limits of a tree: its bytes, and how deep values are nested.
-TREE_BYTES, NESTING_MAX = 32 * 2**20, 100
+TREE_BYTES, NESTING_MAX = 16 * 2**20, 100
 _TAG = "$"
 _HEAD = struct.Struct("<Q")
-#: The room for a tree beyond the limit of a value, and the memory of its elements at most, as JSON and as a value.
-SLACK_BYTES, _ELEMENT_BYTES = 2**26, 200
+#: The room for a tree beyond the limit of a value, and the memory of its elements and characters, as JSON and as a value.
+SLACK_BYTES, _ELEMENT_BYTES, _WIDE_CHAR_BYTES = 2**26, 200, 8
+#: The elements of a tree at most: other threads wait while the reader of JSON makes them, for about 0.3 s.
+_ELEMENTS_MAX = 1_000_000
+_TOO_MANY_ELEMENTS = "it has too many parts besides arrays and tables"
 #: The first pandas whose texts are Arrow's.
 _ARROW_TEXTS = 3
-#: Numbers of more bits are written in base 16, since Python bounds the digits of decimal ones.
+#: Numbers of more bits are written in base 16, since Python bounds the digits of decimal ones, and are no keys: a comparison
+#: with a ``Decimal`` converts them in quadratic time.
 _DECIMAL_BITS = 4096
-#: The digits of the numbers of a fraction, whose reduction takes quadratic time, and the characters of a number as text.
-_FRACTION_CHARS, _NUMBER_CHARS = 5000, 100
+#: The characters of a text that becomes another type, as most readers take quadratic time; and those of exact numbers.
+_TEXT_CHARS, _FRACTION_CHARS = 100, 5000
 #: Processor time for the sets and dictionaries of a file and for each of their items, in seconds: usual items take a tenth.
 _HASH_SECONDS, _ITEM_SECONDS = 1.0, 5e-6
 #: The dtypes of numpy that are buffers: booleans, numbers, times and texts of a fixed length.
@@ -62,9 +66,12 @@ class EncodedValues:
         self._limit, self._size = limit_bytes, 0
         tree = {name: self._encode(value, name, 0) for name, value in values.items()}
         sizes = [buffer.nbytes for buffer in self.buffers]
-        self._tree = json.dumps({"values": tree, "sizes": sizes}, allow_nan=False).encode()
-        if len(self._tree) > TREE_BYTES:
+        source = json.dumps({"values": tree, "sizes": sizes}, allow_nan=False)
+        if len(source) > TREE_BYTES:
             raise ValueRefused(f"it takes more than {TREE_BYTES // 2**20} MiB besides arrays and tables")
+        if _has_more_elements(source, _ELEMENTS_MAX):
+            raise ValueRefused(_TOO_MANY_ELEMENTS)
+        self._tree = source.encode("ascii")
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Yield the content of the file."""
@@ -201,7 +208,9 @@ class ValueDecoder:
 
     def _decode_tagged(self, tag: str, node: dict[str, Any], depth: int) -> Any:
         if (simple := _FROM_PLAIN.get(tag)) is not None:
-            return simple(node["value"])
+            value = node["value"]
+            _check_lengths(value, _LONGER_TEXTS.get(tag, _TEXT_CHARS))
+            return simple(value)
         if (decoder := _DECODERS.get(tag)) is None:
             raise ValueRefused(f"it has a value of an unknown type {tag[:50]!r}")
         return decoder(self, node, depth)
@@ -228,6 +237,7 @@ class ValueDecoder:
         """
         began = thread_time()
         for item in items:
+            _check_key(item[0])
             add(*item)
             self._hash_seconds += _ITEM_SECONDS
             if thread_time() - began > self._hash_seconds:
@@ -298,16 +308,27 @@ def _read_tree(content: memoryview, limit_bytes: int) -> tuple[dict[str, Any], l
     (length,) = _HEAD.unpack(content[len(MAGIC) : begin])
     if length > min(TREE_BYTES, len(content) - begin):
         raise ValueError
-    source = bytes(content[begin : begin + length])
-    if _count_elements(source) * _ELEMENT_BYTES > limit_bytes + SLACK_BYTES:
-        raise ValueRefused("it has too many parts besides arrays and tables")
+    source = str(content[begin : begin + length], "ascii")
+    room = limit_bytes + SLACK_BYTES
+    if _has_more_elements(source, min(_ELEMENTS_MAX, room // _ELEMENT_BYTES)):
+        raise ValueRefused(_TOO_MANY_ELEMENTS)
+    if "\\u" in source and length * _WIDE_CHAR_BYTES > room:
+        raise ValueRefused("its texts take too much memory")
     document = json.loads(source)
     return dict(document["values"]), list(document["sizes"]), begin + length
 
 
-def _count_elements(source: bytes) -> int:
-    """Return how many elements a JSON text has at most, before it is read: commas in its texts count too."""
-    return sum(map(source.count, (b",", b"[", b"{")))
+def _has_more_elements(source: str, limit: int) -> bool:
+    """Return whether JSON has more elements than that, before it is read; a pair of a dictionary is two."""
+    if _count_elements(source) <= limit:
+        return False
+    unescaped = source.replace(r"\\", "").replace(r"\"", "")
+    return unescaped.count('"') > 2 * limit or _count_elements("".join(unescaped.split('"')[::2])) > limit
+
+
+def _count_elements(source: str) -> int:
+    """Return how many elements a JSON text has at most: signs in its texts count too."""
+    return sum(map(source.count, ",:[{"))
 
 
 def _read_shape(node: dict[str, Any]) -> tuple[int, ...]:
@@ -321,14 +342,27 @@ def _encode_int(value: int) -> Any:
     return value if value.bit_length() <= _DECIMAL_BITS else {_TAG: "int", "value": hex(value)}
 
 
-def _to_hex(value: int) -> str:
-    return _check_length(hex(value), _FRACTION_CHARS)
+def _encode_fraction(value: Fraction) -> Any:
+    parts = [hex(value.numerator), hex(value.denominator)]
+    _check_lengths(parts, _FRACTION_CHARS)
+    return {_TAG: "Fraction", "value": parts}
 
 
-def _check_length(text: str, limit: int) -> str:
-    if len(text) > limit:
-        raise ValueRefused(f"it has a number of more than {limit} characters")
-    return text
+def _check_lengths(value: Any, limit: int) -> None:
+    """Raise ``ValueRefused`` for a text, or a text of several, that is too long for the reader of its type."""
+    for text in value if isinstance(value, list | dict) else (value,):
+        if isinstance(text, str) and len(text) > limit:
+            raise ValueRefused(f"it has a number or a time of more than {limit} characters")
+
+
+def _check_key(key: Any) -> None:
+    """Raise ``ValueRefused`` for an item of a set or a key of a dictionary whose comparison with a number may take long."""
+    match key:
+        case int() | Fraction() if max(key.numerator.bit_length(), key.denominator.bit_length()) > _DECIMAL_BITS:
+            raise ValueRefused(f"a set or the keys of a dictionary have a number of more than {_DECIMAL_BITS} bits")
+        case tuple():
+            for item in key:
+                _check_key(item)
 
 
 def _encode_float(value: float) -> Any:
@@ -366,21 +400,21 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     date: lambda value: {_TAG: "date", "value": value.isoformat()},
     timedelta: lambda value: {_TAG: "timedelta", "value": [value.days, value.seconds, value.microseconds]},
     Decimal: lambda value: {_TAG: "Decimal", "value": str(value)},
-    Fraction: lambda value: {_TAG: "Fraction", "value": [_to_hex(value.numerator), _to_hex(value.denominator)]},
+    Fraction: _encode_fraction,
     UUID: lambda value: {_TAG: "UUID", "value": value.hex},
     PosixPath: lambda value: {_TAG: "Path", "value": str(value)},
     range: lambda value: {_TAG: "range", "value": [value.start, value.stop, value.step]},
 }
 _FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
     "int": lambda value: int(value, 16),
-    "float": lambda value: float(_check_length(value, _NUMBER_CHARS)),
-    "complex": lambda value: complex(_check_length(value, _NUMBER_CHARS)),
+    "float": float,
+    "complex": complex,
     "datetime": _decode_datetime,
     "time": lambda value: time.fromisoformat(value[0]).replace(fold=value[1]),
     "date": date.fromisoformat,
     "timedelta": lambda value: timedelta(*value),
-    "Decimal": Decimal,
-    "Fraction": lambda value: Fraction(*(int(_check_length(number, _FRACTION_CHARS), 16) for number in value)),
+    "Decimal": lambda value: Decimal(str(value)),  # and no list of digits
+    "Fraction": lambda value: Fraction(*(int(number, 16) for number in value)),
     "UUID": UUID,
     "Path": PosixPath,
     "range": lambda value: range(*value),
@@ -389,6 +423,8 @@ _FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
     "pandas.NaT": lambda _: _import("pandas", "to read it").NaT,
     "pandas.NA": lambda _: _import("pandas", "to read it").NA,
 }
+#: The characters of texts that are read in linear time, or are long by their nature.
+_LONGER_TEXTS = {"int": TREE_BYTES, "Path": TREE_BYTES, "Decimal": _FRACTION_CHARS, "Fraction": _FRACTION_CHARS}
 
 
 def _encode_timestamp(_: EncodedValues, value: Any, path: str, _depth: int) -> Any:

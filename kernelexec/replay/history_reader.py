@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from kernelexec import cells
@@ -12,9 +14,11 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.recorded_history import History
 from kernelexec.records import journal
 from kernelexec.records.notebook.notebook_io import CellFile
+from kernelexec.text import has_more_elements
+from kernelexec.workspace.safe_files import read_regular
 
-#: The limits of a file for a replay, in bytes and in cells.
-FILE_BYTES, CELLS_MAX = 256 * 1024 * 1024, 10_000
+#: The limits of a file for a replay, in bytes and in cells, and of the elements of a notebook's JSON.
+FILE_BYTES, CELLS_MAX, _ELEMENTS_MAX = 256 * 1024 * 1024, 10_000, 2_000_000
 
 
 def read_history(path: str | os.PathLike[str], config: Config) -> History:
@@ -37,8 +41,9 @@ def read_history(path: str | os.PathLike[str], config: Config) -> History:
     if problem is not None:
         message = f"notebook {str(path)!r} {problem}."
         raise InvalidRequest(message)
-    is_journal = file.suffix.lower() == journal.SUFFIX
-    history = journal.read_history(file) if is_journal else CellFile.read(file).history
+    history = journal.read_history(file) if file.suffix.lower() == journal.SUFFIX else _read_cell_file(file)
+    if not _is_own_journal(file, config):
+        history = replace(history, cells=tuple(cell.without_account() for cell in history.cells))
     if len(history.cells) > CELLS_MAX:
         message = f"notebook {str(path)!r} has {len(history.cells)} cells, the limit is {CELLS_MAX}: open a shorter one."
         raise InvalidRequest(message)
@@ -47,6 +52,26 @@ def read_history(path: str | os.PathLike[str], config: Config) -> History:
         if cell.stdin is not None:
             cells.check(cell.stdin, limit_bytes=config.capacity.code_bytes, label="stdin")
     return history
+
+
+def _read_cell_file(file: Path) -> History:
+    """Read a notebook or a script, which a cell may have written, and may still write."""
+    try:
+        text = io.TextIOWrapper(io.BytesIO(read_regular(file.resolve(), FILE_BYTES)), "utf-8-sig").read()
+    except (OSError, UnicodeDecodeError) as exc:
+        message = f"notebook {str(file)!r:.200} cannot be read: {getattr(exc, 'strerror', None) or exc}."
+        raise InvalidRequest(message) from exc
+    if file.suffix.lower() != ".ipynb":
+        return CellFile.script(text).history
+    if has_more_elements(text, _ELEMENTS_MAX):
+        message = f"notebook {str(file)!r} has more than {_ELEMENTS_MAX:,} elements of JSON: clear its outputs."
+        raise InvalidRequest(message)
+    return CellFile.notebook(text, str(file)).history
+
+
+def _is_own_journal(file: Path, config: Config) -> bool:
+    """Return whether a file is among the journals of this executor's sessions, where no cell can write."""
+    return file.resolve().parent == journal.journal_path(config.absolute_workspace.resolve(), "").parent
 
 
 def _file_problem(file: Path, workspace: Path) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -23,11 +23,13 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.locations import create_temp_directory
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 from kernelexec.text import clean_text, parse_untrusted_json
-from kernelexec.workspace.safe_files import open_regular, read_regular
+from kernelexec.workspace.safe_files import closing_fd, copy_content, open_regular, read_regular
 
 #: Exit code of a task whose time was over.
 TIMED_OUT = 124
 _ANSWER_BYTES, _OUTPUT_BYTES = 4 * 1024 * 1024, 64 * 1024
+#: The part of a wheel between two looks at the clock.
+_COPIED_BYTES = 16 * 1024 * 1024
 #: How long output is read after a task's end: a process that it leaves behind may hold the pipe open for ever.
 _LAST_SECONDS = 1.0
 Network = bool | Literal["bridge", "host"]
@@ -85,20 +87,25 @@ def create_task_directory(session: Path, user: tuple[int, int] | None) -> Path:
     return path
 
 
-def copy_wheel(path: Path, directory: Path) -> Path:
-    """Copy a wheel for a task. A cell may have created it, so neither the path nor a directory above it may be a link.
+def copy_wheel(path: Path, directory: Path, *, limit_bytes: int, deadline: float) -> None:
+    """Copy a wheel for a task, until a ``deadline`` of the monotonic clock.
+
+    A cell may have created it, so neither the path nor a directory above it may be a link, and what it adds meanwhile is not
+    copied.
 
     Raises:
-        OSError: the wheel is missing, reached by a link, or not a regular file.
+        OSError: the wheel is missing, reached by a link, not a regular file, or too large, or the time is over.
     """
-    with os.fdopen(open_regular(path), "rb") as source:
-        if Path(f"/proc/self/fd/{source.fileno()}").readlink() != path:
-            message = f"a link leads to {path}"
-            raise OSError(message)
-        target = directory / "wheels" / path.name
-        with target.open("xb") as copy:
-            shutil.copyfileobj(source, copy)
-    return target
+    with closing_fd(open_regular(path)) as source:
+        if Path(f"/proc/self/fd/{source}").readlink() != path:
+            raise OSError(f"a link leads to {path}")
+        if (size := os.fstat(source).st_size) > limit_bytes:
+            raise OSError(f"it has {size} bytes, the limit is {limit_bytes}")
+        with (directory / "wheels" / path.name).open("xb", buffering=0) as copy:
+            for position in range(0, size, _COPIED_BYTES):
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the time limit was reached")
+                copy_content(source, copy.fileno(), min(_COPIED_BYTES, size - position))
 
 
 async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: OneShotTask) -> TaskResult:

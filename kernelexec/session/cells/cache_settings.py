@@ -29,12 +29,15 @@ def open_result_cache(config: Config, backend: Backend, workspace: Path) -> Cell
     from kernelexec.cache import ResultStore  # noqa: PLC0415 - few sessions have a cache
     from kernelexec.session.cells.result_cache import CellResultCache  # noqa: PLC0415 - as above
 
-    return CellResultCache(ResultStore(options.results_directory, options.size_bytes), _collect_settings(config, backend))
+    store = ResultStore(options.results_directory, options.size_bytes)
+    return CellResultCache(store, _collect_settings(config, backend, workspace))
 
 
-def _collect_settings(config: Config, backend: Backend) -> Mapping[str, Any]:
+def _collect_settings(config: Config, backend: Backend, workspace: Path) -> Mapping[str, Any]:
+    """Return the settings; the workspace is one, since its files can change what any cell shows, for instance at an import."""
     container = config.container.model_dump(mode="json") if config.isolation == "container" else {}
     return {
+        "workspace": str(workspace),
         "isolation": backend.isolation,
         "online": config.has_network,
         "prefix": config.programs.prefix_words,

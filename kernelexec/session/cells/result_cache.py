@@ -1,8 +1,8 @@
 """The result cache of one session: results of pure cells, keyed by the chain of all cells before them.
 
 A result is stored only for a cell that bound no name, changed no file and succeeded, and that ``cache.purity`` accepts. Its key
-is the environment, all cells of this kernel so far, and the values of the variables that the cell reads. A hit is returned
-without running the cell, and the kernel does not change.
+is the workspace, the environment, all cells of this kernel so far, and the values of the variables that the cell reads. A hit
+is returned without running the cell, and the kernel does not change.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ with Executor("local", workspace=sys.argv[1], config=config) as executor:
     print(*(int(result.cached) for result in results), results[1].text.strip(), results[1].execution_count)
 """
     command = [sys.executable, "-c", program, str(tmp_path / "workspaces"), str(tmp_path / "cache")]
-    for name, expected in (("s", "0 0 0 196418 3\n"), ("s", "0 1 1 196418 None\n"), ("other", "0 1 1 196418 None\n")):
+    for name, expected in (("s", "0 0 0 196418 3\n"), ("s", "0 1 1 196418 None\n"), ("other", "0 0 0 196418 3\n")):
         assert subprocess.run([*command, name], check=True, capture_output=True, text=True).stdout == expected
 
 
@@ -284,6 +284,17 @@ def test_other_settings_are_another_key(tmp_path: Path) -> None:
     for value, hit in (("1", False), ("2", False), ("1", True)):
         with opened(tmp_path, environment={"set": {"MODE": value}}) as session:
             assert session.execute("1 + 1").cached is hit
+
+
+def test_another_workspace_is_another_key_since_its_files_can_change_any_result(tmp_path: Path) -> None:
+    changes = "get_ipython().display_formatter.formatters['text/plain'].for_type(int, lambda _, p, cycle: p.text('4711'))"
+    config = {"cache": str(tmp_path / "cache"), "confinement": {"level": "off"}}
+    with Executor("local", workspace=tmp_path / "workspaces", config=config) as executor:
+        for name, module, text in (("changed", f"from IPython import get_ipython\n{changes}", "4711"), ("other", "", "2")):
+            session = executor.session(name)
+            session.files.write("helpers.py", module)
+            result = run(session, "import helpers", "1 + 1")[-1]
+            assert (result.text, result.cached) == (text, False)
 
 
 def test_another_cell_before_is_another_key(tmp_path: Path) -> None:

@@ -190,6 +190,48 @@ HOSTILE: dict[str, object] = {
 }
 
 
+DIGITS = "1" * 6000
+LONG_TEXTS: dict[str, object] = {
+    **dict.fromkeys(("float", "complex", "date", "Decimal", "UUID"), DIGITS),
+    "pandas.Timestamp": [DIGITS, None],
+    "time": [DIGITS, 0],
+    "pandas.Timedelta": DIGITS,
+    "datetime": ["2020-01-01", DIGITS, 0],
+    "Fraction": ["1", DIGITS],
+}
+
+
+@pytest.mark.parametrize(("tag", "value"), LONG_TEXTS.items(), ids=LONG_TEXTS)
+def test_a_text_too_long_for_the_reader_of_its_type_is_refused_before_it_is_read(tag: str, value: object) -> None:
+    with pytest.raises(ValueRefused, match=r"a number or a time of more than \d+ characters"):
+        ValueDecoder(file_of(node(**{"$": tag, "value": value}), bytes(8)), LIMIT).decode()
+
+
+def test_digits_of_a_decimal_in_a_list_are_refused() -> None:
+    with pytest.raises(ValueRefused, match="not of this format"):
+        ValueDecoder(file_of(node(**{"$": "Decimal", "value": [0, [1, 2], 0]}), bytes(8)), LIMIT).decode()
+
+
+HUGE = 1 << 4096
+HUGE_KEYS: dict[str, Any] = {
+    "an item": {Decimal(5), HUGE},
+    "a key": {HUGE: 1},
+    "a part of a tuple": {("a", (HUGE,)): 1},
+    "a fraction": {Fraction(1, HUGE)},
+}
+
+
+@pytest.mark.parametrize("value", HUGE_KEYS.values(), ids=HUGE_KEYS)
+def test_a_key_whose_comparison_may_take_long_is_refused(value: Any) -> None:
+    with pytest.raises(ValueRefused, match="a number of more than 4096 bits"):
+        carried(value)
+
+
+def test_a_key_of_4096_bits_is_carried() -> None:
+    numbers = {HUGE - 1, -(HUGE - 1), Fraction(1, HUGE - 1), (HUGE - 1, "a")}
+    assert carried(numbers) == numbers
+
+
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_is_refused(document: object) -> None:
     with pytest.raises(ValueRefused):
@@ -278,11 +320,32 @@ def test_what_is_no_file_of_values_is_refused(file: bytes) -> None:
 
 @pytest.mark.parametrize("part", ["{}", "[]", "1", *at_night('{"$": "set", "items": []}')])
 def test_more_parts_than_the_memory_has_room_for_are_refused_before_they_are_read(part: str) -> None:
-    text = f'{{"values": {{"x": [{",".join([part] * 400_000)}]}}, "sizes": []}}'.encode()
-    file = memoryview(MAGIC + struct.pack("<Q", len(text)) + text)
+    count = 900_000 // (1 + sum(map(part.count, ",:[{")))
+    file = file_of(f'{{"values": {{"x": [{",".join([part] * count)}]}}, "sizes": []}}')
     with pytest.raises(ValueRefused, match="too many parts"):
         ValueDecoder(file, 0)
-    assert len(ValueDecoder(file, 10**9).decode()["x"]) == 400_000
+    assert len(ValueDecoder(file, 10**9).decode()["x"]) == count
+
+
+def test_more_parts_than_other_threads_can_wait_for_are_refused_in_both_directions() -> None:
+    with pytest.raises(ValueRefused, match="too many parts"):
+        ValueDecoder(file_of(f'{{"values": {{"x": [{",".join(["1"] * 1_000_001)}]}}, "sizes": []}}'), 10**9)
+    with pytest.raises(ValueRefused, match="too many parts"):
+        EncodedValues({"x": [1] * 1_000_001}, 10**9)
+
+
+def test_a_text_is_one_part_whatever_is_in_it() -> None:
+    text = ',:[{"\\' * 500_000
+    assert carried(text) == text
+
+
+def test_texts_of_wide_characters_that_the_memory_has_no_room_for_are_refused_before_they_are_read() -> None:
+    text = "a" * (9 * 2**20)
+    assert ValueDecoder(file_of({"values": {"x": text}, "sizes": []}), 0).decode() == {"x": text}
+    with pytest.raises(ValueRefused, match="texts take too much memory"):
+        ValueDecoder(file_of({"values": {"x": text + "\U0001f600"}, "sizes": []}), 0)
+    with pytest.raises(ValueRefused, match="not of this format"):
+        ValueDecoder(file_of('{"values": {"x": "\U0001f600"}, "sizes": []}'), 0)
 
 
 def test_booleans_are_zero_or_one() -> None:

@@ -147,7 +147,10 @@ class PackageInstaller:
         task_fields = {"requirements": requirements, "exact": request.exact, "online": online, "find": []}
         wheels, inside = request.wheels, self._map_into_workspace(request.wheels)
         try:
-            async with self._one_shot_directory(request) as fetch_dir, self._one_shot_directory(request) as install_dir:
+            async with (
+                self._one_shot_directory(request, deadline) as fetch_dir,
+                self._one_shot_directory(request, deadline) as install_dir,
+            ):
                 if fetches_separately:
                     errand = OneShotTask(fetch_dir, {**task_fields, "fills": False}, request.network, wheels, request.seconds)
                     done = await backend.run(errand, context.runtime_dir)
@@ -165,16 +168,17 @@ class PackageInstaller:
             raise KernelError(f"Nothing was installed: {exc}.") from exc
 
     @asynccontextmanager
-    async def _one_shot_directory(self, request: InstallRequest) -> AsyncIterator[Path]:
+    async def _one_shot_directory(self, request: InstallRequest, deadline: float) -> AsyncIterator[Path]:
         """Yield a private directory with copies of the wheels that the requirements name by path."""
         context, created = self._context, list[Path]()
         make = partial(create_task_directory, context.runtime_dir, context.kernels.backend.user)
         try:
             await await_to_end(context.read_in_thread(lambda: created.append(make())))
             [path] = created
+            copy = partial(copy_wheel, limit_bytes=context.config.files.transfer_bytes, deadline=deadline)
             for wheel in filter(locks.is_wheel, request.requirements):
                 try:
-                    await context.read_in_thread(copy_wheel, self._resolve_path(wheel), path)
+                    await context.read_in_thread(copy, self._resolve_path(wheel), path)
                 except OSError as exc:
                     raise InvalidRequest(f"The wheel {wheel} cannot be copied: {exc}.") from exc
             yield path
