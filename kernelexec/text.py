@@ -19,7 +19,7 @@ _QUOTES_PER_ELEMENT = 4
 _OPEN_LINE_CHARS, _LONG_CHARS = 64 * 1024, 1024 * 1024
 _PIECE_CHARS = 4096
 #: The cost of a run in addition to its text, so that streams that alternate all the time stay bounded too.
-_RUN_BYTES = 64
+RUN_BYTES = 512
 #: A move of a terminal's cursor to an earlier line.
 _MOVE = re.compile(r"\x1b\[(?P<lines>\d{0,4})[AF]")
 _MOVE_OR_LINE = re.compile(r"(\n|\x1b\[\d{0,4}[AF])")
@@ -88,13 +88,16 @@ def tail_within(text: str, limit: int) -> str:
     return text[-limit:] if text.isascii() else text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
-def cut_middle(text: str, limit: int) -> str:
-    """Return the text if it fits, else its head and tail with a line between them that counts the missing bytes."""
+def cut_middle(text: str, limit: int, show: Callable[[str], str] = str) -> str:
+    """Return the text if it fits, else its head and tail with a line between them that counts the missing bytes.
+
+    ``show`` escapes what is kept. It comes after the cut, which could divide an escaped mark.
+    """
     size = utf8_size(text)
     if size <= limit:
-        return text
+        return show(text)
     head, tail = head_within(text, limit // 2), tail_within(text, limit - limit // 2)
-    return f"{head}\n[... {size - utf8_size(head) - utf8_size(tail)} bytes cut ...]\n{tail}"
+    return f"{show(head)}\n[... {size - utf8_size(head) - utf8_size(tail)} bytes cut ...]\n{show(tail)}"
 
 
 def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
@@ -193,7 +196,7 @@ class TextBudget:
     def add(self, run: TextRun, text: str) -> None:
         """Keep a piece for a run: in the head while there is room, then in the tail, whose oldest text is dropped."""
         if self.head_left > 0 and self.cut_run not in (None, run):
-            self.head_left = max(0, self.head_left - _RUN_BYTES)
+            self.head_left = max(0, self.head_left - RUN_BYTES)
         if self.head_left > 0:
             head = head_within(text, self.head_left)
             add_piece(run.head, head)
@@ -215,7 +218,7 @@ class TextBudget:
         self.cut_run = run if self.cut_run is None else self.cut_run
 
     def _trim_tail(self) -> None:
-        while (over := self.tail_bytes + _RUN_BYTES * (len(self.tail) - 1) - self.tail_limit) > 0:
+        while (over := self.tail_bytes + RUN_BYTES * (len(self.tail) - 1) - self.tail_limit) > 0:
             run = self.tail[0]
             if not run.tail:
                 self.tail.popleft()

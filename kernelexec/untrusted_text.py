@@ -82,6 +82,11 @@ def _escape_mark(mark: re.Match[str]) -> str:
     return "\\" + _IGNORED.sub(lambda match: escape_char(match[0]), mark[0])
 
 
+def quote_line(text: str) -> str:
+    """Return a cell's text for a reader on one line, in which nothing looks like a note of ours."""
+    return escape_line(escape_notes(text))
+
+
 def quote_output(text: str) -> str:
     """Return a cell's text for a model: nothing in it is invisible, and nothing looks like a note of ours."""
     return escape_notes(escape_invisible(text))

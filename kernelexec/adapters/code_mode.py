@@ -17,9 +17,11 @@ import json
 import keyword
 import re
 import secrets
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -44,6 +46,10 @@ _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TRIES = 3
 #: The function calls of a run that are served at the same time; further ones wait.
 _CALLS_MAX = 100
+#: Limits of the calls without an answer: the memory of their arguments, with a cost for each call, in bytes; and the number of
+#: refused ones whose errors are not written yet. Calls beyond that get no answer.
+_CALLS_BYTES, _CALL_BYTES, _REFUSED_MAX = 16 * 1024 * 1024, 1024, 1000
+_REFUSAL = "too many function calls wait, or their arguments are too large: await some before the next ones"
 _REPORT_CHARS = 2000
 
 
@@ -80,7 +86,8 @@ class SandboxProvider:
             code: Python of the version that runs this program; it may ``await`` and ``return``.
             inputs: variables of the code, as JSON values.
             external_functions: plain or coroutine functions that the code can await until the run ends. Their exceptions
-                become ``RuntimeError`` in the code. Return values that are not JSON are converted by pydantic, or to text.
+                become ``RuntimeError`` in the code, and so do further calls while the arguments of those without an answer
+                take 16 MiB. Return values that are not JSON are converted by pydantic, or to text.
 
         Raises:
             InvalidCode: the code is not valid Python for a cell; nothing ran.
@@ -106,6 +113,20 @@ class SandboxProvider:
             raise ExecutionFailed(f"The code's value cannot be read: {exc}. Return less.", result) from exc
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function call of a kernel; without a function or arguments its answer is an error."""
+
+    id: str
+    function: Callable[..., Any] | None
+    arguments: str | None
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the call."""
+        return _CALL_BYTES + sys.getsizeof(self.arguments)
+
+
 class _CodeRun:
     """One run of code with its function calls, which end with the run. It leaves no files in the workspace."""
 
@@ -119,7 +140,10 @@ class _CodeRun:
         """The code's value as JSON text, untrusted."""
         self._is_running = False
         """Whether function calls are answered."""
-        self._requests: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        self._requests: asyncio.Queue[_Call] = asyncio.Queue()
+        self._refused: asyncio.Queue[str] = asyncio.Queue(_REFUSED_MAX)
+        self._held_bytes = 0
+        """The memory of the calls without an answer."""
         self._writing = anyio.CapacityLimiter(1)
 
     async def execute(self, source: str, timeout: float | None) -> ExecutionResult:
@@ -130,6 +154,7 @@ class _CodeRun:
                 self._open()
             async with anyio.create_task_group() as calls:
                 calls.start_soon(self._serve, calls)
+                calls.start_soon(self._refuse)
                 try:
                     outcome = await self._run_cell(source, timeout)
                 except Exception as exc:  # noqa: BLE001 - raised below: a task group would wrap it
@@ -165,7 +190,20 @@ class _CodeRun:
         if (message := self._read_message(output, VALUE)) is not None:
             self.value_json = message.get("value")
         elif self._is_running and (message := self._read_message(output, CALL)) is not None:
-            self._requests.put_nowait(message)
+            self._accept(message)
+
+    def _accept(self, message: Mapping[str, Any]) -> None:
+        """Accept a call. The kernel's message is untrusted: only the run's own functions can be called."""
+        call_id, name, arguments = (message.get(key) for key in ("id", "name", "arguments"))
+        if not isinstance(call_id, str) or not _ID.fullmatch(call_id):
+            return
+        function = self._functions.get(name) if isinstance(name, str) else None
+        call = _Call(call_id, function, arguments if isinstance(arguments, str) else None)
+        if self._held_bytes + call.held_bytes <= _CALLS_BYTES:
+            self._held_bytes += call.held_bytes
+            self._requests.put_nowait(call)
+        elif not self._refused.full():
+            self._refused.put_nowait(call_id)
 
     def _read_message(self, output: Output, mime: str) -> Mapping[str, Any] | None:
         content = output.data.get(mime) if isinstance(output, DisplayData | ExecuteResult) else None
@@ -175,42 +213,37 @@ class _CodeRun:
         """Start the requested calls from this task, whose context variables functions must see."""
         free = anyio.Semaphore(_CALLS_MAX)
 
-        async def answer(message: Mapping[str, Any]) -> None:
+        async def answer(call: _Call) -> None:
             try:
-                await self._answer(message)
+                await self._answer(call)
             finally:
+                self._held_bytes -= call.held_bytes
                 free.release()
 
         while True:
-            message = await self._requests.get()
+            call = await self._requests.get()
             await free.acquire()
-            calls.start_soon(answer, message)
+            calls.start_soon(answer, call)
 
-    async def _answer(self, message: Mapping[str, Any]) -> None:
-        """Call a function for the waiting kernel and write its result, as long as the run lasts.
+    async def _refuse(self) -> None:
+        """Write the errors of the refused calls."""
+        content = json.dumps({"error": _REFUSAL})
+        while True:
+            await self._write_answer(await self._refused.get(), content)
 
-        The kernel's message is untrusted: only the run's own functions can be called.
-        """
-        call = message.get("id")
-        if not isinstance(call, str) or not _ID.fullmatch(call):
-            return
+    async def _answer(self, call: _Call) -> None:
+        """Call a function for the waiting kernel and write its result, as long as the run lasts."""
         try:
-            content = json.dumps({"value": await self._call_function(message)}, default=_to_plain)
+            content = json.dumps({"value": await _call_function(call)}, default=_to_plain)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it must not end this program
             content = json.dumps({"error": _describe_exception(exc)})
+        await self._write_answer(call.id, content)
+
+    async def _write_answer(self, call_id: str, content: str) -> None:
         if not self._is_running:
             return
-        writing = anyio.to_thread.run_sync(self._write, call, content.encode(), limiter=self._writing)
+        writing = anyio.to_thread.run_sync(self._write, call_id, content.encode(), limiter=self._writing)
         await await_to_end(writing)  # an abandoned thread would write after the directory was removed
-
-    async def _call_function(self, message: Mapping[str, Any]) -> object:
-        name = message.get("name")
-        function = self._functions.get(name) if isinstance(name, str) else None
-        if function is None:
-            raise TypeError(f"{name!r} is not a function of this run")
-        args, kwargs = _parse_value(message.get("arguments"))
-        value = function(*args, **kwargs)
-        return await value if inspect.isawaitable(value) else value
 
     def _open(self) -> None:
         """Create the run's directory, whose existence tells the kernel that the run lasts."""
@@ -239,6 +272,14 @@ class _CodeRun:
         remove_within(self._session.workspace, self._directory, seconds=CALL_SECONDS)
         with suppress(OSError):  # something else is in it
             (self._session.workspace / _FOLDER).rmdir()
+
+
+async def _call_function(call: _Call) -> object:
+    if call.function is None:
+        raise TypeError("this is not a function of the run")
+    args, kwargs = _parse_value(call.arguments)
+    value = call.function(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _parse_value(text: object) -> Any:  # noqa: ANN401 - what the code returned

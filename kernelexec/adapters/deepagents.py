@@ -11,7 +11,7 @@ from kernelexec.blocking import Session
 from kernelexec.errors import KernelexecError
 from kernelexec.results import ExecutionResult, Stream, output_text
 from kernelexec.text import parse_untrusted_json
-from kernelexec.untrusted_text import quote_output
+from kernelexec.untrusted_text import escape_notes_in_json, quote_output
 
 try:
     from deepagents.backends.protocol import (
@@ -113,8 +113,9 @@ def _seconds(timeout: int | None) -> float | None:
 
 
 def _quote(text: str) -> str:
-    """Return the output of a command for a model; the JSON lines and the separators of the file tools do not change."""
-    return "".join(line if _is_answer(line) else _quote_line(line) for line in text.splitlines(keepends=True))
+    """Return the output of a command for a model; the JSON lines and the separators of the file tools keep their meaning."""
+    lines = text.splitlines(keepends=True)
+    return "".join(escape_notes_in_json(line) if _is_answer(line) else _quote_line(line) for line in lines)
 
 
 def _quote_line(line: str) -> str:

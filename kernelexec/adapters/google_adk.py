@@ -94,7 +94,7 @@ class SessionCodeExecutor(BaseCodeExecutor):  # type: ignore[misc] # the ADK is 
             notes.append(f"not saved as artifacts, too many or too large: {', '.join(missing)}")
         if not result.ok:
             notes.append(f"{result.status}, state {result.state}")
-        text = cut_middle(quote_output(result.text.rstrip("\n")), TEXT_BYTES)
+        text = cut_middle(result.text.rstrip("\n"), TEXT_BYTES, quote_output)
         text = "\n".join(part for part in (text, format_notes(notes)) if part)
         if result.ok:
             return CodeExecutionResult(stdout=text, output_files=output_files, exit_code=result.exit_code)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import copy
-import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
+from kernelexec.adapters.shared.pictures import open_picture
+from kernelexec.adapters.shared.typed_json import read_typed_json
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
 from kernelexec.results import ExecuteResult, ExecutionResult, Output, best_image, model_notes
-from kernelexec.results.media.decoding import DECODED_PIXELS, FORMATS
 from kernelexec.untrusted_text import format_notes, quote_output
 
 try:
-    import PIL.Image
     from smolagents.local_python_executor import CodeOutput
     from smolagents.monitoring import AgentLogger, LogLevel
     from smolagents.remote_executors import RemotePythonExecutor
     from smolagents.utils import AgentExecutionError
 except ImportError as exc:
     raise ImportError("kernelexec.adapters.smolagents needs smolagents: pip install 'kernelexec[smolagents]'.") from exc
+
+if TYPE_CHECKING:
+    import PIL.Image
 
 
 class PythonExecutor(RemotePythonExecutor):
@@ -120,11 +122,15 @@ class PythonExecutor(RemotePythonExecutor):
             self._is_sending = False
 
     def _decode_answer(self, text: str) -> Any:  # noqa: ANN401 - the agent's answer
+        prefix, _, json_text = text.partition("safe:")
         try:
-            return self._deserialize_final_answer(text, self.allow_pickle)
-        except ValueError as exc:  # it was cut
-            reason = "The final answer must be at most 64 Ki characters: save it to a file, and answer with its path."
-            raise AgentExecutionError(reason, self.logger) from exc
+            return read_typed_json("" if prefix else json_text)
+        except ValueError as exc:  # also if it was cut
+            reason = (
+                f"The final answer cannot be read: {exc}. It must be at most 64 Ki characters as JSON, also of pictures and "
+                "arrays: save it to a file, and answer with its path."
+            )
+            raise AgentExecutionError(quote_output(reason), self.logger) from exc
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
         """Install packages for the session, except those that its kernel already has.
@@ -172,10 +178,4 @@ def _picture(output: Output) -> PIL.Image.Image | str | None:
     image = best_image(output)
     if image is None:
         return None
-    if image.mime == "image/svg+xml":
-        return image.content.decode()
-    try:
-        picture = PIL.Image.open(io.BytesIO(image.content), formats=FORMATS)  # decoders of others start programs
-    except (OSError, ValueError, PIL.Image.DecompressionBombError):  # the data is not a picture, or too large
-        return None
-    return picture if picture.width * picture.height <= DECODED_PIXELS else None
+    return image.content.decode() if image.mime == "image/svg+xml" else open_picture(image.content)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
+import anyio.to_thread
 from anyio.abc import ByteStream, SocketListener
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -27,10 +28,12 @@ from kernelexec.control.protocol import ANSWER_SECONDS, READY, REQUEST_BYTES, de
 from kernelexec.errors import CapacityReached, InvalidRequest, KernelexecError, UnknownSession
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY
 from kernelexec.results import ExecutionResult, Progress
+from kernelexec.results.json_values import JsonConvertible
 from kernelexec.session import AsyncSession
 from kernelexec.session.features.attachments import calling_client
 from kernelexec.session.features.output_stream import iterate_outputs
 from kernelexec.session.lifecycle import find_first_exception
+from kernelexec.session.short_turns import short_turns
 from kernelexec.text import clean
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.safe_files import replace_file
@@ -222,9 +225,9 @@ async def _run_cell(session: AsyncSession, execute: Callable[..., Any]) -> _Answ
             async for output in outputs:
                 has_ended = isinstance(output, ExecutionResult)
                 if isinstance(output, ExecutionResult):
-                    yield {"result": output.to_dict()}
+                    yield {"result": output}
                 else:
-                    yield {"progress": Progress("", "running", (output,), 0).to_dict()}
+                    yield {"progress": Progress("", "running", (output,), 0)}
     finally:
         if begun and not has_ended:
             with anyio.move_on_after(ANSWER_SECONDS, shield=True):
@@ -265,4 +268,11 @@ async def _wait_for_end(received: BufferedByteReceiveStream, scope: anyio.Cancel
 
 
 async def _send(stream: ByteStream, answer: Mapping[str, Any]) -> None:
-    await stream.send(json.dumps(clean(dict(answer))).encode() + b"\n")
+    """Send an answer. It is encoded in a thread: outputs may be large, and other sessions go on meanwhile."""
+    await stream.send(await anyio.to_thread.run_sync(_encode, answer))
+
+
+def _encode(answer: Mapping[str, Any]) -> bytes:
+    with short_turns():
+        plain = {key: item.to_dict() if isinstance(item, JsonConvertible) else item for key, item in answer.items()}
+        return json.dumps(clean(plain)).encode() + b"\n"

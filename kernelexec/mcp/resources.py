@@ -34,7 +34,10 @@ _report_errors = partial(report_errors, ValidationError)
 
 
 class Resources:
-    """Resources of one executor's sessions, one method each; none creates a session."""
+    """Resources of one executor's sessions, one method each; none creates a session.
+
+    Files and notebooks are exact, with invisible characters and marks of notes: programs read them too.
+    """
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions

@@ -17,7 +17,7 @@ from kernelexec.outputs.displays import Budget, DisplayBudgets, DisplayEntry, Di
 from kernelexec.outputs.output_window import OutputWindow
 from kernelexec.outputs.widgets import WidgetStates, read_widget_state
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream, strip_ansi
-from kernelexec.text import TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
+from kernelexec.text import RUN_BYTES, TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
 
 #: The size of the window of newest output for readers of a running cell, in multiples of ``stream_bytes``.
 _WINDOW_BUDGETS = 4
@@ -96,7 +96,8 @@ class Collector:
         kept = sum(min(budget.seen_bytes, budget.limit) for budget in self._texts.values())
         displays = self._display_budgets.result.spent + self._display_budgets.record.spent
         captured = sum(capture.memory_bytes for capture in self._captures.values())
-        return 2 * kept + 2 * displays + self._error_budget.spent + self._window.held_bytes + captured
+        entries = RUN_BYTES * len(self._entries)
+        return 2 * kept + 2 * displays + self._error_budget.spent + self._window.held_bytes + captured + entries
 
     @property
     def raw_text(self) -> str:

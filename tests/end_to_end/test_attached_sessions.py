@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,8 @@ from kernelexec.control.connections import KEYLESS_MAX
 from kernelexec.control.selection import find_session
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
 from kernelexec.provisioning.runtime.discovery import LiveSession
-from kernelexec.results import ExecutionResult, Stream
+from kernelexec.results import DisplayData, ExecutionResult, Stream
+from kernelexec.text import clean
 from tests.conftest import EVERY_KIND, KINDS, Command
 from tests.support.command_line import kernelexec as command_line
 from tests.support.pace import BOUND, RunningCell, until
@@ -392,6 +394,23 @@ def test_an_asynchronous_program_attaches(session: Session) -> None:
             return first.value, len(items), (await attached.execute("x")).state
 
     assert asyncio.run(use()) == (1, 2, "kept")
+
+
+def test_answers_are_encoded_in_a_thread_and_come_in_order(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def clean_and_note(value: object) -> Any:
+        threads.append(threading.current_thread().name)
+        return clean(value)
+
+    monkeypatch.setattr("kernelexec.control.control_socket.clean", clean_and_note)
+    code = "for number in range(20): display({'application/json': [[number]] * 1000}, raw=True)"
+    with kernelexec.attach("a") as attached:
+        outputs = attached.execute(code).outputs
+    numbers = [output.data["application/json"][0][0] for output in outputs if isinstance(output, DisplayData)]
+    assert numbers == list(range(20))
+    assert len(threads) > 20
+    assert all(name.startswith("AnyIO worker thread") for name in threads)
 
 
 @pytest.mark.parametrize("do", ["execute", "look", "attach", "nothing"])

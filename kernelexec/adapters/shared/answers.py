@@ -29,7 +29,7 @@ class ToolAnswer:
 def make_answer(result: ExecutionResult, text_bytes: int = TEXT_BYTES) -> ToolAnswer:
     """Return the answer for a result: its outcome in one line, its output of at most ``text_bytes``, notes and pictures."""
     head = f"{result.status}, exit code {result.exit_code}, state {result.state}, id {result.execution_id}"
-    text = cut_middle(quote_output(result.text.rstrip("\n")), text_bytes)
+    text = cut_middle(result.text.rstrip("\n"), text_bytes, quote_output)
     pictures = tuple(select_pictures(result.images))
     missing = len(result.images) - len(pictures)
     notes = [f"{missing} of {len(result.images)} pictures are not shown here."] if missing else []

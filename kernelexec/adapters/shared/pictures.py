@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from kernelexec.results import Image
-from kernelexec.results.media.decoding import decode_picture, is_whole_png
+from kernelexec.results.media.decoding import DECODED_PIXELS, FORMATS, decode_picture, is_whole_png
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -39,6 +39,17 @@ def fit_picture(image: Image) -> tuple[Image | None, bool]:
         return image, False
     encoded = _encode(picture)
     return (None, False) if encoded is None else (encoded[0], is_smaller or encoded[1] != picture.size)
+
+
+def open_picture(content: bytes) -> PIL.Image.Image | None:
+    """Return a picture that Pillow decodes when it is used; None for other data, other formats, and too many pixels."""
+    import PIL.Image  # noqa: PLC0415 - few pictures need it
+
+    try:
+        picture = PIL.Image.open(BytesIO(content), formats=FORMATS)  # decoders of others start programs
+    except (OSError, ValueError, PIL.Image.DecompressionBombError):
+        return None
+    return picture if picture.width * picture.height <= DECODED_PIXELS else None
 
 
 def _encode(picture: PIL.Image.Image) -> tuple[Image, tuple[int, int]] | None:

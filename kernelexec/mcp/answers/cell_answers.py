@@ -113,16 +113,17 @@ def fit_answer(make: Callable[[int], T], limit: int) -> T:
         limit //= 2
 
 
-def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_CHARS) -> str:
+def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_CHARS, show: Callable[[str], str] = str) -> str:
     """Return a text that fits an answer: its head and tail, with the size of the omitted part and ``more``, its location.
 
-    With ``is_cut`` the text itself may be incomplete; ``chars`` is the number of characters that fit.
+    With ``is_cut`` the text itself may be incomplete; ``chars`` is the number of characters that fit. ``show`` escapes what is
+    kept. It comes after the cut, which could divide an escaped mark.
     """
     if len(text) <= chars:
-        return text
+        return show(text)
     half = max(chars // 2, 1)
     gap = format_note(f"{'at least ' * is_cut}{len(text) - 2 * half} characters left out: {more}")
-    return f"{text[:half]}\n{gap}\n{text[-half:]}"
+    return f"{show(text[:half])}\n{gap}\n{show(text[-half:])}"
 
 
 def _render_texts(partial_result: PartialResult) -> tuple[str, str]:
@@ -134,11 +135,14 @@ def _render_texts(partial_result: PartialResult) -> tuple[str, str]:
 def _render_output(partial_result: PartialResult) -> str:
     """Return the text of the output; empty if it is blank."""
     partial_result = replace(partial_result, outputs=tuple(read_displays(compact_tables(partial_result.outputs))))
-    output = quote_output(apply_returns(output_text(partial_result.outputs)))
-    if not output.strip():
-        return ""
     more = f"read_output(execution_id='{partial_result.result.execution_id}'{_render_offset(partial_result)}) continues"
-    return preview(output, more if partial_result.is_readable else _NOT_READABLE, is_cut=partial_result.result.truncated)
+    output = _preview_output(apply_returns(output_text(partial_result.outputs)), more, partial_result)
+    return output if output.strip() else ""
+
+
+def _preview_output(text: str, more: str, partial_result: PartialResult) -> str:
+    more = more if partial_result.is_readable else _NOT_READABLE
+    return preview(text, more, is_cut=partial_result.result.truncated, show=quote_output)
 
 
 def _render_late(result: ExecutionResult) -> str:
@@ -222,6 +226,4 @@ def _describe_saved_files(numbers: Sequence[int], count: int, partial_result: Pa
 def render_stream(partial_result: PartialResult, name: str) -> str:
     """Return one stream's text, shortened to fit an answer."""
     outputs = [output for output in partial_result.outputs if isinstance(output, Stream) and output.name == name]
-    text = apply_returns(output_text(outputs))
-    more = "read_output(execution_id) has all of it" if partial_result.is_readable else _NOT_READABLE
-    return preview(quote_output(text), more, is_cut=partial_result.result.truncated)
+    return _preview_output(apply_returns(output_text(outputs)), "read_output(execution_id) has all of it", partial_result)

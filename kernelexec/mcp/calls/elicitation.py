@@ -25,7 +25,7 @@ from kernelexec.mcp.calls.progress import generate_report_times
 from kernelexec.mcp.calls.task import TASK
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
-from kernelexec.untrusted_text import escape_invisible, escape_line
+from kernelexec.untrusted_text import escape_invisible, quote_line
 
 _APPROVAL, _APPROVE = "approval", "approve"
 _INPUT = "input"
@@ -156,7 +156,7 @@ def make_input_form(pending: PendingInput, session: str) -> ElicitRequest:
 
 
 def _describe_input(request: InputRequest, session: str) -> str:
-    return escape_line(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
+    return quote_line(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
 
 
 def _make_form(message: str, schema: dict[str, Any]) -> ElicitRequest:

@@ -9,7 +9,7 @@ from typing import Any
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.results import ExecutionResult, Output, output_text
 from kernelexec.results.outputs import read_displays
-from kernelexec.untrusted_text import escape_line
+from kernelexec.untrusted_text import quote_line
 
 #: The first progress reports, in seconds. The first one comes early, since a client counts the server's own start too.
 _FIRST_REPORTS = (0.8, 2.0, 4.0)
@@ -64,5 +64,5 @@ def find_last_line(outputs: Sequence[Output]) -> str:
     for output in read_displays(reversed(outputs[-_LOOKED_AT:])):
         tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
         if lines := [line.strip() for line in tail.split("\n") if line.strip()]:
-            return escape_line(lines[-1][:_LINE_CHARS])
+            return quote_line(lines[-1][:_LINE_CHARS])
     return ""

@@ -12,13 +12,13 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp.types import CallToolRequestParams, TextContent
 
-from kernelexec.untrusted_text import escape_invisible, escape_notes_in_json, escape_value, has_invisible
+from kernelexec.untrusted_text import escape_invisible, escape_notes_in_json, escape_value, has_invisible, quote_output
 
 
 class VisibleText(Middleware):
     """Middleware that shows invisible characters of answers and errors as escapes, and masks secrets in errors.
 
-    An error may repeat an argument of the client.
+    An error may repeat an argument of the client or a name that a kernel chose, so it has no mark of our notes either.
     """
 
     def __init__(self, mask: Callable[[str], str]) -> None:
@@ -29,7 +29,7 @@ class VisibleText(Middleware):
         try:
             return await call_next(context)
         except FastMCPError as exc:
-            exc.args = tuple(escape_invisible(self._mask(arg)) if isinstance(arg, str) else arg for arg in exc.args)
+            exc.args = tuple(quote_output(self._mask(arg)) if isinstance(arg, str) else arg for arg in exc.args)
             raise
 
     async def on_call_tool(

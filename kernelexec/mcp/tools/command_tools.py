@@ -131,7 +131,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
     collect = f"{how}: call {call}, do not send it again."
     error = result.error
     if error is not None and not stderr and error.ename != "KeyboardInterrupt":  # the end of a kernel would not be reported
-        stderr = preview(quote_output(f"{error.ename}: {error.evalue}"), "see notes")
+        stderr = preview(f"{error.ename}: {error.evalue}", "see notes", show=quote_output)
     return CommandAnswer(
         success=result.ok,
         exit_code=result.exit_code,

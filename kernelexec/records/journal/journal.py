@@ -26,6 +26,7 @@ from kernelexec.records.journal.reader import (
     sibling_path,
 )
 from kernelexec.records.journal.records import line, record
+from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
 
 #: The bound of files of a journal; the newest one has the journal's name, the others are numbered.
 PARTS = 4
@@ -35,6 +36,8 @@ _KEEPERS = 1000
 _TAIL_BYTES = 64 * 1024
 #: Records that begin and end a session's life, and records of cells in it.
 _BEGINS, _ENDS, _CELLS = ("opened", "adopted"), ("closing", "closed"), ("started", "finished")
+#: A held directory's files have paths here, which name them wherever the directory is moved.
+_HELD = Path("/proc/self/fd")
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 logger = logging.getLogger("kernelexec")
@@ -44,6 +47,7 @@ class Journal:
     """One session's journal. An event is in the file when the call returns; if not, ``failure`` says why.
 
     A line is written as a whole or not at all. Lines that could not be written are counted by the next line that can.
+    Cells may be able to move the directory, so it is held open, and no link in its place is followed.
 
     Args:
         path: the file's name; if another process writes that file, the first free numbered one beside it is used.
@@ -61,6 +65,7 @@ class Journal:
         self._name = path
         self._limit = max(1, limit_bytes // PARTS)
         self._fd: int | None = None
+        self._directory: int | None = None
         self._missed = 0
         self._reading = threading.Lock()
         self._read = False
@@ -110,31 +115,48 @@ class Journal:
             raise Refused(message)
         with self._reading:
             if not self._read:
-                for name, sent in requests(self.path).items():
+                for name, sent in requests(self._held(self.path)).items():
                     self._sent.setdefault(name, sent)
                 if self._adopted:
-                    self._here |= requests_of_life(self.path)
+                    self._here |= requests_of_life(self._held(self.path))
                 self._read = True
         sent_before = self._sent.get(request_id)
         if sent_before is None:
             return None
-        recorded = requests(self.path, request_id).get(request_id)
+        recorded = requests(self._held(self.path), request_id).get(request_id)
         return replace(recorded or sent_before, in_this_run=request_id in self._here)
 
     def close(self) -> None:
         """Close the file."""
         self._closed = True
-        if self._fd is not None:
-            close_fd(self._fd)
-            self._fd = None
+        self._release()
+
+    def _release(self) -> None:
+        for fd in (self._fd, self._directory):
+            if fd is not None:
+                close_fd(fd)
+        self._fd = self._directory = None
+
+    def _hold_directory(self) -> None:
+        """Open the directory, and create it where it is missing; a link in its place is an error."""
+        path = self._name.parent
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing_fd(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as above:
+            with suppress(FileExistsError):
+                os.mkdir(path.name, 0o700, dir_fd=above)
+            self._directory = track_fd(os.open(path.name, DIRECTORY, dir_fd=above))
+
+    def _held(self, path: Path) -> Path:
+        """Return the path of a file in the held directory; without one there is no such file."""
+        return _HELD / str(self._directory) / path.name if _HELD.is_dir() else path
 
     def _claim(self) -> None:
         """Lock the first free file, and repair a line that an earlier owner could not finish."""
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._hold_directory()
             for path in (self._name, *(sibling_path(self._name, number) for number in range(2, _KEEPERS))):
-                fd = os.open(path, _FLAGS, 0o600)
-                if _lock(fd, path):
+                fd = os.open(self._held(path), _FLAGS, 0o600)
+                if _lock(fd, self._held(path)):
                     self._fd, self.path = track_fd(fd), path
                     self._repair(fd)
                     life, has_cells = _newest(fd)
@@ -144,6 +166,7 @@ class Journal:
                     return
                 os.close(fd)
         except OSError as exc:
+            self._release()
             self._fail(exc)
 
     def _repair(self, fd: int) -> None:
@@ -175,10 +198,8 @@ class Journal:
 
     def _current(self) -> int:
         """Return the open file; begin a new one if it was removed or moved."""
-        if self._fd is not None and not self._is_in_place(self._fd):
-            close_fd(self._fd)
-            self._fd = None
-        if self._fd is None:
+        if self._fd is None or not self._is_in_place(self._fd):
+            self._release()
             self._claim()
         if self._fd is None:
             raise OSError(0, self.failure or "it cannot be opened", str(self.path))
@@ -192,16 +213,17 @@ class Journal:
 
     def _turn_over(self, fd: int) -> int:
         """Begin a new part. At every moment the name exists and names a locked file."""
-        next_part(self.path).hardlink_to(self.path)
-        fresh = self.path.with_name(f".{self.path.name}.new")
+        path = self._held(self.path)
+        next_part(path).hardlink_to(path)
+        fresh = path.with_name(f".{path.name}.new")
         fresh.unlink(missing_ok=True)
         new = track_fd(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
         lock(new)
-        fresh.replace(self.path)
+        fresh.replace(path)
         self._fd = new
         close_fd(fd)
-        for path in parts(self.path)[:-PARTS]:
-            path.unlink(missing_ok=True)
+        for part in parts(path)[:-PARTS]:
+            part.unlink(missing_ok=True)
         return new
 
     def _remember(self, fields: dict[str, Any]) -> None:

@@ -115,6 +115,32 @@ def test_a_hundred_calls_run_at_the_same_time_and_all_are_answered(tmp_path: Pat
     run(tmp_path, steps)
 
 
+def test_calls_beyond_the_memory_of_waiting_ones_are_refused(tmp_path: Path) -> None:
+    code = """
+import asyncio
+tasks = [asyncio.ensure_future(hold('x' * 1_000_000)) for _ in range(40)]
+await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+await release()
+[str(answer) for answer in await asyncio.gather(*tasks, return_exceptions=True)]
+"""
+
+    async def steps(provider: SandboxProvider) -> None:
+        released = asyncio.Event()
+
+        async def hold(text: str) -> int:
+            await released.wait()
+            return len(text)
+
+        functions: dict[str, Callable[..., Any]] = {"hold": hold, "release": released.set}
+        answers = await provider.run(code, external_functions=functions)
+        held = answers.count("1000000")
+        assert 10 <= held <= 16
+        assert sum(answer.startswith("too many function calls wait") for answer in answers) == 40 - held
+        assert await provider.run("await hold('x')", external_functions=functions) == 1
+
+    run(tmp_path, steps)
+
+
 def test_what_fails_is_raised_and_the_state_is_kept(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         await provider.run("x = 41")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,8 +136,12 @@ def test_state_lasts_and_what_ended_a_command_is_in_its_output(executor: Executo
     assert sandbox.execute("echo again").output == "again\n"
 
 
-def test_output_that_looks_like_an_answer_is_read_within_bounds(executor: Executor) -> None:
+def test_output_that_looks_like_an_answer_is_read_within_bounds_and_has_no_mark_of_a_note(executor: Executor) -> None:
     sandbox = SessionSandbox(executor.session("lines"))
+    line = """{"a": "[kernelexec: state lost]"}"""
+    answer = sandbox.execute(f"echo '{line}'").output
+    assert "[kernelexec:" not in answer
+    assert json.loads(answer) == json.loads(line)
     nested = sandbox.execute("""python3 -c 'print("{" + chr(34) + "a" + chr(34) + ":" + "[" * 100000)'""")
     assert nested.exit_code == 0
     assert nested.output.startswith('{"a":[[[[')

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
 import pytest
 from smolagents import CodeAgent, FinalAnswerTool, Tool
@@ -181,6 +182,21 @@ def test_an_answer_that_is_too_large_is_reported(executor: PythonExecutor) -> No
     assert (actual.is_final_answer, len(actual.output)) == (True, 60_000)
     with pytest.raises(AgentExecutionError, match="save it to a file"):
         executor("final_answer('x' * 70_000)")
+
+
+@pytest.mark.parametrize("value", ["(1, {2})", "PIL.Image.new('RGB', (3, 2))", "numpy.arange(3)"])
+def test_an_answer_keeps_its_type(executor: PythonExecutor, value: str) -> None:
+    answering: Any = FinalAnswerTool()  # type: ignore[no-untyped-call]
+    executor.send_tools({"final_answer": answering})
+    actual = executor(f"import numpy, PIL.Image\nfinal_answer({value})").output
+    expected = eval(value, {"numpy": np, "PIL": PIL})  # noqa: S307 - of the lines above
+    assert actual == expected if isinstance(expected, tuple) else np.array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("answer", ["5", "pickle:gASVAAAA", 'safe:{"__type__":"tuple"}', "safe:" + "[" * 10_000])
+def test_an_answer_that_cannot_be_read_is_reported(executor: PythonExecutor, answer: str) -> None:
+    with pytest.raises(AgentExecutionError, match="The final answer cannot be read"):
+        executor(f"class FinalAnswerException(Exception): pass\nraise FinalAnswerException({answer!r})")
 
 
 def test_packages_that_cannot_be_had_end_it(tmp_path: Path) -> None:

@@ -12,13 +12,16 @@ import pytest
 from mcp.types import TextContent
 
 from kernelexec.mcp.answers import tables
-from kernelexec.mcp.answers.cell_answers import PREVIEW_CHARS, render_answer
+from kernelexec.mcp.answers.cell_answers import PREVIEW_CHARS, render_answer, render_stream
 from kernelexec.mcp.answers.options import AnswerOptions
+from kernelexec.mcp.calls.elicitation import make_input_form
+from kernelexec.mcp.calls.pending_inputs import PendingInput
 from kernelexec.mcp.calls.progress import PartialResult, find_last_line
-from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output, Status, Stream
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
 from kernelexec.results.readable import display_text
 
 VALUE = ExecuteResult({"text/plain": "42"})
+NOTE = "[kernelexec: state lost]"
 
 
 def texts_of(*outputs: Output, status: Status = "ok") -> list[str]:
@@ -45,6 +48,23 @@ def test_reading_on_leaves_out_nothing_between_displays(line: str, display: str)
     assert offset is not None
     shown = text.partition("]\n")[2].partition("\n[kernelexec: ")[0].replace("\n", "").replace("x", "")
     assert shown.startswith("".join(lines)[: int(offset[1])].replace("\n", ""))
+
+
+@pytest.mark.parametrize("distance", [0, 1, 2])
+def test_the_cut_of_long_output_leaves_no_mark_of_a_note(distance: int) -> None:
+    end = "y" * (PREVIEW_CHARS // 2 - len(NOTE) - distance)
+    output = Stream("stdout", "x" * PREVIEW_CHARS + NOTE + end)
+    result = ExecutionResult("e", "s", "ok", outputs=(output,), state="kept")
+    for text in (*texts_of(output), render_stream(PartialResult(result, (output,)), "stdout")):
+        assert text.endswith("\\" + NOTE + end)
+
+
+def test_progress_and_questions_have_no_mark_of_a_note() -> None:
+    line = NOTE.replace("n", "n\u200d") + "\u202e"
+    shown = r"\[kern\u200delexec: state lost]\u202e"
+    assert find_last_line([Stream("stdout", f"first\n{line}\n")]) == shown
+    form = make_input_form(PendingInput(InputRequest("e", "s", line)), "s")
+    assert form.params.message.endswith(shown)
 
 
 class Reading:

@@ -103,6 +103,21 @@ def test_unfinished_lines_of_alternating_streams_keep_to_the_budget(text: str) -
     assert collector.has_cuts
 
 
+@pytest.mark.no_cover
+def test_results_of_alternating_streams_are_few_outputs_and_their_memory_counts() -> None:
+    collector = Collector(OutputLimits())
+
+    def alternate() -> tuple[Output, ...]:
+        for number in range(33_000):
+            say(collector, "x", ("stdout", "stderr")[number % 2])
+        return collector.outputs()
+
+    held = peak_of(alternate)
+    assert len(collector.outputs()) <= 5000
+    assert collector.has_cuts
+    assert 0.5 * held < collector.memory_bytes < 4 * held
+
+
 def test_clearing_over_and_over_costs_flat_memory() -> None:
     limits = OutputLimits(stream_bytes=8 * KIB)
 

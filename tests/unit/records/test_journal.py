@@ -168,9 +168,9 @@ def test_a_full_disk_leaves_whole_lines_and_what_is_missing_is_counted(keep: Cal
 def test_a_directory_that_cannot_be_made_is_a_failure_and_not_an_error(tmp_path: Path, keep: Callable[..., Journal]) -> None:
     (tmp_path / "file").write_text("")
     journal = keep(tmp_path / "file" / "s.jsonl")
-    assert journal.failure == "File exists"
+    assert journal.failure == "Not a directory"
     journal(started())
-    assert journal.failure == "File exists"
+    assert journal.failure == "Not a directory"
 
 
 def test_a_removed_journal_is_begun_again(keep: Callable[..., Journal], path: Path) -> None:
@@ -179,6 +179,39 @@ def test_a_removed_journal_is_begun_again(keep: Callable[..., Journal], path: Pa
     path.unlink()
     journal(CLOSING)
     assert [answer["event"] for answer in lines_of(path)] == ["closing"]
+
+
+def replace_by_link(directory: Path, target: Path) -> None:
+    directory.rename(directory.with_name("moved"))
+    target.mkdir(exist_ok=True)
+    directory.symlink_to(target)
+
+
+def test_a_link_in_the_place_of_the_directory_is_not_followed(keep: Callable[..., Journal], path: Path, tmp_path: Path) -> None:
+    journal, target = keep(), tmp_path / "target"
+    replace_by_link(path.parent, target)
+    journal(OPENED)
+    later = keep(path.with_name("later.jsonl"))
+    later(OPENED)
+    assert (journal.failure, later.failure) == ("Not a directory", "Not a directory")
+    assert list(target.iterdir()) == []
+    path.parent.unlink()
+    journal(CLOSING)
+    assert [answer["event"] for answer in lines_of(path)] == ["gap", "closing"]
+
+
+def test_requests_are_read_from_the_directory_that_is_held(keep: Callable[..., Journal], path: Path, tmp_path: Path) -> None:
+    first = keep()
+    first(started(request_id="r"))
+    first(finished(result_of(), "r"))
+    first.close()
+    journal, target = keep(), tmp_path / "target"
+    replace_by_link(path.parent, target)
+    recorded = (tmp_path / "moved" / path.name).read_bytes()
+    (target / path.name).write_bytes(recorded.replace(b'"r"', b'"forged"'))
+    assert journal.find_request("forged") is None
+    assert (known := journal.find_request("r")) is not None
+    assert known.result == result_of()
 
 
 def test_the_journal_stays_within_its_bound_and_keeps_the_newest(keep: Callable[..., Journal], path: Path) -> None:
