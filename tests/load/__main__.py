@@ -97,7 +97,7 @@ class Agent:
         """Its own variable has its own value, or an answer has said that the state was lost or is older."""
         self._number += 1
         output, record = await self._ask(client, f"print('was', globals().get('x')); x = {self._number}; '{self.name}'")
-        value = output.partition("was ")[2].split("\n")[0]
+        value = output.partition("\nwas ")[2].split("\n")[0]
         possible = [str(each) for each in self._possible]
         if value not in possible or f"'{self.name}'" not in output or record["status"] != "ok":
             raise Wrong(f"{self.name}: one of {possible[-9:]} was expected: {output[:300]}")

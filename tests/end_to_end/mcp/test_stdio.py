@@ -89,7 +89,7 @@ def test_a_call_that_does_not_say_how_long_it_waits_returns_after_the_operators_
     with connected(InMemory(tmp_path, "--wait", "0.2"), "auto") as agent:
         answer = agent.call("execute_code", code="import time; time.sleep(60)")
         assert record_of(answer)["status"] == "running"
-        assert "(0.2 by default)" in (agent.client.instructions or "")
+        assert "a call blocks for 0.2 s" in (agent.client.instructions or "")
 
 
 @pytest.mark.parametrize("era", ERAS)

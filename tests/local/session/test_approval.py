@@ -463,7 +463,7 @@ def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, t
         return ElicitResult(action="accept", content={name: answer})
 
     with connected(InMemory(tmp_path, "--ask", "refused"), era, elicitation_handler=elicited) as agent:
-        assert agent.text("execute_code", code="1 + 1") == "2\n"
+        assert agent.text("execute_code", code="1 + 1") == "2"
         assert questions == []
         code = agent.call("execute_code", code="!sudo --version; echo ran")
         command = agent.call("execute_command", command="sudo --version; echo ran")
