@@ -26,7 +26,17 @@ from kernelexec.mcp.answers.record import RECORD, make_record
 from kernelexec.mcp.answers.sounds import select_sounds
 from kernelexec.mcp.answers.tables import compact_tables
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.results import ExecutionResult, Stream, best_image, model_notes, output_text, read_audio
+from kernelexec.results import (
+    DisplayData,
+    ExecuteResult,
+    ExecutionResult,
+    Output,
+    Stream,
+    best_image,
+    model_notes,
+    output_text,
+    read_audio,
+)
 from kernelexec.results.notes import join_names
 from kernelexec.results.outputs import read_displays
 from kernelexec.session.short_turns import short_turns
@@ -40,6 +50,9 @@ T = TypeVar("T")
 #: The largest answer that clients accept.
 ANSWER_BYTES = 900_000
 _LATE_CHARS = 2000
+#: The value of a cell that is long, and how much of it is shown.
+_LONG_VALUE_CHARS, _VALUE_CHARS = 4000, 500
+_FIGURE = re.compile(r"<Figure size \d+x\d+ with \d+ Axes>")
 #: What else helps a cell over its timeout here.
 TIMEOUT_ADVICE = ", and a small wait to continue meanwhile"
 _UNDO_NOTE = "undo takes back what this cell has changed, except for files"
@@ -134,10 +147,27 @@ def _render_texts(partial_result: PartialResult) -> tuple[str, str]:
 
 def _render_output(partial_result: PartialResult) -> str:
     """Return the text of the output; empty if it is blank."""
-    partial_result = replace(partial_result, outputs=tuple(read_displays(compact_tables(partial_result.outputs))))
+    outputs = read_displays(compact_tables(filter(_says_something, partial_result.outputs)))
+    partial_result = replace(partial_result, outputs=tuple(map(_shorten_value, outputs)))
     more = f"read_output(execution_id='{partial_result.result.execution_id}'{_render_offset(partial_result)}) continues"
     output = _preview_output(apply_returns(output_text(partial_result.outputs)), more, partial_result)
     return output if output.strip() else ""
+
+
+def _says_something(output: Output) -> bool:
+    """Return whether a model needs the text of an output: that of a figure says nothing beside its picture."""
+    plain = output.data.get("text/plain") if isinstance(output, DisplayData) else None
+    return not (isinstance(plain, str) and _FIGURE.fullmatch(plain) and best_image(output) is not None)
+
+
+def _shorten_value(output: Output) -> Output:
+    """Return the value of a cell with the beginning and the end of a long repr: what is printed is shown at length."""
+    plain = output.data.get("text/plain") if isinstance(output, ExecuteResult) else None
+    if not isinstance(output, ExecuteResult) or not isinstance(plain, str) or len(plain) <= _LONG_VALUE_CHARS:
+        return output
+    half = _VALUE_CHARS // 2
+    gap = f"\n... {len(plain) - 2 * half} more characters: print the part that you need ...\n"
+    return replace(output, data=output.data | {"text/plain": f"{plain[:half]}{gap}{plain[-half:]}"})
 
 
 def _preview_output(text: str, more: str, partial_result: PartialResult) -> str:

@@ -16,11 +16,12 @@ from kernelexec.mcp.answers import TIMEOUT_ADVICE, AnswerOptions, preview, rende
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sessions import CallOptions, SessionService
 from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.results import ExecutionResult, model_notes
+from kernelexec.results import Error, ExecutionResult, model_notes
 from kernelexec.text import clean_text
 from kernelexec.untrusted_text import escape_line, format_note, quote_output
 
 _FILES_MAX = 100
+_INTERRUPT = "KeyboardInterrupt"
 
 _ALWAYS = ("success", "exit_code", "stdout", "stderr")
 
@@ -96,7 +97,7 @@ class CommandTools:
                 answer = _make_answer(partial_result, shown, directory or str(opened.workspace))
                 if partial_result.result.status == "aborted":
                     return _make_result(answer, is_whole=form.has_whole_record)
-                rendered = await render_answer(partial_result, form)
+                rendered = await render_answer(_drop_interrupt(partial_result), form)
                 return ToolResult(rendered.content, answer.to_structure(is_whole=form.has_whole_record))
 
             options = CallOptions(wait, elicitation, render)
@@ -130,7 +131,7 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
     call = f"wait_execution(execution_id='{result.execution_id}', cursor={partial_result.cursor})"
     collect = f"{how}: call {call}, do not send it again."
     error = result.error
-    if error is not None and not stderr and error.ename != "KeyboardInterrupt":  # the end of a kernel would not be reported
+    if error is not None and not stderr and error.ename != _INTERRUPT:  # the end of a kernel would not be reported
         stderr = preview(f"{error.ename}: {error.evalue}", "see notes", show=quote_output)
     return CommandAnswer(
         success=result.ok,
@@ -148,6 +149,12 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
         files=[escape_line(name) for name in result.files[:_FILES_MAX]],
         notes=[collect] if running else model_notes(replace(result, files=()), timeout_advice=TIMEOUT_ADVICE),
     )
+
+
+def _drop_interrupt(partial_result: PartialResult) -> PartialResult:
+    """Return the result of a command without the traceback of its interrupt, which is of this package's code."""
+    outputs = (output for output in partial_result.outputs if not isinstance(output, Error) or output.ename != _INTERRUPT)
+    return replace(partial_result, outputs=tuple(outputs))
 
 
 def _make_refusal(command: str, work_dir: str, reason: str, execution_id: str = "", state: str = "unknown") -> CommandAnswer:

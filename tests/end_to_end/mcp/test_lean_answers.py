@@ -60,6 +60,7 @@ def test_a_command_has_the_fields_that_say_something(agent: PlainAgent) -> None:
     late = agent.call("execute_command", command="sleep 9", timeout=0.5)
     assert late.structured_content is not None
     assert late.structured_content["timed_out"]
+    assert "Traceback" not in text_of(late)
     running = agent.call("execute_command", command="sleep 600", wait=0, session="running")
     assert running.structured_content is not None
     assert {"status", "execution_id", "notes"} <= set(running.structured_content)

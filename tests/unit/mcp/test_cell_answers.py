@@ -20,6 +20,7 @@ from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
 from kernelexec.results.readable import display_text
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 VALUE = ExecuteResult({"text/plain": "42"})
 NOTE = "[kernelexec: state lost]"
 
@@ -65,6 +66,24 @@ def test_progress_and_questions_have_no_mark_of_a_note() -> None:
     assert find_last_line([Stream("stdout", f"first\n{line}\n")]) == shown
     form = make_input_form(PendingInput(InputRequest("e", "s", line)), "s")
     assert form.params.message.endswith(shown)
+
+
+def test_a_long_value_is_shown_at_both_ends_and_what_is_printed_is_not_cut() -> None:
+    value, printed = f"{{'a': 1, {'x' * 5000}, 'z': 2}}", "y" * 5000 + "\n"
+    [text] = texts_of(ExecuteResult({"text/plain": value}))
+    assert len(text) < 600
+    assert "{'a': 1, xx" in text
+    assert text.endswith("x, 'z': 2}")
+    assert f"... {len(value) - 500} more characters: print the part that you need ..." in text
+    assert texts_of(Stream("stdout", printed))[0].endswith(f"]\n{printed}")
+    assert texts_of(ExecuteResult({"text/plain": "v" * 4000}))[0].endswith("]\n" + "v" * 4000)
+
+
+def test_the_text_of_a_figure_says_nothing_beside_its_picture() -> None:
+    figure = {"text/plain": "<Figure size 640x480 with 1 Axes>"}
+    [text] = texts_of(DisplayData(figure | {"image/png": PNG}), Stream("stdout", "drawn\n"))
+    assert text.endswith("]\ndrawn\n")
+    assert texts_of(DisplayData(figure))[0].endswith(figure["text/plain"])
 
 
 class Reading:
