@@ -358,7 +358,7 @@ class AsyncExecutor:
 
             history = await anyio.to_thread.run_sync(read_history, notebook, self.config)
             history = replace(history, notes=(*notes, *history.notes))
-        session = await self._registry.create(name, work_dir, scope)
+        session = await self._registry.create(name, work_dir, scope, is_replay=history is not None)
         try:
             self.start_control()
             await session.open(replays=None if history is None else str(notebook))

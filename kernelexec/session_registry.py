@@ -127,12 +127,14 @@ class SessionRegistry:
         """Return a text with masked secrets."""
         return text if self._secrets is None else self._secrets.masker.mask_text(text)
 
-    async def create(self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope) -> AsyncSession:
+    async def create(
+        self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope, *, is_replay: bool = False
+    ) -> AsyncSession:
         """Create a session and start its task in the executor's scope: a cancelled caller leaves nothing behind."""
         await self._make_room()
         created: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
         self._pending += 1
-        scope.tasks.start_soon(self._create, name, work_dir, scope, created)
+        scope.tasks.start_soon(partial(self._create, name, work_dir, scope, created, is_replay=is_replay))
         try:
             return await created
         except BaseException:
@@ -179,14 +181,22 @@ class SessionRegistry:
             await min(culled, key=lambda entry: entry[0])[1].close()
 
     async def _create(
-        self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope, created: asyncio.Future[AsyncSession]
+        self,
+        name: str,
+        work_dir: str | os.PathLike[str] | None,
+        scope: TaskScope,
+        created: asyncio.Future[AsyncSession],
+        *,
+        is_replay: bool,
     ) -> None:
         resources = slot = reason = None
         try:
             if self._pool is not None:
                 slot, reason = await self._pool.take(name, work_dir)
             shared = (self._forks, slot, self._secrets, self._watcher)
-            create = partial(SessionResources.create, name, work_dir, self._directories.root, self._config, *shared)
+            create = partial(
+                SessionResources.create, name, work_dir, self._directories.root, self._config, *shared, is_replay=is_replay
+            )
             resources = await anyio.to_thread.run_sync(create)
             elsewhere = await anyio.to_thread.run_sync(self._find_elsewhere, name, resources)
             scope.check_open()

@@ -60,10 +60,13 @@ class SessionResources:
         slot: WarmSlot | None = None,
         secrets: SecretStore | None = None,
         watcher: FileWatcher | None = None,
+        *,
+        is_replay: bool = False,
     ) -> SessionResources:
         """Create the resources of a new session. For a thread: the journal's former owner may still be closing it.
 
-        The ``slot`` of a warm kernel brings its own private directory, and in a container its workspace.
+        The ``slot`` of a warm kernel brings its own private directory, and in a container its workspace. A session that
+        ``is_replay`` of a notebook has one of its own.
 
         Raises:
             InvalidWorkDir: the workspace is not within the allowed paths, is missing, cannot be created, must not be mounted
@@ -82,6 +85,7 @@ class SessionResources:
             config,
             is_private=is_private,
             make_directory=runtime,
+            is_replay=is_replay,
             forks=forks,
             secrets=secrets,
             watcher=watcher,
@@ -150,6 +154,7 @@ class SessionResources:
         make_directory: Callable[[], Path],
         within: Path | None = None,
         notebook: Path | None = None,
+        is_replay: bool = False,
         forks: ForkServers | None = None,
         secrets: SecretStore | None = None,
         watcher: FileWatcher | None = None,
@@ -170,7 +175,7 @@ class SessionResources:
                 from kernelexec.records.notebook.new_notebook import open_recorder  # noqa: PLC0415 - for a notebook only
 
                 try:
-                    recorder = open_recorder(name, workspace.path, notebook)
+                    recorder = open_recorder(name, workspace.path, notebook, is_replay=is_replay)
                 except OSError as exc:
                     notes = (f"No notebook is recorded: {workspace.path} cannot be written ({exc.strerror or exc}).",)
                     logger.error("kernelexec.notebook_not_created", extra={"session": name, "reason": str(exc)})  # noqa: TRY400

@@ -86,7 +86,7 @@ def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_it
         assert actual.journal.path == journal_path(config.workspace, "a")
         assert actual.recorder is not None
         assert actual.recorder.path.name == "a.ipynb"
-        assert set(opened(tmp_path)) == {actual.journal.path, actual.journal.path.parent}
+        assert set(opened(tmp_path)) == {actual.journal.path, actual.journal.path.parent, actual.recorder.path.parent}
     finally:
         actual.discard()
     assert opened(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -23,11 +24,12 @@ from kernelexec.events import (
     LateOutputReported,
     StateRestored,
 )
+from kernelexec.provisioning.runtime.owned_directory import close_fd
 from kernelexec.recorded_history import CellLineage
 from kernelexec.records.notebook.cell_format import bundle, code_cell, mark_undone, notebook_output, saved_outputs
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.text import clean, has_more_elements, make_json_encoder
-from kernelexec.workspace.safe_files import create_file, has_content, read_regular, replace_file
+from kernelexec.workspace.safe_files import closing_fd, create_file, has_content, open_top, read_regular, replace_file
 from kernelexec.workspace.spool import Spool, SpooledBytes
 
 _METADATA = {
@@ -71,9 +73,11 @@ class Recorder:
     where cells could change them. A failed write is repeated with the next one: the file is always whole.
     """
 
-    def __init__(self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES, is_reserved: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, limit_bytes: int = NOTEBOOK_BYTES, is_reserved: bool = True, lock: int | None = None
+    ) -> None:
         self.path = path
-        self._is_reserved = is_reserved
+        self._is_reserved, self._lock = is_reserved, lock
         self._limit = limit_bytes
         self._noting = threading.Lock()
         self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated | LateOutputReported, int]] = {}
@@ -92,16 +96,19 @@ class Recorder:
         self._numbers: dict[str, int] = {}
 
     @classmethod
-    def of(cls, path: Path) -> Self | None:
+    def of(cls, path: Path, lock: int | None = None, *, is_new_session: bool = False) -> Self | None:
         """Return a recorder that continues an earlier one's notebook; None if another program wrote it, or it cannot be read.
 
-        Displays that it contains stay unchanged.
+        Displays that it contains stay unchanged. For a new session all its cells count as undone: their state is gone.
         """
         if (cells := _read_cells(path)) is None:
             return None
-        recorder = cls(path)
+        recorder = cls(path, lock=lock)
         for cell in cells:
+            if is_new_session:
+                mark_undone(cell, is_undone=True)
             recorder._append(cell)
+        recorder._changed &= not is_new_session  # its first cell writes the marks
         return recorder
 
     def __call__(self, event: Event, /) -> None:
@@ -168,10 +175,16 @@ class Recorder:
 
     def finish(self) -> None:
         """Write for the last time. A notebook without any recorded cell only reserved its name, and is removed."""
-        self.write()
-        if not self._cells and has_content(self.path, b"".join(_file(()))):
-            self.path.unlink()
-        self._spool.close()
+        try:
+            self.write()
+            if not self._cells and has_content(self.path, b"".join(_file(()))):
+                with closing_fd(open_top(self.path.parent)) as directory:
+                    os.unlink(self.path.name, dir_fd=directory)
+        finally:
+            self._spool.close()
+            if self._lock is not None:
+                close_fd(self._lock)
+                self._lock = None
 
     def _write_event(self, event: CellExecuted | DisplayUpdated | LateOutputReported) -> None:
         match event:

@@ -66,30 +66,47 @@ def test_two_processes_keep_two_records_of_one_name(tmp_path: Path) -> None:
         assert sources(tmp_path / "same" / "same-2.ipynb") == ["'other'"]
 
 
-def test_notebooks_of_earlier_sessions_do_not_pile_up_and_those_of_others_stay(tmp_path: Path) -> None:
-    paths = [tmp_path / "same" / f"same{end}.ipynb" for end in ("", *(f"-{number}" for number in range(2, 10)))]
-    with Executor("local", workspace=tmp_path) as executor:
-        for path in paths:
+def test_later_sessions_of_a_name_go_on_in_its_notebook(tmp_path: Path) -> None:
+    path = tmp_path / "same" / "same.ipynb"
+    for number in range(3):
+        with Executor("local", workspace=tmp_path) as executor:
             session = executor.session("same")
             assert session.notebook == path
-            session.execute("1")
+            session.execute(f"x = {number}")
+    assert sources(path) == ["x = 0", "x = 1", "x = 2"]
+    assert [cell.metadata.get("tags", []) for cell in cells_of(path)] == [["skip-execution"], ["skip-execution"], []]
+    with Executor("local", workspace=tmp_path) as executor:
+        again = executor.session("again", notebook=path)
+        assert again.execute("x").text == "2"
+        assert again.replay is not None
+        assert len(again.replay.cells) == 1
+    before = path.read_bytes()
+    with Executor("local", workspace=tmp_path) as executor:
+        executor.session("same")  # without a cell of its own it changes nothing
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.glob("*.ipynb")] == ["same.ipynb"]
+
+
+def test_notebooks_of_replays_do_not_pile_up_and_those_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "cells.py").write_text("x = 1\n")
+    paths = [tmp_path / "same" / f"same{end}.ipynb" for end in ("", *(f"-{number}" for number in range(2, 10)))]
+    with Executor("local", workspace=tmp_path) as executor:
+
+        def replay() -> Path | None:
+            session = executor.session("same", notebook=tmp_path / "cells.py")
             session.close()
-        session = executor.session("same")
-        assert session.notebook == tmp_path / "same" / "same-10.ipynb"  # the others are younger than an hour
-        session.close()
+            return session.notebook
+
+        assert [replay() for _ in paths] == paths
+        assert replay() == tmp_path / "same" / "same-10.ipynb"  # the others are younger than an hour
         for age, path in enumerate(reversed(paths)):
             os.utime(path, (time.time() - 7200 - age, time.time() - 7200 - age))
         paths[0].write_text(paths[0].read_text().replace("kernelexec", "mine"))
         os.utime(paths[0], (0, 0))
-        session = executor.session("same")
-        assert session.notebook == tmp_path / "same" / "same-10.ipynb"  # the oldest is another program's
-        session.close()
+        assert replay() == tmp_path / "same" / "same-11.ipynb"  # the oldest is another program's
         os.utime(paths[0])
-        session = executor.session("same")
-        assert session.notebook == paths[1]
-        session.execute("2")
-        session.close()
-        assert sources(paths[1]) == ["2"]
+        assert replay() == paths[1]
+        assert sources(paths[1]) == ["x = 1"]
 
 
 def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:

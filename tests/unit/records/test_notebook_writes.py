@@ -244,5 +244,15 @@ def test_nine_forged_notebooks_keep_no_session_from_its_notebook(path: Path) -> 
         each = path if number == 1 else path.with_name(f"s-{number}.ipynb")
         forged(each, source="\ud800")
         os.utime(each, (number, number))
-    assert open_recorder("s", path.parent).path == path
+    assert open_recorder("s", path.parent, is_replay=True).path == path
     assert json.loads(path.read_text())["cells"] == []
+
+
+def test_a_forged_notebook_is_continued_as_far_as_it_can_be_written(path: Path) -> None:
+    forged(path, source="\ud800")
+    recorder = open_recorder("s", path.parent)
+    assert (recorder.path, recorder.cell_count) == (path, 1)
+    recorder.finish()
+    other = open_recorder("s", path.parent)
+    assert open_recorder("s", path.parent).path == path.with_name("s-2.ipynb")  # the first one has the directory
+    other.finish()
