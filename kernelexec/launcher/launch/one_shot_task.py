@@ -130,12 +130,20 @@ def _build_requirement_arguments(order: dict[str, Any], directory: Path) -> list
 
 
 def _pip(arguments: list[str], directory: Path) -> int:
-    if importlib.util.find_spec("pip") is None:
-        raise _TaskError(f"{sys.executable} has no pip: install it there, or choose an interpreter or an image that has it.")
-    argv = [sys.executable, "-I", "-m", "pip", *_QUIET, *arguments]
+    argv = [sys.executable, "-I", *_find_pip(), *_QUIET, *arguments]
     return subprocess.run(
         argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=directory / "tmp", check=False
     ).returncode
+
+
+def _find_pip() -> list[str]:
+    """Return the words by which this interpreter runs pip: its own, or that of ensurepip where there is none, as in uv's."""
+    if importlib.util.find_spec("pip") is not None:
+        return ["-m", "pip"]
+    spec = importlib.util.find_spec("ensurepip")
+    for wheel in Path(spec.origin).parent.glob("_bundled/pip-*.whl") if spec is not None and spec.origin else ():
+        return [str(wheel / "pip")]
+    raise _TaskError(f"{sys.executable} has no pip: install it there, or choose an interpreter or an image that has it.")
 
 
 def _read_report(report: Path) -> list[tuple[str, str, str | None, str]]:

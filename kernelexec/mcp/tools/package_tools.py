@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import anyio
 from fastmcp import Context
+from fastmcp.tools import ToolResult
 
 from kernelexec.mcp.answers import preview
 from kernelexec.mcp.calls.sessions import SessionService
@@ -87,7 +88,10 @@ class PackageTools:
             if running.failure is not None:
                 raise running.failure
         assert running.installation is not None
-        return _make_answer(running.installation, opened)
+        answer = _make_answer(running.installation, opened)
+        if not running.installation.ok:
+            return cast("InstallAnswer", ToolResult(structured_content=asdict(answer), is_error=True))
+        return answer
 
     async def _install(self, opened: AsyncSession, key: tuple[str, tuple[str, ...]]) -> None:
         """Install in a task of the session, independent of any call."""

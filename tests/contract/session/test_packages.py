@@ -395,13 +395,30 @@ def test_an_installation_has_the_limits_of_kernels(tmp_path: Path, wheels: Path)
 def test_without_pip_it_says_so(tmp_path: Path, wheels: Path) -> None:
     bare = made_venv(tmp_path / "bare")
     [own] = [path for path in sys.path if path.endswith("site-packages")][:1]
-    hider = "import sys; sys.path[:] = [path for path in sys.path if path]; sys.modules['pip'] = None\n"
+    hider = "import sys; sys.path[:] = filter(None, sys.path); sys.modules |= dict.fromkeys(['pip', 'ensurepip'])\n"
     (packages_of(bare) / "with_ipykernel.pth").write_text(f"{own}\n")
     (packages_of(bare) / "zz.pth").write_text(hider)
     with Executor("local", workspace=tmp_path / "work", config={"python": str(bare / "bin/python")}) as executor:
         done = executor.session().install("lower", wheels=wheels)
         assert not done.ok
         assert "has no pip: install it there" in done.output
+
+
+def test_an_environment_without_pip_takes_that_of_its_python(tmp_path: Path, wheels: Path) -> None:
+    bare, others = made_venv(tmp_path / "bare"), tmp_path / "others"
+    others.mkdir()
+    [own] = [path for path in sys.path if path.endswith("site-packages")][:1]
+    for entry in Path(own).iterdir():
+        if not entry.name.startswith("pip"):
+            (others / entry.name).symlink_to(entry)
+    (packages_of(bare) / "others.pth").write_text(f"{others}\n")
+    with Executor("local", workspace=tmp_path / "work", config={"python": str(bare / "bin/python")}) as executor:
+        session = executor.session()
+        done = session.install("lower", wheels=wheels)
+        assert done.ok, done.output
+        assert session.execute("import importlib.util; importlib.util.find_spec('pip'), __import__('lower').version").text == (
+            "(None, '2.0')"
+        )
 
 
 @pytest.mark.parametrize("kind", ["local"], indirect=True)

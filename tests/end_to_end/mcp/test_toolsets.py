@@ -104,9 +104,12 @@ def test_a_long_installation_goes_on_and_is_collected(agent: Agent) -> None:
 
 
 def test_what_cannot_be_installed_is_reported_and_what_makes_no_sense_is_refused(agent: Agent) -> None:
-    missing = install(agent, "nowhere-to-be-found", session="b")
-    assert missing["status"] == "error"
-    assert "nowhere-to-be-found" in missing["output"]
+    missing = agent.call("install_packages", packages=["nowhere-to-be-found"], session="b")
+    assert missing.is_error
+    assert missing.structured_content is not None
+    assert missing.structured_content["status"] == "error"
+    assert "nowhere-to-be-found" in missing.structured_content["output"]
+    assert "nowhere-to-be-found" in text_of(missing)
     for packages in (["--index-url=x"], [], ["a b c"]):
         assert agent.call("install_packages", packages=packages, session="b").is_error
 
