@@ -58,6 +58,8 @@ def show_invisible(answer: ToolResult) -> ToolResult:
 
 def _show_structured(text: str, *, is_changed: bool) -> str:
     """Return the text of an answer with a structure, which is that as JSON or says the same in words."""
+    if not is_changed and escape_notes_in_json(text) == text:  # as nearly always: it need not be known which of them
+        return escape_invisible(text)
     try:
         value = json.loads(text)
     except ValueError:
