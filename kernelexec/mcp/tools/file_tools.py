@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
-from kernelexec.mcp.answers import fit_answer
-from kernelexec.mcp.answers.cell_answers import ANSWER_BYTES
-from kernelexec.mcp.answers.pictures import InlinePictures, select_pictures
+from kernelexec.mcp.answers import ANSWER_BYTES, InlinePictures, fit_answer, select_pictures
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
