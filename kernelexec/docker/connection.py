@@ -48,10 +48,12 @@ class _Pool(unixconn.UnixHTTPConnectionPool):
 
 
 class _Adapter(unixconn.UnixHTTPAdapter):
-    def get_connection(self, url: str, _proxies: object = None) -> _Pool:
+    """Requests of all addresses share connections: docker's own adapter keeps one open for each of the last 25."""
+
+    def get_connection(self, _url: str, _proxies: object = None) -> _Pool:
         with self.pools.lock:
-            pool = self.pools.get(url)
+            pool = self.pools.get(self.socket_path)
             if pool is None:
-                pool = _Pool(url, self.socket_path, self.timeout, self.max_pool_size)  # type: ignore[no-untyped-call]
-                self.pools[url] = pool
+                pool = _Pool("localhost", self.socket_path, self.timeout, self.max_pool_size)  # type: ignore[no-untyped-call]
+                self.pools[self.socket_path] = pool
         return pool
