@@ -350,6 +350,7 @@ class AsyncExecutor:
         scope: TaskScope,
         *,
         repeat_unsafe: bool,
+        within: Path | None = None,
         notes: Sequence[str] = (),
     ) -> package.AsyncSession:
         history = None
@@ -358,7 +359,7 @@ class AsyncExecutor:
 
             history = await anyio.to_thread.run_sync(read_history, notebook, self.config)
             history = replace(history, notes=(*notes, *history.notes))
-        session = await self._registry.create(name, work_dir, scope, is_replay=history is not None)
+        session = await self._registry.create(name, work_dir, scope, within=within, is_replay=history is not None)
         try:
             self.start_control()
             await session.open(replays=None if history is None else str(notebook))
@@ -393,8 +394,9 @@ class AsyncExecutor:
         """Open a session in which the cells of another one run again."""
         self._registry.check_name_is_free(name)
         start = await parent.prepare_replay(name, options)
-        directory, source = str(start.workspace), str(start.source)
-        return await self._open_session(name, directory, source, scope, repeat_unsafe=False, notes=start.notes)
+        return await self._open_session(
+            name, start.workspace, start.source, scope, repeat_unsafe=False, within=start.within, notes=start.notes
+        )
 
     def start_control(self, commands: ServerCommands | None = None) -> None:
         """Let other processes of this user see and use the sessions, if they do not yet: see ``kernelexec.attach``.

@@ -33,7 +33,7 @@ from kernelexec.session.features.saved_state.branches import BranchOptions, Bran
 from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
-from kernelexec.session_resources import SessionResources, adopted_resources, config_of_orphan
+from kernelexec.session_resources import NewSession, SessionResources, adopted_resources, config_of_orphan
 from kernelexec.workspace import FileWatcher
 
 if TYPE_CHECKING:
@@ -128,13 +128,23 @@ class SessionRegistry:
         return text if self._secrets is None else self._secrets.masker.mask_text(text)
 
     async def create(
-        self, name: str, work_dir: str | os.PathLike[str] | None, scope: TaskScope, *, is_replay: bool = False
+        self,
+        name: str,
+        work_dir: str | os.PathLike[str] | None,
+        scope: TaskScope,
+        *,
+        within: Path | None = None,
+        is_replay: bool = False,
     ) -> AsyncSession:
-        """Create a session and start its task in the executor's scope: a cancelled caller leaves nothing behind."""
+        """Create a session and start its task in the executor's scope: a cancelled caller leaves nothing behind.
+
+        Arguments are those of ``NewSession``.
+        """
+        new = NewSession(name, work_dir, within, is_replay)
         await self._make_room()
         created: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
         self._pending += 1
-        scope.tasks.start_soon(partial(self._create, name, work_dir, scope, created, is_replay=is_replay))
+        scope.tasks.start_soon(partial(self._create, new, scope, created))
         try:
             return await created
         except BaseException:
@@ -180,23 +190,14 @@ class SessionRegistry:
                 raise CapacityReached(f"{busy} sessions are open, the limit is {limit}: close one first.")
             await min(culled, key=lambda entry: entry[0])[1].close()
 
-    async def _create(
-        self,
-        name: str,
-        work_dir: str | os.PathLike[str] | None,
-        scope: TaskScope,
-        created: asyncio.Future[AsyncSession],
-        *,
-        is_replay: bool,
-    ) -> None:
+    async def _create(self, new: NewSession, scope: TaskScope, created: asyncio.Future[AsyncSession]) -> None:
         resources = slot = reason = None
+        name = new.name
         try:
             if self._pool is not None:
-                slot, reason = await self._pool.take(name, work_dir)
+                slot, reason = await self._pool.take(name, new.work_dir)
             shared = (self._forks, slot, self._secrets, self._watcher)
-            create = partial(
-                SessionResources.create, name, work_dir, self._directories.root, self._config, *shared, is_replay=is_replay
-            )
+            create = partial(SessionResources.create, new, self._directories.root, self._config, *shared)
             resources = await anyio.to_thread.run_sync(create)
             elsewhere = await anyio.to_thread.run_sync(self._find_elsewhere, name, resources)
             scope.check_open()

@@ -33,6 +33,19 @@ logger = logging.getLogger("kernelexec")
 
 
 @dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a session begins with that is no copy of another one."""
+
+    name: str
+    work_dir: str | os.PathLike[str] | None = None
+    """Its workspace; None stands for the configured one, or one of its own."""
+    within: Path | None = None
+    """The workspace that contains it, if it is a branch in which the cells of another session run again."""
+    is_replay: bool = False
+    """Whether recorded cells run again in it: it gets a notebook of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionResources:
     """The resources of one session. A creator that finds no session for them calls ``discard``.
 
@@ -52,40 +65,33 @@ class SessionResources:
     @classmethod
     def create(
         cls,
-        name: str,
-        work_dir: str | os.PathLike[str] | None,
+        new: NewSession,
         root: Path,
         config: Config,
         forks: ForkServers | None = None,
         slot: WarmSlot | None = None,
         secrets: SecretStore | None = None,
         watcher: FileWatcher | None = None,
-        *,
-        is_replay: bool = False,
     ) -> SessionResources:
         """Create the resources of a new session. For a thread: the journal's former owner may still be closing it.
 
-        The ``slot`` of a warm kernel brings its own private directory, and in a container its workspace. A session that
-        ``is_replay`` of a notebook has one of its own.
+        The ``slot`` of a warm kernel brings its own private directory, and in a container its workspace.
 
         Raises:
             InvalidWorkDir: the workspace is not within the allowed paths, is missing, cannot be created, must not be mounted
                 in a container, or is not writable for kernels.
             InvalidConfig: a context path is not available, or the log cannot be created.
         """
-        workspace = (
-            slot.workspace if slot is not None and slot.workspace is not None else _open_workspace(name, work_dir, config)
-        )
-        is_private = work_dir is None and config.work_dir is None
-        runtime = partial(_new_directory, root / name[:8].replace(".", "-")) if slot is None else partial(Path, slot.directory)
+        workspace = slot.workspace if slot is not None else None
         return cls._create(
-            name,
-            workspace,
+            new.name,
+            _open_workspace(new.name, new.work_dir, config) if workspace is None else workspace,
             root,
             config,
-            is_private=is_private,
-            make_directory=runtime,
-            is_replay=is_replay,
+            within=new.within,
+            is_private=new.work_dir is None and config.work_dir is None,
+            make_directory=_directory_for(root, new.name) if slot is None else partial(Path, slot.directory),
+            is_replay=new.is_replay,
             forks=forks,
             secrets=secrets,
             watcher=watcher,
@@ -104,15 +110,14 @@ class SessionResources:
     ) -> SessionResources:
         """Create the resources of a branch. For a thread. Errors are those of ``create``."""
         workspace = Workspace.at(start.workspace)
-        is_elsewhere = workspace.path != start.family.workspace
         return cls._create(
             name,
             workspace,
             root,
             config,
-            within=start.family.workspace if is_elsewhere else None,
-            is_private=is_elsewhere,
-            make_directory=partial(_new_directory, root / name[:8].replace(".", "-")),
+            within=start.within,
+            is_private=workspace.path != start.family.workspace,
+            make_directory=_directory_for(root, name),
             notebook=start.notebook,
             forks=forks,
             secrets=secrets,
@@ -236,6 +241,11 @@ def _open_workspace(name: str, work_dir: str | os.PathLike[str] | None, config: 
         message = f"{workspace.path} must not be mounted into a container for writing: {reason}. Name another work_dir."
         raise InvalidWorkDir(message)
     return workspace
+
+
+def _directory_for(root: Path, name: str) -> Callable[[], Path]:
+    """Return what creates the private directory of a session of that name."""
+    return partial(_new_directory, root / name[:8].replace(".", "-"))
 
 
 def _new_directory(path: Path) -> Path:

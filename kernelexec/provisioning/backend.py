@@ -35,7 +35,8 @@ def backend_for(
 ) -> Backend:
     """Return the configured backend of a session's kernels; ``is_own_workspace`` means that the session created it.
 
-    A workspace ``within`` another one is that of a branch, whose containers see the whole of the other.
+    A workspace ``within`` another one is that of a branch. A container, or namespaces, get the whole of the other: what is in
+    it, kernels may replace by a link, which then leads nowhere else.
 
     Raises:
         InvalidConfig, InvalidWorkDir: kernels could not start, or could not write in the workspace.
@@ -52,8 +53,10 @@ def backend_for(
     if config.isolation == "bubblewrap":
         from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend  # noqa: PLC0415 - as above
 
-        return BubblewrapBackend(config, str(workspace), root=root, secrets=secrets)
+        return BubblewrapBackend(config, str(workspace), root=root, within=within, secrets=secrets)
     if fork_servers is not None:
         fork_servers.disable_if_writable(str(workspace))
     transport = platform.PLATFORM.transport
-    return LocalBackend(config, str(workspace), transport=transport, fork_servers=fork_servers, root=root, secrets=secrets)
+    return LocalBackend(
+        config, str(workspace), transport=transport, fork_servers=fork_servers, root=root, within=within, secrets=secrets
+    )

@@ -17,7 +17,7 @@ from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.records import journal
 from kernelexec.records.journal import journal_path
 from kernelexec.records.notebook import new_notebook
-from kernelexec.session_resources import SessionResources
+from kernelexec.session_resources import NewSession, SessionResources
 
 
 class Refusal:
@@ -49,7 +49,7 @@ def opened(below: Path) -> list[Path]:
 
 
 def made(config: Config, root: Path) -> SessionResources:
-    return SessionResources.create("a", None, root, config)
+    return SessionResources.create(NewSession("a"), root, config)
 
 
 def taken_over(config: Config, root: Path) -> SessionResources:

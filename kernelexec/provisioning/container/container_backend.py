@@ -58,11 +58,12 @@ class ContainerBackend:
     config: Config
     session: str
     workspace: Path
+    """The workspace, or the one that contains that of a branch."""
     root: Path
     secrets: SecretStore | None = None
     isolation: str = "container"
     directory: Path | None = None
-    """The directory in the workspace in which a branch works; its containers see the whole workspace."""
+    """The directory in it in which a branch works."""
 
     @property
     def cwd(self) -> str:

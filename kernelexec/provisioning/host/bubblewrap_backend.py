@@ -78,7 +78,7 @@ class BubblewrapBackend(LocalBackend):
         spec = LocalBackend.build_spec(self, runtime, token, installed)
         rules = self.confinement(runtime)
         mounts = dict.fromkeys(rules["readable"] if rules else (), "--ro-bind")
-        mounts |= dict.fromkeys(rules["writable"] if rules else (self.cwd, str(runtime.path)), "--bind")
+        mounts |= dict.fromkeys((*(rules["writable"] if rules else [str(runtime.path)]), str(self.workspace)), "--bind")
         mounts |= dict.fromkeys((path for path, _ in rules["writes"]) if rules else (), "--bind")
         parents, has_network = self._mount_contexts(mounts), self.config.has_local_network
         needed = self._needed_paths(installed)
@@ -104,7 +104,7 @@ class BubblewrapBackend(LocalBackend):
     def _wrap_command(self, argv: list[str], task: OneShotTask) -> list[str]:
         """Return the command of a task in namespaces with its directories; its confinement decides where it may write."""
         mounts = dict.fromkeys(self._extra_readable(task), "--ro-bind")
-        mounts |= dict.fromkeys([str(task.directory), *([self.cwd] if task.sees_workspace else [])], "--bind")
+        mounts |= dict.fromkeys([str(task.directory), *([str(self.workspace)] if task.sees_workspace else [])], "--bind")
         around = self._sandbox_command(self._needed_paths(None), mounts, str(task.directory), has_network=bool(task.network))
         return [*around, "--", *argv]
 

@@ -54,7 +54,14 @@ class LocalBackend:
     transport: Transport = "ipc"
     fork_servers: ForkServers | None = None
     root: Path | None = None
+    within: Path | None = None
+    """The workspace that contains that of a branch."""
     secrets: SecretStore | None = None
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace, or the one that contains it: kernels may write all of it."""
+        return self.within or Path(self.cwd)
 
     @property
     def isolation(self) -> str:
@@ -171,7 +178,7 @@ class LocalBackend:
 
     @property
     def _writable_directories(self) -> list[str]:
-        return all_writable_directories(self.config, self.cwd)
+        return all_writable_directories(self.config, str(self.workspace))
 
     @property
     def keeps_checkpoints(self) -> bool:

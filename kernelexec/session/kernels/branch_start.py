@@ -41,6 +41,8 @@ class BranchStart:
     """Launch options of its first kernel."""
     family: BranchFamily
     workspace: Path
+    within: Path
+    """The workspace that contains this one, or the same."""
     files: CopiedFiles | None
     """The files that were copied; None if the workspace is the parent's."""
     notebook: Path | None

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,22 @@ from kernelexec import (
     Refused,
     Session,
 )
+from kernelexec.provisioning.container.container_backend import ContainerBackend
+from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend
+from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.workspace import workspace_copies
-from tests.conftest import EVERY_KIND, KINDS
+from tests.conftest import EVERY_KIND, KINDS, executor_of
+from tests.support.engine import needs_bubblewrap
 from tests.support.pace import until
 from tests.support.remains import marked_processes
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_both_sides_go_their_own_ways", "test_the_best_one_takes_the_place_of_its_parent")
+ALSO_CONFINED = (
+    "test_both_sides_go_their_own_ways",
+    "test_the_best_one_takes_the_place_of_its_parent",
+    "test_a_link_that_a_kernel_leaves_at_the_last_moment_opens_nothing",
+)
+BACKENDS: dict[str, Any] = {"local": LocalBackend, "bubblewrap": BubblewrapBackend, "container": ContainerBackend}
 #: The tests count checkpoints and processes: none is made but by request.
 CHECKPOINTS = "named"
 
@@ -328,7 +338,7 @@ def listed(directory: Path) -> list[str]:
 def replace_branches(workspace: Path, target: Path) -> None:
     """Do what a cell in that workspace can do: put a link in the place of the directory of its branches."""
     (workspace / ".kernelexec/branches").rename(workspace / ".kernelexec/moved")
-    (workspace / ".kernelexec/branches").symlink_to(target)
+    (workspace / ".kernelexec/branches").symlink_to(os.path.relpath(target, workspace / ".kernelexec"))
 
 
 @pytest.mark.parametrize("kernel", ["copy", "replay"])
@@ -373,6 +383,41 @@ def test_no_new_kernel_of_a_branch_starts_where_a_link_leads(owner: Executor, ou
     with pytest.raises(KernelStartFailed, match=r"a link below \.kernelexec is in its place"):
         branch.restart()
     branch.close()
+    assert listed(outside) == ["b", "b/secret"]
+
+
+@pytest.mark.parametrize("way", [*EVERY_KIND, pytest.param("bubblewrap", marks=needs_bubblewrap)])
+@pytest.mark.parametrize("kernel", ["copy", "replay"])
+def test_a_link_that_a_kernel_leaves_at_the_last_moment_opens_nothing(
+    way: str, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Any
+) -> None:
+    """Checks by the path are over then: what counts is what the new kernel's process gets."""
+    backend = BACKENDS[way]
+    build_spec = backend.build_spec
+
+    def build_and_swap(*arguments: Any) -> Any:
+        spec = build_spec(*arguments)
+        replace_branches(tmp_path / "a", outside)
+        monkeypatch.setattr(backend, "build_spec", build_spec)
+        return spec
+
+    with executor_of(way, tmp_path) as owner:
+        session = owner.session("a")
+        session.execute("x = 1")
+        if kernel == "copy" and way == "bubblewrap":
+            with pytest.raises(CheckpointRefused):  # so none gets a new kernel
+                session.branch("b")
+            return
+        branch = session.branch("b") if kernel == "copy" else None
+        monkeypatch.setattr(backend, "build_spec", build_and_swap)
+        with suppress(KernelStartFailed):
+            if branch is None:
+                branch = session.branch("b", kernel="replay")
+            else:
+                branch.restart()
+            branch.execute("open('written', 'w').close()")
+            if way != "local":  # which reads what is not hidden
+                assert not branch.execute("open('secret').read()").ok
     assert listed(outside) == ["b", "b/secret"]
 
 

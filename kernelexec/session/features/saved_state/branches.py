@@ -112,6 +112,8 @@ class ReplayStart:
     """What a branch begins with in which the cells of another session run again."""
 
     workspace: Path
+    within: Path
+    """The workspace that contains this one, or the same."""
     source: Path
     """The journal or notebook."""
     notes: tuple[str, ...]
@@ -272,7 +274,7 @@ class SessionBranches:
             raise _explain_failure(exc) from exc
         workspace = options.copies[0].path if options.copies else self.context.workspace.path
         intro = f"This is a branch of session {self.context.name!r}, whose cells have run again here."
-        return ReplayStart(workspace, source, notes=(intro, *filter(None, left_out)))
+        return ReplayStart(workspace, self.context.kernels.backend.workspace, source, notes=(intro, *filter(None, left_out)))
 
     def remove_directories(self) -> None:
         """Remove the private and temporary directories of the ended session, unless branches of it use them. For a thread."""
@@ -421,6 +423,7 @@ class _Beginning:
             copy_options={"reseed": self._options.reseed},
             family=self._family,
             workspace=self._workspace,
+            within=self._context.kernels.backend.workspace,
             files=self._files,
             notebook=None if self.directory is None or self._notebook is None else self._workspace / self._notebook_name,
             temporary=self._temporary,
