@@ -227,7 +227,11 @@ def mcp(
     ] = None,
     public_url: Annotated[
         str | None,
-        _text("--public-url", "URL", "This server's address, in the metadata that points clients to the token issuer."),
+        _text(
+            "--public-url",
+            "URL",
+            "This server's address for clients: its name is allowed, and signed tokens' issuer announced.",
+        ),
     ] = None,
     auth: Annotated[
         str | None,
@@ -316,16 +320,16 @@ def mcp(
         "port": port,
         "socket": _path(socket),
         "tokens": _path(tokens),
+        "public_url": public_url,
         "hosts": tuple(allowed_host or ()),
         "origins": tuple(allowed_origin or ()),
     }
     over_http = {name: value for name, value in over_http.items() if value not in (None, ())}
     jwt_options = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
-    if any(jwt_options.values()) or jwt_algorithm or public_url:
+    if any(jwt_options.values()) or jwt_algorithm:
         if None in jwt_options.values():
             raise CommandFailed("signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
-        more = {"algorithm": jwt_algorithm, "public_url": public_url}
-        over_http["jwt"] = jwt_options | {name: value for name, value in more.items() if value is not None}
+        over_http["jwt"] = jwt_options | ({"algorithm": jwt_algorithm} if jwt_algorithm is not None else {})
     if auth is not None:
         over_http["auth"] = {"reference": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
     elif auth_scopes is not None:

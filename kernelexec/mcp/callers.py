@@ -152,6 +152,15 @@ class CallerMiddleware(Middleware):
             PROGRAM.reset(program)
             CALLER.reset(token)
 
+    async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
+        """See fastmcp's ``Middleware``: a caller sees the tools that its scopes allow."""
+        tools, caller = await call_next(context), CALLER.get()
+        return [tool for tool in tools if caller.may_call(read_only=tool.name in self._read_only_tools)]
+
+    async def on_list_prompts(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
+        """See fastmcp's ``Middleware``."""
+        return await call_next(context) if CALLER.get().may_call(read_only=False) else []
+
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
         tool = context.message.name

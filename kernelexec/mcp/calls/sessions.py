@@ -140,6 +140,16 @@ class SessionService:
         async with elicitation.report_while("a kernel starts", self.interval):
             return await self._create(session_name)
 
+    async def get_session_to_read(self, name: str) -> AsyncSession:
+        """Return the caller's session of that name for a look at its files.
+
+        It is created if an earlier one may have left files: not for a connection, nor for a caller that may only read. Errors
+        are those of ``get_session`` and ``find_session``.
+        """
+        caller = CALLER.get()
+        is_created = caller.connection is None and caller.may_call(read_only=False)
+        return await (self.get_session if is_created else self.find_session)(name)
+
     async def create_session(self) -> tuple[str, AsyncSession]:
         """Create a session for the caller and return it with its handle."""
         handle = Caller.make_handle()

@@ -21,9 +21,14 @@ _KEY_BYTES = 64 * 1024
 
 
 def make_auth_provider(
-    tokens: Path | None, jwt: JwtOptions | None, operator_provider: OperatorProvider | None = None
+    tokens: Path | None,
+    jwt: JwtOptions | None,
+    operator_provider: OperatorProvider | None = None,
+    public_url: str | None = None,
 ) -> AuthProvider | None:
     """Return the provider that authenticates callers; None if everybody may call.
+
+    With the ``public_url`` of this server, clients learn that the issuer of ``jwt`` gives tokens (RFC 9728).
 
     Raises:
         InvalidConfig: see ``TokenFile``, ``JwtOptions`` and ``OperatorProvider``; or both of the last two are set.
@@ -35,9 +40,11 @@ def make_auth_provider(
         verifier = TokenFile(tokens, verifier)
     if operator_provider is not None:
         return operator_provider.load(verifier)
-    if jwt is None or jwt.public_url is None or verifier is None:
+    if jwt is None or public_url is None or verifier is None:
         return verifier
-    return RemoteAuthProvider(verifier, [AnyHttpUrl(jwt.issuer)], jwt.public_url, scopes_supported=list(SCOPES))
+    if read_host(jwt.issuer) is None:
+        raise InvalidConfig(f"--jwt-issuer {jwt.issuer!r:.200} must be an address like https://example.org with --public-url.")
+    return RemoteAuthProvider(verifier, [AnyHttpUrl(jwt.issuer)], public_url, scopes_supported=list(SCOPES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +56,12 @@ class JwtOptions:
         issuer: the required ``iss``.
         audience: a value that ``aud`` must have or contain; tokens for other servers are rejected.
         algorithm: algorithm of the signature.
-        public_url: this server's address for clients; if set, clients learn that the issuer gives tokens (RFC 9728).
     """
 
     keys: str
     issuer: str
     audience: str
     algorithm: str = "RS256"
-    public_url: str | None = None
 
     def make_verifier(self) -> TokenVerifier:
         """Return the verifier of these tokens.
@@ -69,10 +74,7 @@ class JwtOptions:
         for name, value in (("jwt-issuer", self.issuer), ("jwt-audience", self.audience)):
             if not value.strip():
                 raise InvalidConfig(f"--{name} must not be empty; without it the server would accept tokens for other servers.")
-        for name, url in (("public-url", self.public_url), ("jwt-issuer", self.issuer)) if self.public_url is not None else ():
-            if not _is_url(url or ""):
-                raise InvalidConfig(f"--{name} {url!r:.200} must be an address like https://example.org with --public-url.")
-        jwks, key = (self.keys, None) if _is_url(self.keys) else (None, _read_key(Path(self.keys)))
+        jwks, key = (self.keys, None) if read_host(self.keys) is not None else (None, _read_key(Path(self.keys)))
         return _ExpiringTokenVerifier(
             public_key=key, jwks_uri=jwks, issuer=self.issuer, audience=self.audience, algorithm=self.algorithm
         )
@@ -89,12 +91,13 @@ class _ExpiringTokenVerifier(JWTVerifier):
         return access_token if any(access_token.claims.get(name) for name in ("sub", "client_id", "azp")) else None
 
 
-def _is_url(text: str) -> bool:
+def read_host(url: str) -> str | None:
+    """Return the host of an address of HTTP; None if it is none."""
     try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
+        parts = urlsplit(url)
     except ValueError:
-        return False
+        return None
+    return (parts.hostname or None) if parts.scheme in ("http", "https") else None
 
 
 def _read_key(path: Path) -> str:

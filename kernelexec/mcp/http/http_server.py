@@ -23,7 +23,7 @@ from starlette.routing import Route
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.http.authentication import JwtOptions, make_auth_provider
+from kernelexec.mcp.http.authentication import JwtOptions, make_auth_provider, read_host
 from kernelexec.mcp.http.connection_tracker import ConnectionTracker
 from kernelexec.mcp.http.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.http.metrics import PATH as METRICS_PATH
@@ -54,6 +54,7 @@ class HttpOptions:
         tokens: file of bearer tokens; without any authentication every client may do everything.
         jwt: options for tokens of an authorization server.
         auth: the operator's provider; may be combined with ``tokens``.
+        public_url: this server's address for clients, as behind a proxy; its name is one of the ``hosts``.
         hosts, origins: see ``RequestGuard``.
     """
 
@@ -63,6 +64,7 @@ class HttpOptions:
     tokens: Path | None = None
     jwt: JwtOptions | None = None
     auth: OperatorProvider | None = None
+    public_url: str | None = None
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
@@ -75,8 +77,10 @@ class HttpOptions:
         """Refuse options that would let anyone run code.
 
         Raises:
-            InvalidConfig: the port is invalid, or an address other than loopback has no authentication.
+            InvalidConfig: the port or the public address is invalid, or an address other than loopback has no authentication.
         """
+        if self.public_url is not None and read_host(self.public_url) is None:
+            raise InvalidConfig(f"--public-url {self.public_url!r:.200} must be an address like https://example.org.")
         if not 0 <= self.port <= _PORT_MAX:
             raise InvalidConfig(f"port={self.port} must be 0 to {_PORT_MAX}; 0 chooses a free one.")
         if self.socket is None and self.is_open and not is_loopback(self.host):
@@ -104,7 +108,8 @@ async def serve_http(
     """
     http.check()
     life = ServerLife.of(config, is_wanted=options.keep_kernels)
-    auth = make_auth_provider(http.tokens, http.jwt, http.auth)
+    auth = make_auth_provider(http.tokens, http.jwt, http.auth, http.public_url)
+    hosts = (http.host, *http.hosts, *filter(None, [read_host(http.public_url or "")]))
     metrics = Metrics()
     executor = AsyncExecutor(config=config, hooks=[metrics.observe, *make_observers()])
     stop, sessions_closed = anyio.Event(), anyio.Event()
@@ -122,7 +127,6 @@ async def serve_http(
         app = mcp_server.http_app(
             PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_choose_idle_timeout(config)
         )
-        hosts = (http.host, *http.hosts)
         guard = Middleware(RequestGuard, hosts=hosts, origins=http.origins, ready=lambda: not stop.is_set(), path=PATH)
         app.user_middleware[:0] = [guard, Middleware(ConnectionTracker, connections=sessions.connections)]
 

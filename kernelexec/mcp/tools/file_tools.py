@@ -84,7 +84,7 @@ class FileTools:
     ) -> DirectoryListing:
         """List a directory."""
         with report_errors():
-            opened = await self._sessions.get_session(session)
+            opened = await self._sessions.get_session_to_read(session)
             listing = await opened.files.list(path, recursive=recursive, pattern=pattern)
         rows = [FileRow(opened.mask(entry.path), entry.kind, entry.size_bytes) for entry in listing.entries[:_SHOWN]]
         return fit_answer(lambda shown: DirectoryListing(rows[:shown], len(listing), listing.complete), _SHOWN)
@@ -98,7 +98,7 @@ class FileTools:
     ) -> ToolResult:
         """Read a piece of a file."""
         with report_errors():
-            opened = await self._sessions.get_session(session)
+            opened = await self._sessions.get_session_to_read(session)
             most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
             read = await opened.files.read(path, offset=offset, limit=most)
             if _is_binary(read.text):

@@ -99,6 +99,16 @@ def test_a_connection_that_its_client_ends_takes_its_sessions_along(server: Serv
     is_left_alone(server)
 
 
+def test_a_connection_that_only_looks_leaves_no_directory(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, old_client(server) as client:
+        for tool, arguments in (("list_sessions", {}), ("list_files", {}), ("read_file", {"path": "x"})):
+            client.call(tool, **arguments)
+        assert "No session 'default' is open" in client.call("list_files")
+        assert not (tmp_path / "workspaces").exists()
+        client.call("write_file", path="x", content="1")
+        assert "x" in client.call("list_files")
+
+
 @pytest.mark.nightly
 def test_many_connections_one_after_the_other_leave_nothing(tmp_path: Path) -> None:
     size = 0

@@ -34,7 +34,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     directory = tmp_path_factory.mktemp("guarded")
     tokens = directory / "tokens"
     create_token(tokens, "nobody")
-    with serving(directory, "--tokens", str(tokens)) as server:
+    with serving(directory, "--tokens", str(tokens), "--public-url", "https://mcp.example/agents") as server:
         yield server, tokens
 
 
@@ -144,8 +144,19 @@ def test_tokens_say_which_user_it_is_and_what_is_allowed(guarded: tuple[Server, 
         assert [row["name"] for row in agent.rows("list_variables", "variables")] == ["x"]
         for tool in ("execute_code", "write_file", "close_session", "create_session"):
             assert "needs a token with the scope execute" in agent.text(tool, **TOOLS.get(tool, {}))
+        shown = agent.do("list_tools")
+        assert {"read_file", "list_variables"} < {tool.name for tool in shown}
+        assert all(tool.annotations.read_only_hint for tool in shown)
+        assert agent.do("list_prompts") == []
     with server.client(authorization=f"Bearer {dave}") as agent:
         assert agent.rows("list_sessions", "sessions") == []
+
+
+def test_the_public_address_of_a_server_is_one_of_its_names(guarded: tuple[Server, Path]) -> None:
+    server, tokens = guarded
+    token = create_token(tokens, "erin")
+    for host, expected in (("mcp.example", 400), ("mcp.example:443", 400), ("other.example", 403)):  # 400: no request of MCP
+        assert server.ask("POST", "/mcp", b"{}", authorization=f"Bearer {token}", host=host)[0] == expected
 
 
 @pytest.mark.parametrize(

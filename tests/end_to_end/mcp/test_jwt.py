@@ -191,13 +191,14 @@ def test_a_public_key_in_a_file_needs_no_provider(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--jwt-keys", "https://x.example/jwks"], "all three"),
-        (["--public-url", "https://x.example"], "all three"),
+        (["--jwt-algorithm", "RS256", "--public-url", "https://x.example"], "all three"),
         (["--jwt-keys", "nowhere.pem", "--jwt-issuer", "i", "--jwt-audience", "a"], "cannot be read: No such file"),
         (["--jwt-keys", "private.pem", "--jwt-issuer", "i", "--jwt-audience", "a"], "must hold a public key"),
         (["--jwt-keys", "https://x.example", "--jwt-issuer", " ", "--jwt-audience", "a"], "--jwt-issuer must not be empty"),
         ([*WHOLE, "--jwt-algorithm", "none"], "must be one of RS256"),
         ([*WHOLE, "--jwt-algorithm", "HS256"], "must be one of RS256"),
-        ([*WHOLE, "--public-url", "x"], "must be an address"),
+        ([*WHOLE, "--public-url", "https://x.example"], "--jwt-issuer 'i' must be an address"),
+        (["--public-url", "x"], "--public-url 'x' must be an address"),
     ],
     ids=str,
 )
