@@ -215,17 +215,12 @@ class KernelStarter:
             tape_bytes=_KEPT_STREAMS * config.output.stream_bytes if patience else 0,
             confinement=process.backend.confinement(process.runtime),
             audits_programs=self._judges_programs,
-            programs=config.programs.launcher_options | {"keeps_path": self._sets_path},
+            programs=config.programs.launcher_options | {"keeps_path": process.backend.keeps_path},
             secrets=secrets,
             checkpoints=self._checkpoint_options(),
             **self._copy_options(),
             **later,
         )
-
-    @property
-    def _sets_path(self) -> bool:
-        config = self._process.config
-        return "PATH" in {**config.environment.set, **config.container.environment}
 
     def _copy_options(self) -> dict[str, Any]:
         process = self._process

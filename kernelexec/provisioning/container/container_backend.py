@@ -265,6 +265,12 @@ class ContainerBackend:
         """Return None: all kernels of a container have its temporary directory."""
 
     @property
+    def keeps_path(self) -> bool:
+        """Whether the kernel's interpreter is not first on commands' PATH, which is set on purpose, or knows no mounted one."""
+        settings = self.config.container
+        return "PATH" in {**self.config.environment.set, **settings.environment} or chosen_python(settings) is not None
+
+    @property
     def network(self) -> Network:
         """The network of the containers."""
         chosen = self.config.container.network

@@ -203,6 +203,11 @@ class LocalBackend:
         return shared / parent.path.name if parent.is_of_branch else shared, added
 
     @property
+    def keeps_path(self) -> bool:
+        """Whether the kernel's interpreter is not first on commands' PATH, which is set on purpose."""
+        return "PATH" in self.config.environment.set
+
+    @property
     def network(self) -> Network:
         """The machine's network, or none."""
         return self.config.has_local_network
