@@ -54,6 +54,13 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def clients(session: nox.Session) -> None:
+    """Run MCP clients of other frameworks, each in an environment of its own, with a model of this machine."""
+    install(session, "test")
+    session.run("python", "-m", "tests.clients", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the API reference into build/reference, or into another directory."""
     install(session, "docs", extras="mcp,ag2,autogen,smolagents")

@@ -1,6 +1,6 @@
 """MCP clients before the server, each with a model of this machine: ``python -m tests.clients [NAME ...]``.
 
-A script of ``scripts/`` says by what packages it runs, in the form of PEP 723, and by ``# lacks:`` which steps its client cannot do.
+A script of ``scripts/`` names its packages, in the form of PEP 723, and after ``# lacks:`` the steps that its client cannot do.
 Each gets an environment of its own, so it needs the package index. ``--environments DIRECTORY`` keeps these for the next run.
 """
 
@@ -47,7 +47,7 @@ class Outcome:
 
 def run_client(script: Path, environments: Path, workspace: Path) -> Outcome:
     """Install a client, run its script, and compare what its model got."""
-    metadata = _METADATA.search(text := script.read_text(encoding="utf-8"))
+    metadata = _METADATA.search(script.read_text(encoding="utf-8"))
     assert metadata is not None, f"{script} says not by which packages it runs"
     requirements = tomllib.loads(metadata[1].replace("# ", ""))["dependencies"]
     python = environments / script.stem / "bin" / "python"
@@ -67,7 +67,7 @@ def run_client(script: Path, environments: Path, workspace: Path) -> Outcome:
             "HOME": str(workspace),
         }
         ended = subprocess.run(
-            [str(python), str(script)],
+            [str(python), "-P", str(script)],
             cwd=workspace,
             env=os.environ | variables,
             stdin=subprocess.DEVNULL,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from http.client import HTTPConnection
 
 from tests.clients.scenario import STEPS, Answer
 
@@ -16,7 +16,11 @@ async def play(tools: Sequence[str], call: Callable[[str, dict[str, object]], Aw
     answers: list[Answer] = []
     for step in STEPS:
         answers.append(await call(*step.call(answers)))
-    report = json.dumps({"tools": list(tools), "answers": [asdict(answer) for answer in answers]})
-    request = urllib.request.Request(f"{os.environ['MODEL']}/answers", report.encode(), method="POST")
-    with urllib.request.urlopen(request, timeout=60) as answered:
-        answered.read()
+    _report({"tools": list(tools), "answers": [asdict(answer) for answer in answers]})
+
+
+def _report(seen: dict[str, object]) -> None:
+    connection = HTTPConnection(os.environ["MODEL"].removeprefix("http://"), timeout=60)
+    connection.request("POST", "/answers", json.dumps(seen))
+    connection.getresponse().read()
+    connection.close()

@@ -1,0 +1,28 @@
+"""The protocol's SDK for Python before its second version."""
+
+# /// script
+# dependencies = ["mcp<2"]
+# ///
+
+import asyncio
+
+from mcp import ClientSession, StdioServerParameters, stdio_client
+
+from tests.clients.direct import play
+from tests.clients.scenario import Answer
+
+
+async def main() -> None:
+    server = StdioServerParameters(command="kernelexec", args=["mcp", "--isolation", "local"])
+    async with stdio_client(server) as streams, ClientSession(*streams) as client:
+        await client.initialize()
+
+        async def call(tool: str, arguments: dict[str, object]) -> Answer:
+            answer = await client.call_tool(tool, arguments)
+            texts = [block.text for block in answer.content if block.type == "text"]
+            return Answer("".join(texts), sum(block.type == "image" for block in answer.content))
+
+        await play([tool.name for tool in (await client.list_tools()).tools], call)
+
+
+asyncio.run(main())
