@@ -49,7 +49,7 @@ def run_client(script: Path, environments: Path, workspace: Path) -> Outcome:
     """Install a client, run its script, and compare what its model got."""
     metadata = _METADATA.search(script.read_text(encoding="utf-8"))
     assert metadata is not None, f"{script} says not by which packages it runs"
-    requirements = tomllib.loads(metadata[1].replace("# ", ""))["dependencies"]
+    requirements = tomllib.loads(re.sub("^# ", "", metadata[1], flags=re.MULTILINE))["dependencies"]
     python = environments / script.stem / "bin" / "python"
     if not python.exists():
         venv.create(environments / script.stem, with_pip=True)

@@ -1,4 +1,4 @@
-"""OpenAI's agents SDK, with a model of chat completions."""
+"""OpenAI's agents SDK, with its default model: that of the Responses API, which takes pictures in answers."""
 
 # /// script
 # dependencies = ["openai-agents"]
@@ -6,9 +6,8 @@
 
 import asyncio
 
-from agents import Agent, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
+from agents import Agent, Runner, set_tracing_disabled
 from agents.mcp import MCPServerStdio
-from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
 
@@ -18,8 +17,7 @@ async def main() -> None:
         {"command": "kernelexec", "args": ["mcp", "--isolation", "local"]}, client_session_timeout_seconds=120
     )
     async with server:
-        model = OpenAIChatCompletionsModel("stub", AsyncOpenAI())
-        agent = Agent("analyst", mcp_servers=[server], model=model)
+        agent = Agent("analyst", mcp_servers=[server], model="stub")
         await Runner.run(agent, "Go.", max_turns=20)
 
 
