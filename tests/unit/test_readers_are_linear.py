@@ -204,7 +204,7 @@ def test_two_pieces_in_any_shape_take_no_longer(reader: Callable[[str], object],
 
 
 def test_a_reader_that_is_not_is_found() -> None:
-    def square(text: str) -> int:
-        return sum(text.count("b", begin) for begin in range(0, len(text), 2))
+    def square(text: str) -> int:  # by far more in each step than what a step costs itself
+        return sum(len(text[begin:].replace(" ", "b")) for begin in range(0, len(text), 8))
 
     assert is_steeper(square, partial(repeat, " "))

@@ -149,7 +149,9 @@ def test_a_session_that_did_nothing_goes_on_with_its_state(tmp_path: Path) -> No
         assert (await session.execute("print('done')", request_id="last")).stdout == "done\n"
         result = await session.execute("z")
         assert (result.text, result.kernel_epoch) == ("3", 1)
-        os.kill(int((await session.execute("__import__('os').getpid()")).text), signal.SIGKILL)
+        pid = int((await session.execute("__import__('os').getpid()")).text)
+        await session.checkpoint()
+        os.kill(pid, signal.SIGKILL)
         assert (await session.execute("1")).state == "restored"
         assert (await session.execute("z")).text == "3"
 
