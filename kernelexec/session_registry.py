@@ -33,7 +33,7 @@ from kernelexec.session.features.saved_state.branches import BranchOptions, Bran
 from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
-from kernelexec.session_resources import NewSession, SessionResources, adopted_resources, config_of_orphan
+from kernelexec.session_resources import SessionResources, SessionStart, adopted_resources, config_of_orphan
 from kernelexec.workspace import FileWatcher
 
 if TYPE_CHECKING:
@@ -138,9 +138,9 @@ class SessionRegistry:
     ) -> AsyncSession:
         """Create a session and start its task in the executor's scope: a cancelled caller leaves nothing behind.
 
-        Arguments are those of ``NewSession``.
+        Arguments are those of ``SessionStart``.
         """
-        new = NewSession(name, work_dir, within, is_replay)
+        new = SessionStart(name, work_dir, within, is_replay)
         await self._make_room()
         created: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
         self._pending += 1
@@ -190,7 +190,7 @@ class SessionRegistry:
                 raise CapacityReached(f"{busy} sessions are open, the limit is {limit}: close one first.")
             await min(culled, key=lambda entry: entry[0])[1].close()
 
-    async def _create(self, new: NewSession, scope: TaskScope, created: asyncio.Future[AsyncSession]) -> None:
+    async def _create(self, new: SessionStart, scope: TaskScope, created: asyncio.Future[AsyncSession]) -> None:
         resources = slot = reason = None
         name = new.name
         try:

@@ -33,7 +33,7 @@ logger = logging.getLogger("kernelexec")
 
 
 @dataclass(frozen=True, slots=True)
-class NewSession:
+class SessionStart:
     """What a session begins with that is no copy of another one."""
 
     name: str
@@ -65,7 +65,7 @@ class SessionResources:
     @classmethod
     def create(
         cls,
-        new: NewSession,
+        new: SessionStart,
         root: Path,
         config: Config,
         forks: ForkServers | None = None,

@@ -63,7 +63,10 @@ def run_client(script: Path, environments: Path, workspace: Path) -> Outcome:
             "OPENAI_BASE_URL": f"{address}/v1",
             "ANTHROPIC_BASE_URL": address,
             **dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"), "none"),
-            **dict.fromkeys(("OTEL_SDK_DISABLED", "CREWAI_DISABLE_TELEMETRY", "CREWAI_DISABLE_TRACKING"), "true"),
+            **dict.fromkeys(
+                ("OTEL_SDK_DISABLED", "CREWAI_DISABLE_TELEMETRY", "CREWAI_DISABLE_TRACKING", "DO_NOT_TRACK"), "true"
+            ),
+            **dict.fromkeys(("MCP_USE_ANONYMIZED_TELEMETRY", "HAYSTACK_TELEMETRY_ENABLED"), "false"),
             "HOME": str(workspace),
         }
         ended = subprocess.run(

@@ -39,12 +39,12 @@ def _resolve(name: str, tools: Sequence[str]) -> str:
 
 
 def _chat_answers(messages: Sequence[Mapping[str, Any]]) -> list[Answer]:
-    """Return the answers to calls in a conversation; pictures may follow in a message of their own."""
+    """Return the answers to calls in a conversation; pictures follow in a message of the user's."""
     answers: list[Answer] = []
     for message in messages:
         text, pictures = _read_parts(message.get("content"))
         if message["role"] == "tool" or text.startswith("Observation:"):  # as smolagents gives it
-            answers.append(Answer(text, pictures))
+            answers.append(Answer(text))  # the API allows no picture there
         elif message["role"] in ("user", "system") and answers:
             answers[-1] = Answer(answers[-1].text + text, answers[-1].pictures + pictures)
     return answers
@@ -159,13 +159,13 @@ def _responses_message(chosen: tuple[str, dict[str, Any]] | None, number: int) -
 
 def _responses_events(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
     [item] = whole["output"]
-    place = {"item_id": item["id"], "output_index": 0}
+    position = {"item_id": item["id"], "output_index": 0}
     if item["type"] == "message":
         first = item | {"content": []}
-        delta = {"type": "response.output_text.delta", "content_index": 0, "delta": _FINAL, "logprobs": [], **place}
+        delta = {"type": "response.output_text.delta", "content_index": 0, "delta": _FINAL, "logprobs": [], **position}
     else:
         first = item | {"arguments": ""}
-        delta = {"type": "response.function_call_arguments.delta", "delta": item["arguments"], **place}
+        delta = {"type": "response.function_call_arguments.delta", "delta": item["arguments"], **position}
     events = [
         {"type": "response.created", "response": {**whole, "status": "in_progress", "output": [], "usage": None}},
         {"type": "response.output_item.added", "output_index": 0, "item": first | {"status": "in_progress"}},

@@ -36,8 +36,8 @@ class Step:
         """Return the tool and its arguments, which may name the execution of the call before."""
         if self.tool != "wait_execution":
             return self.tool, self.arguments
-        found = _ID.search(before[-1].text) if before else None
-        return self.tool, {"execution_id": "unknown" if found is None else found[1]}
+        match = _ID.search(before[-1].text) if before else None
+        return self.tool, {"execution_id": "unknown" if match is None else match[1]}
 
     def lacks(self, answer: Answer | None) -> list[str]:
         """Return what the model did not get."""
@@ -62,5 +62,5 @@ def _unescape(text: str) -> str:
     """Return a text that an adapter may have written as JSON, once or twice, as the model reads it."""
     for _ in range(2):
         if "\\u00b7" in text or '\\"' in text or "\\n" in text:
-            text = re.sub(r"\\u[0-9a-f]{4}|\\[nt\"\\]", lambda found: json.loads(f'"{found[0]}"'), text)
+            text = re.sub(r"\\u[0-9a-f]{4}|\\[nt\"\\]", lambda match: json.loads(f'"{match[0]}"'), text)
     return text

@@ -24,7 +24,7 @@ from kernelexec.provisioning.runtime.discovery import list_orphaned_sessions
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import running_cell
 from kernelexec.session.cells.takeover import OrphanedSession
-from kernelexec.session_resources import NewSession, SessionResources
+from kernelexec.session_resources import SessionResources, SessionStart
 
 BOUND = 60
 PATIENCE = 60.0
@@ -165,7 +165,7 @@ async def session_owned(workspace: Path, codes: list[str]) -> None:
     """Have a session, run cells in it, the last one under a name, and say where its private directory is, and all it prints."""
     root = OwnedDirectory.claim(new_root())
     config = session_settings(workspace)
-    actual = SessionResources.create(NewSession("a"), root.path, config)
+    actual = SessionResources.create(SessionStart("a"), root.path, config)
     async with living("a", config, actual, None) as session:
         print(root.path, flush=True)
         for code in codes[:-1]:

@@ -17,7 +17,7 @@ from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.records import journal
 from kernelexec.records.journal import journal_path
 from kernelexec.records.notebook import new_notebook
-from kernelexec.session_resources import NewSession, SessionResources
+from kernelexec.session_resources import SessionResources, SessionStart
 
 
 class Refusal:
@@ -49,7 +49,7 @@ def opened(below: Path) -> list[Path]:
 
 
 def made(config: Config, root: Path) -> SessionResources:
-    return SessionResources.create(NewSession("a"), root, config)
+    return SessionResources.create(SessionStart("a"), root, config)
 
 
 def taken_over(config: Config, root: Path) -> SessionResources:

@@ -24,6 +24,6 @@ async def main(address: str) -> None:
 
 with subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True) as process:
     try:
-        asyncio.run(main(next(found[0] for line in process.stderr if (found := re.search(r"http://\S+/mcp", line)))))
+        asyncio.run(main(next(match[0] for line in process.stderr if (match := re.search(r"http://\S+/mcp", line)))))
     finally:
         process.terminate()

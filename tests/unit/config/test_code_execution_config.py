@@ -11,7 +11,7 @@ from kernelexec import AsyncExecutor, Disabled, Executor
 from kernelexec.config import MIB, Config
 from kernelexec.dialects.autogen_config import load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
-from kernelexec.session_resources import NewSession, SessionResources
+from kernelexec.session_resources import SessionResources, SessionStart
 
 KX = "KERNELEXEC_USE_DOCKER"
 #: The dictionary to the options that it sets, as dotted names.
@@ -282,7 +282,7 @@ def test_an_executor_that_is_switched_off_needs_no_engine_and_refuses_sessions(
 def test_a_container_gets_no_directory_of_the_system_to_write_in(work_dir: str, tmp_path: Path) -> None:
     for config, named in ((Config(workspace=tmp_path), work_dir), (Config(workspace=tmp_path, work_dir=Path(work_dir)), None)):
         with pytest.raises(InvalidWorkDir, match=r"is a system directory\. Name another work_dir"):
-            SessionResources.create(NewSession("s", named), tmp_path, config)
+            SessionResources.create(SessionStart("s", named), tmp_path, config)
     assert list(tmp_path.iterdir()) == []
 
 
