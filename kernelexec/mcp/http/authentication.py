@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from fastmcp.server.auth import AccessToken, AuthProvider, RemoteAuthProvider, TokenVerifier
 from fastmcp.server.auth.providers.jwt import JWTVerifier
@@ -12,6 +11,7 @@ from pydantic import AnyHttpUrl
 
 from kernelexec.errors import InvalidConfig
 from kernelexec.mcp.callers import SCOPES
+from kernelexec.mcp.http.guard import parse_host
 from kernelexec.mcp.http.oauth import OperatorProvider
 from kernelexec.mcp.http.tokens import TokenFile
 
@@ -93,11 +93,7 @@ class _ExpiringTokenVerifier(JWTVerifier):
 
 def read_host(url: str) -> str | None:
     """Return the host of an address of HTTP; None if it is none."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return None
-    return (parts.hostname or None) if parts.scheme in ("http", "https") else None
+    return parse_host(url) if url.lower().startswith(("http://", "https://")) else None
 
 
 def _read_key(path: Path) -> str:

@@ -84,13 +84,13 @@ class RequestGuard:
         """Return the reason to refuse a request's ``Host`` or ``Origin``; None if both are allowed."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
         host = headers.get(b"host", "")
-        server = _parse_host(f"//{host}")
+        server = parse_host(f"//{host}")
         if server is None or not (server in self._hosts or is_loopback(server)):
             return "Host: this server does not have that name; --allowed-host adds a name."
         origin = headers.get(b"origin")
         if origin is None or origin.lower().rstrip("/") in self._origins:
             return None
-        page = _parse_host(origin)
+        page = parse_host(origin)
         if page is not None:
             is_same = urlsplit(origin).netloc.lower() == host.lower()
             if is_same or (is_loopback(page) and is_loopback(server)):
@@ -126,7 +126,8 @@ class _BoundedRequest:
             await self._send(message)
 
 
-def _parse_host(url: str) -> str | None:
+def parse_host(url: str) -> str | None:
+    """Return the host of an address, in lower case; None if it has none."""
     try:
         return urlsplit(url).hostname
     except ValueError:
