@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from http.client import HTTPConnection
+from typing import Any
 
 from tests.clients.scenario import STEPS, Answer
 
@@ -17,6 +18,12 @@ async def play(tools: Sequence[str], call: Callable[[str, dict[str, object]], Aw
     for step in STEPS:
         answers.append(await call(*step.call(answers)))
     _report({"tools": list(tools), "answers": [asdict(answer) for answer in answers]})
+
+
+def read_blocks(content: Sequence[Any]) -> Answer:
+    """Return what the content blocks of a tool's answer give a model."""
+    texts = [block.text for block in content if block.type == "text"]
+    return Answer("".join(texts), sum(block.type == "image" for block in content))
 
 
 def _report(seen: dict[str, object]) -> None:

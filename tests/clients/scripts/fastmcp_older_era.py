@@ -9,7 +9,7 @@ import asyncio
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
-from tests.clients.direct import play
+from tests.clients.direct import play, read_blocks
 from tests.clients.scenario import Answer
 
 
@@ -18,9 +18,7 @@ async def main() -> None:
     async with client:
 
         async def call(tool: str, arguments: dict[str, object]) -> Answer:
-            answer = await client.call_tool(tool, arguments, raise_on_error=False)
-            texts = [block.text for block in answer.content if block.type == "text"]
-            return Answer("".join(texts), sum(block.type == "image" for block in answer.content))
+            return read_blocks((await client.call_tool(tool, arguments, raise_on_error=False)).content)
 
         await play([tool.name for tool in await client.list_tools()], call)
 

@@ -8,7 +8,7 @@ import asyncio
 
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
-from tests.clients.direct import play
+from tests.clients.direct import play, read_blocks
 from tests.clients.scenario import Answer
 
 
@@ -18,9 +18,7 @@ async def main() -> None:
         await client.initialize()
 
         async def call(tool: str, arguments: dict[str, object]) -> Answer:
-            answer = await client.call_tool(tool, arguments)
-            texts = [block.text for block in answer.content if block.type == "text"]
-            return Answer("".join(texts), sum(block.type == "image" for block in answer.content))
+            return read_blocks((await client.call_tool(tool, arguments)).content)
 
         await play([tool.name for tool in (await client.list_tools()).tools], call)
 
