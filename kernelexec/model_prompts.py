@@ -152,8 +152,8 @@ def _python_lines(environment: PythonEnvironment) -> Iterator[str]:
     more = f", and {len(packages) - _PACKAGES} more" if len(packages) > _PACKAGES else ""
     installed = ", ".join(packages[:_PACKAGES]) or "no others"
     yield f"Python {environment.version} ({environment.python}). Installed: {installed}{more}."
-    if environment.venv is not None:
-        ways = {"interpreter": "its own interpreter runs cells", "packages": "cells import from it too"}
+    if environment.venv is not None and environment.served != "own":
+        ways = {"interpreter": "its own interpreter runs cells", "packages": "cells import from it first"}
         way = ways.get(environment.served or "")
         yield f"The virtual environment {environment.venv} is active for commands{f', and {way}' if way else ''}."
 

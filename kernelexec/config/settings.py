@@ -143,9 +143,9 @@ class InterpreterOptions(FrozenModel):
     """The programs and packages that cells find first. A prefix has priority over ``venv``, and that over the workspace's."""
 
     venv: Annotated[Directory, AfterValidator(absolute_path)] | None = None
-    """The path of a virtual environment; in containers, the path there. The default is ``.venv`` of the session's workspace,
-    if it exists. Commands find its programs first. Python cells import from it, or run on its interpreter if that has
-    ipykernel, is on this machine, and cannot be written by kernels."""
+    """The path of a virtual environment; in containers, the path there. The default is ``.venv`` of the session's workspace
+    if it exists, else an environment of the session's own there. Commands find its programs first. Python cells import from it,
+    or run on its interpreter if that has ipykernel, is on this machine, and cannot be written by kernels."""
     prefix: Annotated[str, AfterValidator(_check_prefix)] | None = None
     """A prefix of each whole command: ``uv run``, ``conda run -n NAME``, ``poetry run``. Commands then ignore virtual
     environments."""

@@ -36,7 +36,7 @@ from kernelexec.text import clean_text
 if TYPE_CHECKING:
     from kernelexec.secrets import SecretStore
 
-_IMPORT_MODULE = "try: __import__('importlib').import_module({!r})\nexcept BaseException: pass"
+_IMPORT_MODULE = f"{protocol.NOTHING_SOURCE}\ntry: __import__('importlib').import_module({{!r}})\nexcept BaseException: pass"
 #: Cells after which the first cell of a session copies no more pages of memory, and runs no more unspecialised bytecode.
 _WARM_UP_CELLS = 10
 #: How many refusals of programs are reported for a cell.
@@ -180,10 +180,10 @@ class Kernel(KernelProcess):
             else:
                 self.variable_names.update(info)
                 self.next_cell = count if is_count(count := info.get("next_cell")) else self.next_cell
-            if "venv" in info:
-                from kernelexec.results.environments import venv_note  # noqa: PLC0415 - few kernels have an environment
+            if "programs" in info:
+                from kernelexec.results.environments import programs_note  # noqa: PLC0415 - few cells change it
 
-                self.remark = venv_note(info["venv"])
+                self.remark = programs_note(info["programs"])
 
     def _judge(self, program: object) -> None:
         """Answer whether user code may start a program, by the command rules."""

@@ -97,6 +97,8 @@ CRASH_RECORD = struct.Struct("<BIQ")
 
 # Files in the directory of a one-shot process.
 ONE_SHOT_ORDER, ONE_SHOT_ANSWER = "order.json", "answer.json"
+# Our directory in a workspace; in it that of the sessions' own virtual environments; the only package file of an unused one.
+OURS, OWN_ENVIRONMENTS, OWN_PACKAGES = ".kernelexec", "venvs", "_kernelexec.pth"
 
 
 def reply_type(request: str) -> str:
@@ -235,7 +237,8 @@ class ReplyMetadata(TypedDict):
     answer: dict[str, Any] | None
     memory: MemoryReport | None
     python_with_module: NotRequired[str | None]
-    venv: NotRequired[dict[str, Any] | None]
+    programs: NotRequired[dict[str, Any]]
+    """What is new: the virtual environment (``venv``), and packages of which cells have others (``hidden``, ``kept``)."""
     literal: NotRequired[bool | str]
     """True if the text of the cell's value is a literal that says all of it; else a literal that does, if there is one."""
     directory: NotRequired[DirectoryReport]
@@ -347,6 +350,8 @@ class ForkServerReport(TypedDict, total=False):
     """A message of the fork server; ``request`` numbers the driver's requests."""
 
     serves: bool
+    modules: list[str]
+    """The names of top-level modules that were loaded since the last message with names, the standard library's excepted."""
     threads: int
     imported: str
     shows: bool

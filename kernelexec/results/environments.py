@@ -8,8 +8,9 @@ from typing import Any, Literal, Self
 
 from kernelexec.results.json_values import JsonConvertible, read_list, read_text
 
-#: The use of a virtual environment by Python cells: its interpreter runs them, they import from it, or only commands use it.
-Served = Literal["interpreter", "packages", "commands"]
+#: The use of a virtual environment by Python cells: its interpreter runs them, they import from it, only commands use it, or
+#: it is the session's own, which has the packages of their interpreter too.
+Served = Literal["interpreter", "packages", "commands", "own"]
 
 #: The limit of listed packages.
 PACKAGES_MAX = 5000
@@ -108,8 +109,18 @@ def directory_note(report: object) -> str | None:
     )
 
 
-def venv_note(venv: object) -> str | None:
-    """Return the note on a virtual environment that a result carries once, from the kernel's message."""
+def programs_note(report: object) -> str | None:
+    """Return the note on a kernel's virtual environment, which a result carries once, or on packages just installed there.
+
+    ``report`` is the kernel's message.
+    """
+    if not isinstance(report, dict):
+        return None
+    venv_note = _describe_venv(report.get("venv"))
+    return " ".join([*([] if venv_note is None else [venv_note]), *packages_notes(report)]) or None
+
+
+def _describe_venv(venv: object) -> str | None:
     if not isinstance(venv, dict):
         return None
     path = repr(read_text(venv.get("path"), _TEXT_CHARS))  # in quotes, for it may say anything
@@ -117,16 +128,30 @@ def venv_note(venv: object) -> str | None:
         case "interpreter":
             return f"Python cells run on the interpreter of the virtual environment {path}."
         case "packages":
-            return f"Python cells also import from the virtual environment {path}; packages of their interpreter come first."
+            return f"Python cells also import from the virtual environment {path}; its packages come first."
         case "commands":
             return f"Only commands use the virtual environment {path}: it has no packages for the Python that runs cells."
     return None
 
 
+def packages_notes(report: Mapping[str, Any]) -> list[str]:
+    """Return notes on new packages of which cells have other versions, from the kernel's message."""
+    notes = []
+    if hidden := _list_packages(report.get("hidden")):
+        notes.append(f"{hidden}: installed, but cells keep the version that is loaded until the session restarts.")
+    if kept := _list_packages(report.get("kept")):
+        notes.append(f"Only commands have {kept}: cells have the version that their kernel needs.")
+    return notes
+
+
+def _list_packages(value: object) -> str:
+    return ", ".join(read_text(each, _NAME_CHARS) for each in read_list(value)[:_PREFIX_MAX] if isinstance(each, str))
+
+
 def read_venv_use(value: object) -> Served | None:
     """Return the value if it is a valid one; else None."""
     match value:
-        case "interpreter" | "packages" | "commands":
+        case "interpreter" | "packages" | "commands" | "own":
             return value
     return None
 

@@ -14,11 +14,12 @@ from itertools import count
 from pathlib import Path
 
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
+from kernelexec.launcher import protocol
 
 #: The workspace of an executor that removes it when it closes.
 TEMPORARY = "temporary"
 #: Our directory in a workspace, with copies and the workspaces of branches: a link below it was put there by a kernel.
-OURS = ".kernelexec"
+OURS = protocol.OURS
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 

@@ -10,11 +10,13 @@ import site
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from .. import platform
+from .own_environment import INTERPRETER, make_environment, own_environment_place
 
 #: Name of a workspace's own virtual environment.
 NAME = ".venv"
@@ -22,6 +24,13 @@ _ACTIVE = "VIRTUAL_ENV"
 #: Limits of one listing: distributions, seconds, and characters of a name or version.
 _DISTRIBUTIONS_MAX, _LOOK_SECONDS, _CHARS = 5000, 1.0, 100
 _SEPARATORS = re.compile(r"[-_.]+")
+#: Modules of which cells have the kernel's own, since it has objects of them for cells.
+_KERNEL_MODULES = frozenset(
+    {"IPython", "ipykernel", "traitlets", "jupyter_client", "jupyter_core", "zmq", "tornado", "comm", "psutil"}
+)
+#: The packages of which new versions are reported, and the part of a distribution's list of files that is read.
+_LISTED_MAX, _RECORD_CHARS = 20, 1024 * 1024
+_INTERPRETER_PACKAGES = frozenset({*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])})
 _activated: dict[str, set[str]] = {}
 """Directories that this module added to ``sys.path``, and the ``.pth`` files that were read from them."""
 
@@ -30,7 +39,7 @@ class VirtualEnv:
     """The owner's choice of programs; nothing by default.
 
     A prefix precedes a named virtual environment, and that precedes ``.venv`` of the kernel's home directory, which is looked
-    for each time.
+    for each time. Without one the session has an environment of its own there, which is active from the first cell on.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -41,6 +50,15 @@ class VirtualEnv:
         self._path: str | None = options.get("venv")
         self._keeps_path = bool(options.get("keeps_path", True))
         self._active = os.environ.get(_ACTIVE)
+        self._own: str | None = None
+        """The session's own environment, once it is active."""
+        self.directs_pip = False
+        """Whether the next command runs pip of this interpreter for the virtual environment."""
+        self._report: dict[str, Any] = {}
+        self._followed: str | None = None
+        """The directory of packages whose changes are reported, with its time and its distributions when last seen."""
+        self._changed_at = 0
+        self._versions: dict[str, str] = {}
         self.set_home()
 
     def check(self) -> None:
@@ -52,8 +70,7 @@ class VirtualEnv:
 
     def set_home(self) -> None:
         """Look for the virtual environment anew, from the present directory."""
-        self._first_path = None if self._keeps_path else os.environ.get("PATH")
-        self._home, self.is_pending = "", self._has_options
+        self._home, self._is_pending = "", self._has_options
         with suppress(OSError):
             self._home = os.getcwd()  # noqa: PTH109 - as above
 
@@ -63,7 +80,7 @@ class VirtualEnv:
         if not self._has_options or self._path is not None:
             return self._path
         default = os.path.join(self._home, NAME)  # noqa: PTH118 - as above
-        return default if _has_programs(default) else None
+        return default if _has_programs(default) else self._own
 
     @property
     def active(self) -> str | None:
@@ -74,30 +91,108 @@ class VirtualEnv:
     def environment(self, changes: Mapping[str, str | None], since: str | None = None) -> dict[str, str]:
         """Return the environment of a command: this process's, with the virtual environment's programs first, and ``changes``.
 
-        Without one, and without a prefix, this interpreter's programs are first, so that commands have the packages of cells,
-        unless PATH was set on purpose. PATH stays as it is if a command set it ``since`` this virtual environment was active.
+        PATH stays as it is if a command set it ``since`` this virtual environment was active. Where that has no pip, another
+        one's installs there.
         """
+        self.enter()
         variables = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
         venv = self.active
-        is_first_path = self._first_path is not None and variables.get("PATH") == self._first_path
-        if venv is None and not self.prefix and is_first_path and _ACTIVE not in variables:
-            variables["PATH"] = _put_first(os.path.dirname(sys.executable), variables["PATH"])  # noqa: PTH120 - as above
         if venv is None or _ACTIVE in changes:
             return variables
-        variables[_ACTIVE] = venv
         if "PYTHONHOME" not in changes:
             variables.pop("PYTHONHOME", None)
-        if "PATH" not in changes or since != venv:
-            programs = os.path.join(venv, platform.PLATFORM.programs_directory)  # noqa: PTH118 - as above
-            variables["PATH"] = _put_first(programs, variables.get("PATH") or os.defpath)
+        if venv != self._own:
+            variables[_ACTIVE] = venv
+            programs = _programs(venv)
+            if "PATH" not in changes or since != venv:
+                variables["PATH"] = _put_first(programs, variables.get("PATH") or os.defpath)
+            if self.directs_pip or not os.path.exists(os.path.join(programs, "pip")):  # noqa: PTH110, PTH118 - as below
+                variables.setdefault("PIP_PYTHON", os.path.join(programs, "python"))  # noqa: PTH118 - as below
         return variables
 
-    def activate(self) -> dict[str, Any] | None:
-        """Make the virtual environment's packages importable if possible; return path and state."""
-        self.is_pending = False
-        venv = self.venv
-        self.import_state = None if venv is None else {"path": venv, "served": activate_packages(venv)}
-        return self.import_state
+    def enter(self) -> None:
+        """Use the virtual environment of this home, unless it is in use; make the session's own again if a cell removed it."""
+        if self._is_pending:
+            self.activate()
+        elif self._own is not None and not _has_programs(self._own):
+            with suppress(OSError):
+                make_environment(self._own)
+
+    def activate(self) -> None:
+        """Make the virtual environment's packages importable if possible."""
+        self._is_pending = False
+        if self.venv is None or self.venv == self._own:
+            self._activate_own()
+        venv, state = self.venv, None
+        if venv is not None:
+            served = _import_from(venv)
+            state = {"path": venv, "served": "own" if venv == self._own and served == "packages" else served}
+            if served == "packages":
+                self._follow(_package_directory(venv))
+        self.import_state = self._report["venv"] = state
+
+    def _activate_own(self) -> None:
+        """Make the session's own environment, and activate it for this process unless PATH is set on purpose."""
+        workspace, parts = own_environment_place(self._home)
+        own, before = os.path.join(workspace, *parts), self._own  # noqa: PTH118 - text
+        if self.prefix or not self._has_options or not self._home or own == before:
+            return
+        try:
+            make_environment(own)
+        except OSError:  # the workspace cannot be written
+            return
+        self._own = own
+        sys.executable = os.path.join(_programs(own), "python")  # noqa: PTH118 - text
+        if (spawn := sys.modules.get("multiprocessing.spawn")) is not None:
+            spawn.set_executable(sys.executable)
+        if not self._keeps_path and self._active == os.environ.get(_ACTIVE):
+            entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+            others = [entry for entry in entries if before is None or entry != _programs(before)]
+            os.environ |= {"PATH": os.pathsep.join([_programs(own), *others]), _ACTIVE: own}
+            self._active = own
+
+    def take_report(self) -> dict[str, Any]:
+        """Return what no reply has reported: the virtual environment, and new packages of which cells have others.
+
+        Those are ``hidden`` by loaded modules until a restart, or ``kept`` for the kernel itself.
+        """
+        report, self._report = self._report, {}
+        with suppress(Exception):  # a cell may have replaced functions of the standard library
+            if self.import_state is not None and self._changed_at != _changed_at(str(self._followed)):
+                _import_from(self.import_state["path"])
+                report |= self._look()
+        return report
+
+    def _follow(self, directory: str) -> None:
+        """Report packages that are installed into a directory from now on, and those there of which cells have others.
+
+        Before the first cell, new modules replace those that the launcher has loaded and keeps, if Python can load them twice.
+        """
+        if directory == self._followed:
+            return
+        is_first, self._followed, self._versions = self._followed is None, directory, {}
+        if not is_first:
+            self._changed_at, self._versions = _changed_at(directory), find_distributions([directory])
+            return
+        for _, modules in _find_modules(directory, find_distributions([directory])):
+            loaded = [name for name in sys.modules if name.partition(".")[0] in modules]
+            if not modules & _KERNEL_MODULES and not any(_is_extension(sys.modules[name]) for name in loaded):
+                for name in loaded:
+                    del sys.modules[name]
+        self._report |= self._look()
+
+    def _look(self) -> dict[str, list[str]]:
+        """Return a report on packages that are new since the last look."""
+        directory, before = str(self._followed), self._versions
+        self._changed_at, self._versions = _changed_at(directory), find_distributions([directory])
+        new = {name for name, version in self._versions.items() if before.get(name) != version}
+        report: dict[str, list[str]] = {}
+        for name, modules in _find_modules(directory, new):
+            loaded = [module for module in map(sys.modules.get, modules) if module is not None]
+            if any(name in before or not _is_beneath(module, directory) for module in loaded):
+                kind = "kept" if _KERNEL_MODULES & modules else "hidden"
+                report[kind] = sorted([*report.get(kind, ()), f"{name} {self._versions[name]}"])[:_LISTED_MAX]
+        return report
 
     def describe(self) -> dict[str, Any]:
         """Describe interpreter, system, virtual environment and packages, without running user code."""
@@ -105,7 +200,7 @@ class VirtualEnv:
         system = f"{python_platform.system()} {python_platform.release()}"  # `platform.platform()` would start a program
         with suppress(OSError):
             system = python_platform.freedesktop_os_release()["PRETTY_NAME"]
-        interpreter = {"python": sys.executable, "version": ".".join(map(str, sys.version_info[:3])), "prefix": sys.prefix}
+        interpreter = {"python": INTERPRETER, "version": ".".join(map(str, sys.version_info[:3])), "prefix": sys.prefix}
         interpreter["system"] = system
         venv, state = self.venv, self.import_state or {}
         served = state.get("served") if venv is not None and state.get("path") == venv else None
@@ -118,31 +213,81 @@ def _put_first(directory: str, path: str) -> str:
 
 
 def _has_programs(venv: str) -> bool:
-    return os.path.isdir(os.path.join(venv, platform.PLATFORM.programs_directory))  # noqa: PTH112, PTH118 - called for each command
+    return os.path.isdir(_programs(venv))  # noqa: PTH112 - called for each command
 
 
-def activate_packages(venv: str) -> str:
+def _programs(venv: str) -> str:
+    return os.path.join(venv, platform.PLATFORM.programs_directory)  # noqa: PTH118 - called for each command
+
+
+def _package_directory(venv: str) -> str:
+    return str(sysconfig.get_path("purelib", "venv", {"base": venv, "platbase": venv}))
+
+
+def _changed_at(directory: str) -> int:
+    try:
+        return os.stat(directory).st_mtime_ns  # noqa: PTH116 - called for each cell
+    except OSError:
+        return 0
+
+
+def _import_from(venv: str) -> str:
     """Make a virtual environment's packages importable if its Python has this version.
 
     Return ``packages``, or ``commands`` if only commands find them, or ``interpreter`` if they are this interpreter's own. They
-    follow the interpreter's own packages, so the kernel stays as it is. ``.pth`` files count; a new one is read at the
+    precede the interpreter's own packages, as in the environment's Python. ``.pth`` files count; a new one is read at the
     next call.
     """
     if os.path.realpath(venv) == os.path.realpath(sys.prefix):
         return "interpreter"
-    directory = str(sysconfig.get_path("purelib", "venv", {"base": venv, "platbase": venv}))
+    directory = _package_directory(venv)
     if not os.path.isdir(directory):  # noqa: PTH112 - text in, text out
         return "commands"
     read_files = _activated.get(directory)
     names = {name for name in os.listdir(directory) if name.endswith(".pth")}  # noqa: PTH208 - names only
+    count = len(sys.path)
     if read_files is None or directory not in sys.path:
         site.addsitedir(directory)
     else:
         for name in sorted(names - read_files):
             site.addpackage(directory, name, None)
+    added = sys.path[count:]
+    first = min((index for index, path in enumerate(sys.path) if path in _INTERPRETER_PACKAGES), default=count)
+    sys.path[first:] = [*added, *sys.path[first:count]]
+    if _sees_system_packages(venv):
+        sys.path += [path for path in site.getsitepackages([sys.base_prefix]) if path not in sys.path]
     _activated[directory] = names
     importlib.invalidate_caches()
     return "packages"
+
+
+def _sees_system_packages(venv: str) -> bool:
+    """Return whether an environment has the packages of the Python that this interpreter's environment was made of."""
+    with suppress(OSError, UnicodeDecodeError):
+        lines = Path(venv, "pyvenv.cfg").read_text(encoding="utf-8").lower().splitlines()
+        return any(re.fullmatch(r"include-system-site-packages\s*=\s*true\s*", line) for line in lines)
+    return False
+
+
+def _is_beneath(module: Any, directory: str) -> bool:
+    return str(getattr(module, "__file__", None) or "").startswith(f"{directory}/")
+
+
+def _is_extension(module: Any) -> bool:
+    return str(getattr(module, "__file__", None) or "").endswith((".so", ".pyd"))
+
+
+def _find_modules(directory: str, names: Collection[str]) -> Iterator[tuple[str, set[str]]]:
+    """Yield the named distributions of a directory with their top-level modules."""
+    for entry in os.scandir(directory) if names else ():
+        record = _parse_record(entry.name)
+        if record is None or record[0] not in names:
+            continue
+        modules = {record[0].replace("-", "_")}
+        with suppress(OSError), open(os.path.join(entry.path, "RECORD"), encoding="utf-8", errors="replace") as file:  # noqa: PTH118, PTH123 - as above
+            for line in file.read(_RECORD_CHARS).splitlines():
+                modules.add(re.split(r"[/.,]", line, maxsplit=1)[0])
+        yield record[0], modules
 
 
 def find_distributions(paths: Iterable[Any]) -> dict[str, str]:

@@ -97,7 +97,6 @@ class LauncherKernel(IPythonKernel):
         self._own_streams: tuple[Any, Any, Any] = (sys.stdout, sys.stderr, sys.displayhook)
         give_own_pipes(self._list_captured, lambda: self._publisher.pipes)
         self._cpu_before = 0.0
-        self._new_venv: dict[str, Any] | None = None
         self._directory_report: DirectoryReport | None = None
 
     def start(self) -> None:
@@ -191,9 +190,10 @@ class LauncherKernel(IPythonKernel):
         self._prepare_cell()
         try:
             with allow_interrupts():
-                if self.shell.programs.is_pending:
-                    self._new_venv = self.shell.programs.activate()
-                self._directory_report = self._context.working_directory.check() if is_users_cell(code) else None
+                self._directory_report = None
+                if is_users_cell(code):
+                    self.shell.programs.enter()
+                    self._directory_report = self._context.working_directory.check()
                 content: dict[str, Any] = await super().do_execute(code, silent, *args, **kwargs)
         except BaseException as exc:  # also a KeyboardInterrupt that hit ipykernel's own lines
             ignore_interrupts()
@@ -282,8 +282,8 @@ class LauncherKernel(IPythonKernel):
             entry["literal"] = self.shell.literal
         if self._directory_report is not None:
             entry["directory"], self._directory_report = self._directory_report, None
-        if self._new_venv is not None:
-            entry["venv"], self._new_venv = self._new_venv, None
+        if report := self.shell.programs.take_report():
+            entry["programs"] = report
         metadata[METADATA_KEY] = entry
         published = self._publisher.find_messages(parent["header"].get("msg_id"))
         if published is not None:

@@ -119,7 +119,11 @@ class LauncherShell(ZMQInteractiveShell):
         if magic_name not in _PROGRAM_MAGICS:
             return super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
         self.last_exit_code = None
-        value = super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
+        self.programs.directs_pip = magic_name == "pip"  # IPython runs that of this interpreter
+        try:
+            value = super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
+        finally:
+            self.programs.directs_pip = False
         if code := self.last_exit_code:
             raise CalledProcessError(code, f"%{magic_name} {line}".strip())
         return value
@@ -243,7 +247,8 @@ class LauncherShell(ZMQInteractiveShell):
 
     def serve_packages(self) -> None:
         """Make the present packages of the virtual environment importable; the answer is in the reply's metadata."""
-        self.last_answer = {"venv": self.programs.activate()}
+        self.programs.activate()
+        self.last_answer = self.programs.take_report()
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
         """Save variables into an empty directory, all of the user's for None; the answer is in the reply's metadata."""

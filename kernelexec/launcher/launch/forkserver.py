@@ -23,7 +23,7 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ from ..processes.tree import adopt_orphans
 from ..protocol import KERNEL_MARK_VARIABLE, ForkServerReport, ForkServerSettings
 from . import kernel_app
 
-_MESSAGE_BYTES, _REASON_CHARS = 64 * 1024, 300
+_MESSAGE_BYTES, _REASON_CHARS, _MODULES_MAX = 64 * 1024, 300, 1000
 #: Idle time before the next module is imported; after the second time modules are imported between requests too.
 _IDLE_MILLISECONDS, _IDLE_ONLY_SECONDS = 200, 3.0
 #: Set during imports that read it then; a kernel sets the same.
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
     import_startup_modules()
     adopt_orphans()
     threads = _prepare_fork()
-    _send(channel, {"serves": threads == 1, "threads": threads})
+    _send(channel, {"serves": threads == 1, "threads": threads, "modules": _list_modules(())})
     if threads != 1:
         os._exit(1)
     _Server(channel).serve().run()
@@ -181,7 +181,7 @@ class _Server:
     def _import(self, name: str) -> None:
         """Import a module as a cell does, and report a failure."""
         report: ForkServerReport = {"imported": name}
-        shown, filters = _ShownText(), list(warnings.filters)
+        shown, filters, before = _ShownText(), list(warnings.filters), set(sys.modules)
         try:
             with _stand_in_shell(), redirect_stdout(shown), redirect_stderr(shown):
                 exec("__import__(name)", {"__name__": "__main__", "name": name})  # noqa: S102 - its warnings name the caller
@@ -189,7 +189,7 @@ class _Server:
             report["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
         kernel_app.imported_filters[:0] = [entry for entry in warnings.filters if entry not in filters]
         threads, shows = _prepare_fork(), bool(shown.getvalue())
-        _send(self._channel, {**report, "threads": threads, "shows": shows})
+        _send(self._channel, {**report, "threads": threads, "shows": shows, "modules": _list_modules(before)})
         if threads != 1 or shows:
             os._exit(0)
 
@@ -215,6 +215,12 @@ def _stand_in_shell() -> Iterator[None]:
         del vars(builtins)["get_ipython"]
         for cls in classes:
             cls._instance = None
+
+
+def _list_modules(without: Collection[str]) -> list[str]:
+    """Return the names of the loaded top-level modules, but for those that each Python or environment has."""
+    names = {name.partition(".")[0] for name in sys.modules if name not in without}
+    return sorted(names - sys.stdlib_module_names - {"_distutils_hack"})[:_MODULES_MAX]
 
 
 def _prepare_fork() -> int:

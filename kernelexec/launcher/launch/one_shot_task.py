@@ -7,25 +7,24 @@ mostly no network, since a cell may have replaced the environment's interpreter,
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
-import site
+import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ..features.own_environment import find_pip, make_environment, own_environment_place
 from ..features.virtualenv import find_distributions
 from ..owner import apply_limits
 from ..protocol import ONE_SHOT_ANSWER, ONE_SHOT_ORDER
 from ..sandbox.confinement import confine
 
-#: File with the package directories of the parent, in an environment of another virtual environment: it would not see them.
-_PARENT_PACKAGES = "kernelexec.pth"
 _CONFINED = "confined"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET = ("--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir")
@@ -51,12 +50,13 @@ def main(arguments: list[str]) -> None:
 
 def _begin(order: dict[str, Any], directory: Path) -> None:
     """Confine this process and execute the requested interpreter, which is untrusted together with its imports."""
-    opened = [_open_directory(order["workspace"], order["venv"])] if order["fills"] else []
+    python = order.get("python")
+    opened = [_open_directory(*_find_place(order, python or sys.executable))] if order["fills"] else []
     _confine(order, directory, *opened)  # the descriptor, since a cell may replace the directory meanwhile
     os.environ.update(order.get("environment", {}))
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
         os.environ.pop(name, None)
-    if python := order.get("python"):
+    if python:
         os.execvp(python, [python, "-I", sys.argv[0], *sys.argv[1:], _CONFINED])  # noqa: S606 - no shell on purpose
 
 
@@ -73,10 +73,15 @@ def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Make the virtual environment if it is missing or to be renewed, and install the requirements."""
-    venv_path = Path(order["workspace"], *order["venv"])
+    top, names = _find_place(order)
+    venv_path = Path(top, *names)
     python = venv_path / "bin" / "python"
     if order["fresh"] or not python.exists():
-        _make(venv_path)
+        if order["venv"]:
+            venv.EnvBuilder(clear=True, symlinks=True, with_pip=False).create(venv_path)
+        elif order["fresh"]:
+            shutil.rmtree(venv_path / "lib", ignore_errors=True)
+        make_environment(str(venv_path))
     if not order["requirements"]:
         return {"exit_code": 0, "installed": [], **_describe(venv_path)}
     offline = [] if order["online"] else ["--isolated", "--no-index"]
@@ -89,6 +94,11 @@ def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     return {"exit_code": code, "installed": installed, **_describe(venv_path)}
 
 
+def _find_place(order: dict[str, Any], interpreter: str = sys.executable) -> tuple[str, Sequence[str]]:
+    """Return the workspace and the path in it of the virtual environment: the named one, or the session's own."""
+    return (order["workspace"], order["venv"]) if order["venv"] else own_environment_place(order["workspace"], interpreter)
+
+
 def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
     confinement = order["confinement"]
     temporary = directory / "tmp"
@@ -99,7 +109,7 @@ def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
     os.chdir(temporary)
 
 
-def _open_directory(top: str, names: list[str]) -> int:
+def _open_directory(top: str, names: Sequence[str]) -> int:
     """Open a directory in the workspace, which is created if missing; no link is followed."""
     fd = os.open(top, _DIRECTORY)
     for name in names:
@@ -112,14 +122,6 @@ def _open_directory(top: str, names: list[str]) -> int:
     return fd
 
 
-def _make(venv_path: Path) -> None:
-    """Make a virtual environment that sees this interpreter's packages, also if this is one itself."""
-    venv.EnvBuilder(system_site_packages=True, clear=True, symlinks=True, with_pip=False).create(venv_path)
-    if sys.prefix != sys.base_prefix:
-        for packages in venv_path.glob("lib/python*/site-packages"):
-            (packages / _PARENT_PACKAGES).write_text("".join(f"{path}\n" for path in site.getsitepackages()), encoding="utf-8")
-
-
 def _build_requirement_arguments(order: dict[str, Any], directory: Path) -> list[str]:
     """Return pip's arguments for the requirements: exact ones, with hashes, in a file and without their dependencies."""
     if not order["exact"]:
@@ -130,20 +132,14 @@ def _build_requirement_arguments(order: dict[str, Any], directory: Path) -> list
 
 
 def _pip(arguments: list[str], directory: Path) -> int:
-    argv = [sys.executable, "-I", *_find_pip(), *_QUIET, *arguments]
+    pip = find_pip()
+    if pip is None:
+        raise _TaskError(f"{sys.executable} has no pip: install it there, or choose an interpreter or an image that has it.")
+    program = [pip + "/pip"] if pip.endswith(".whl") else ["-m", "pip"]
+    argv = [sys.executable, "-I", *program, *_QUIET, *arguments]
     return subprocess.run(
         argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=directory / "tmp", check=False
     ).returncode
-
-
-def _find_pip() -> list[str]:
-    """Return the words by which this interpreter runs pip: its own, or that of ensurepip where there is none, as in uv's."""
-    if importlib.util.find_spec("pip") is not None:
-        return ["-m", "pip"]
-    spec = importlib.util.find_spec("ensurepip")
-    for wheel in Path(spec.origin).parent.glob("_bundled/pip-*.whl") if spec is not None and spec.origin else ():
-        return [str(wheel / "pip")]
-    raise _TaskError(f"{sys.executable} has no pip: install it there, or choose an interpreter or an image that has it.")
 
 
 def _read_report(report: Path) -> list[tuple[str, str, str | None, str]]:
@@ -175,4 +171,5 @@ def _describe(venv_path: Path) -> dict[str, Any]:
         lines = (line.partition("=") for line in (venv_path / "pyvenv.cfg").read_text(encoding="utf-8").splitlines())
         settings = {name.strip(): value.strip() for name, _, value in lines}
         version = settings.get("version") or settings.get("version_info", "")
-    return {"holds": find_distributions(map(str, venv_path.glob("lib/python*/site-packages"))), "python": version}
+    holds = find_distributions(map(str, venv_path.glob("lib/python*/site-packages")))
+    return {"holds": holds, "python": version, "venv": str(venv_path)}

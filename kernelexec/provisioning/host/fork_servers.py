@@ -75,6 +75,8 @@ class ForkServer:
         self.environ = dict(environ)
         self.imported: dict[str, str | None] = {}
         """The modules that it has tried to import, each with the error, or None."""
+        self.modules: frozenset[str] = frozenset()
+        """The names of the top-level modules that its kernels have in memory, the standard library's excepted."""
         self.unsuitable: str | None = None
         """The module that started threads, or showed text, while it was imported, after which the server ended."""
         self._failure: ForkServerUnavailable | None = None
@@ -172,6 +174,7 @@ class ForkServer:
         self._on_message(json.loads(message), fds)
 
     def _on_message(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.modules |= set(message.get("modules", ()))
         if message.get("serves"):
             self.ready.set_result(None)
         elif "serves" in message:

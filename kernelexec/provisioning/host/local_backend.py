@@ -34,6 +34,7 @@ from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, T
 from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.locations import create_temp_directory
+from kernelexec.workspace.environments import has_module_of
 
 if TYPE_CHECKING:
     from kernelexec.secrets import SecretStore
@@ -162,6 +163,8 @@ class LocalBackend:
             check_program(python, self.cwd)
         servers = self.fork_servers
         server = servers.find_serving() if servers is not None and servers.python == python else None
+        if server is not None and has_module_of(self.workspace, server.modules):
+            server = None  # its kernels would have other versions in memory
         return create_kernel_spec(python, runtime.connection_file, forked_by=server, confined=confined)
 
     def environment(self) -> dict[str, str]:

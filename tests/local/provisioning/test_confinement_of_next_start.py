@@ -268,7 +268,7 @@ def test_an_environment_that_names_the_workspace_in_its_path_files(
         (workspace / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
     with executor(tmp_path, isolation, fork, **options) as created:
         session = created.session("a", work_dir=workspace)
-        result = session.execute("import sys; sys.executable")
+        result = session.execute("import sys; sys.prefix")
         assert str(venv) in result.text
 
 

@@ -24,9 +24,12 @@ from kernelexec.provisioning.launch.one_shot_task import (
     create_task_directory,
 )
 from kernelexec.results import ExecutionFailed, Installation
+from kernelexec.results.environments import packages_notes
+from kernelexec.results.json_values import read_text
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features import packages as locks  # its names import the library of locks at their first use
 from kernelexec.session.features.inspection import Inspection
+from kernelexec.workspace.environments import PROJECT_VENV
 from kernelexec.workspace.rmtree import remove_tree
 from kernelexec.workspace.safe_files import read_regular, replace_beneath
 
@@ -35,7 +38,7 @@ LOCK = Path(".kernelexec", "pylock.toml")
 _LOCK_BYTES = 2 * 1024 * 1024
 #: The seconds that an installation may take by default.
 INSTALL_SECONDS = 600.0
-_DEFAULT_VENV = ".venv"
+_PATH_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,8 @@ class PackageInstaller:
     ) -> Installation:
         """Install packages into the session's virtual environment, and make them available to cells at once.
 
-        The virtual environment is ``programs.venv``, if it is in the workspace, or else ``.venv`` there; a missing one is
-        created. pip runs in a process of its own, in an environment like the kernel's, also while a cell runs. Making the
+        The virtual environment is ``programs.venv``, if it is in the workspace, or else ``.venv`` there, or else the session's
+        own. pip runs in a process of its own, in an environment like the kernel's, also while a cell runs. Making the
         packages available to Python cells waits for its place in the queue like a cell. A failure of pip is a result, and the
         state is kept. Afterwards ``.kernelexec/pylock.toml`` of the workspace names all installed packages.
 
@@ -129,12 +132,12 @@ class PackageInstaller:
             installed = _read_installed_packages(pip_run)
             result = _build_installation(pip_run, installed)
             output = context.masking.mask_text(result.output)
-            result = replace(result, output=output, venv=context.to_kernel_path(context.workspace_path.joinpath(*venv)))
+            result = replace(result, output=output, venv=read_text(pip_run.answer.get("venv"), _PATH_CHARS))
             notes = _check_python_version(lock, pip_run)
             if result.ok:
                 lock_path = await context.read_in_thread(self._write_lock, pip_run, {**before, **installed})
                 result = replace(result, lock=lock_path)
-                notes += await self._activate(result, before) if activate else []
+                notes += await self._activate(result) if activate else []
             return replace(result, notes=tuple(notes), seconds=anyio.current_time() - began)
 
     async def _run_pip(self, request: InstallRequest, venv: tuple[str, ...]) -> TaskResult:
@@ -213,10 +216,14 @@ class PackageInstaller:
         return InstallRequest(requirements, wheels=directory, network=install_network, seconds=seconds)
 
     def _find_venv(self) -> tuple[str, ...]:
-        """Return the path of the virtual environment in the workspace; raise ``InvalidRequest`` if it is outside."""
+        """Return the path of the virtual environment in the workspace, empty for the session's own.
+
+        Raises:
+            InvalidRequest: it is outside.
+        """
         context, venv = self._context, self._context.config.programs.venv
         if venv is None:
-            return (_DEFAULT_VENV,)
+            return (PROJECT_VENV,) if (context.workspace_path / PROJECT_VENV).exists() else ()
         path = Path(os.path.normpath(context.kernels.backend.to_host_path(str(venv))))
         if not path.is_relative_to(context.workspace_path) or path == context.workspace_path:
             message = f"programs.venv={venv} is not in the session's workspace: install there with its own pip, or omit it."
@@ -268,25 +275,14 @@ class PackageInstaller:
             return self._context.to_kernel_path(self._context.workspace_path / LOCK)
         return None
 
-    async def _activate(self, result: Installation, before: dict[str, locks.LockedPackage]) -> list[str]:
+    async def _activate(self, result: Installation) -> list[str]:
         """Make the installed packages available to cells; return notes about packages that cells do not get."""
-        notes = []
         try:
-            await self._context.call_launcher(protocol.SERVE_PACKAGES_SOURCE, None)
+            report = await self._context.call_launcher(protocol.SERVE_PACKAGES_SOURCE, None)
             environment = await self._inspection.environment()
         except (KernelNotAnswering, ExecutionFailed, KernelexecError) as exc:
             return [f"Python cells may not find the packages before a restart of the session: {exc}"]
-        for package in result.packages:
-            key = locks.normalize_name(package.name)
-            imported, earlier = environment.packages.get(key), before.get(key)
-            if environment.served == "packages" and imported not in (None, package.version):
-                notes.append(
-                    f"Only commands have {package}: the interpreter of Python cells has {imported}, which takes precedence."
-                )
-            elif earlier is not None and not earlier.has_version(package.version):
-                notes.append(
-                    f"{package.name} was {earlier.version}: cells that have imported it keep that version until a restart."
-                )
+        notes = packages_notes(report)
         if environment.served == "commands":
             version = environment.version
             notes.append(f"Only commands find the packages: {result.venv} has none for Python {version}, which runs cells.")

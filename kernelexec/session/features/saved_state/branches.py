@@ -31,6 +31,7 @@ from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoin
 from kernelexec.session.kernels.branch_start import FIRST_CHECKPOINT, BranchFamily, BranchStart
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.directory import OURS
+from kernelexec.workspace.environments import remove_unused
 from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 
 if TYPE_CHECKING:
@@ -277,7 +278,8 @@ class SessionBranches:
         return ReplayStart(workspace, self.context.kernels.backend.workspace, source, notes=(intro, *filter(None, left_out)))
 
     def remove_directories(self) -> None:
-        """Remove the private and temporary directories of the ended session, unless branches of it use them. For a thread."""
+        """Remove the ended session's directories that no branch uses, its virtual environment if unused too. For a thread."""
+        remove_unused(self.context.workspace_path)
         self.checkpoints.remove_files()
         self._own.leave()
         if self._origin is not None:

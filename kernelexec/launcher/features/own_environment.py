@@ -1,0 +1,86 @@
+"""The virtual environment that each session has of its own: programs of the kernel's interpreter, and room for packages.
+
+It sees the packages of that interpreter, so pip, commands and cells have one environment before and after an installation,
+which writes in the workspace only. It is made without a process and without pip, in less than a millisecond.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..protocol import OURS, OWN_ENVIRONMENTS, OWN_PACKAGES
+
+#: The kernel's interpreter; ``sys.executable`` is that of the environment later.
+INTERPRETER = sys.executable
+_PIP = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
+_PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def own_environment_place(workspace: str, interpreter: str = INTERPRETER) -> tuple[str, tuple[str, ...]]:
+    """Return the workspace, or that of the session that a branch is of, and the path in it of an interpreter's environment."""
+    parts = OURS, OWN_ENVIRONMENTS, f"{zlib.crc32(os.fsencode(interpreter)):08x}"
+    return workspace.partition(f"/{OURS}/")[0], parts  # workspaces of branches are below it
+
+
+def make_environment(path: str) -> None:
+    """Make an environment, or what is missing of it; packages in it stay.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    base = str(getattr(sys, "_base_executable", INTERPRETER))
+    packages = Path(str(sysconfig.get_path("purelib", "venv", {"base": path, "platbase": path})))
+    programs = Path(path, "bin")
+    packages.mkdir(parents=True, exist_ok=True)
+    programs.mkdir(exist_ok=True)
+    _write(Path(path, "pyvenv.cfg"), _configuration(base))
+    lines = [f"import site; site.addsitedir({directory!r})\n" for directory in _package_directories()]
+    _write(packages / OWN_PACKAGES, "".join(lines))
+    for name in ("pip", "pip3") if find_pip() is not None else ():
+        _write(programs / name, _PIP, mode=0o755)
+    for name in ("python3", _PYTHON, "python"):  # the last one makes it an environment
+        link = programs / name
+        if not link.is_symlink() or str(link.readlink()) != base:
+            link.unlink(missing_ok=True)
+            link.symlink_to(base)
+
+
+def find_pip() -> str | None:
+    """Return the path of this interpreter's pip, or of ensurepip's where there is none, as in an environment of uv."""
+    if (spec := importlib.util.find_spec("pip")) is not None:
+        return spec.origin
+    spec = importlib.util.find_spec("ensurepip")
+    places = [Path(spec.origin).parent / "_bundled"] if spec is not None and spec.origin else []
+    if wheels := sysconfig.get_config_var("WHEEL_PKG_DIR"):  # of Linux distributions
+        places.append(Path(wheels))
+    return next((str(wheel) for place in places for wheel in sorted(place.glob("pip-*.whl"))), None)
+
+
+def _configuration(base: str) -> str:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\nversion = {version}\n"  # noqa: PTH120 - text
+
+
+def _package_directories() -> Iterator[str]:
+    """Yield the package directories of this interpreter, and the archive of pip if it has none itself."""
+    listed = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    yield from (path for path in listed if path in sys.path)
+    if (pip := find_pip()) is not None and pip.endswith(".whl"):
+        yield pip
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file unless it has that text already."""
+    with suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)

@@ -1,0 +1,46 @@
+"""The virtual environments in a workspace: its project's, and those that its sessions have of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from kernelexec.launcher.protocol import OURS, OWN_ENVIRONMENTS, OWN_PACKAGES
+from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
+
+#: The virtual environment of a project.
+PROJECT_VENV = ".venv"
+#: The directories of a workspace, and the entries of each, that are looked at: cells can make any number.
+_DIRECTORIES_MAX, _ENTRIES_MAX = 20, 5000
+
+
+def has_module_of(workspace: Path, names: frozenset[str]) -> bool:
+    """Return whether an environment in a workspace has a top-level module of one of the names."""
+    own = workspace / OURS / OWN_ENVIRONMENTS
+    environments = [workspace / PROJECT_VENV, *_entries([own], _DIRECTORIES_MAX)]
+    return any(entry.name.partition(".")[0] in names for entry in _entries(_package_directories(environments)))
+
+
+def remove_unused(workspace: Path) -> None:
+    """Remove the sessions' own environments without packages, and our directory if it is empty then. For a thread."""
+    own = workspace / OURS / OWN_ENVIRONMENTS
+    for environment in _entries([own], _DIRECTORIES_MAX):
+        if not any(entry.name not in (OWN_PACKAGES, "__pycache__") for entry in _entries(_package_directories([environment]))):
+            remove_within(workspace, environment.relative_to(workspace), seconds=CALL_SECONDS)
+    with suppress(OSError):
+        own.rmdir()
+        own.parent.rmdir()
+
+
+def _package_directories(environments: Iterable[Path]) -> Iterator[Path]:
+    for library in _entries([environment / "lib" for environment in environments], _DIRECTORIES_MAX):
+        yield library / "site-packages"
+
+
+def _entries(directories: Iterable[Path], limit: int = _ENTRIES_MAX) -> Iterator[Path]:
+    """Yield the entries of directories, which may be missing; a limited number of each."""
+    for directory in directories:
+        with suppress(OSError):
+            yield from islice(directory.iterdir(), limit)

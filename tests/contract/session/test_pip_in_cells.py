@@ -1,0 +1,169 @@
+"""What people type to install a package: the next cell imports it, also after a restart, and commands have it too."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import Executor, Session
+from tests.conftest import KINDS, WRAPPED
+from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.virtual_environments import made_venv, made_wheel, packages_of
+
+#: Kernels that have no network, but the wheels of their workspace.
+OFFLINE: dict[str, dict[str, Any]] = {
+    "local": {},
+    "bubblewrap": WRAPPED["bubblewrap"],
+    "container": KINDS["container"],
+}
+MARKS = {"bubblewrap": needs_bubblewrap, "container": needs_engine}
+INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels"}
+#: Cells and commands that install a package.
+CELLS = {
+    "pip_magic": "%pip install -q pip_magic",
+    "bang": "!pip install bang",
+    "bang_module": "!python -m pip install bang_module",
+    "bash": "%%bash\npip install bash",
+    "system": "import os; os.system('pip install system')",
+    "run": "import subprocess; subprocess.run(['pip', 'install', 'run'], check=True)",
+    "executable": "import sys; subprocess.check_call([sys.executable, '-m', 'pip', 'install', 'executable'])",
+    "listed": "open('requirements.txt', 'w').write('listed==1.0')\n%pip install -r requirements.txt",
+}
+COMMANDS = {
+    "command": "pip install command",
+    "module": "python3 -m pip install module",
+    "pip3": "pip3 install pip3",
+    "by_path": "pip install ./wheels/by_path-1.0-py3-none-any.whl",
+}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(kind, marks=MARKS.get(kind, ())) for kind in OFFLINE])
+def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    config = {**OFFLINE[request.param], "environment": {"set": INDEX}}
+    with Executor(request.param, workspace=tmp_path_factory.mktemp("workspaces"), config=config) as executor:
+        opened = executor.session("pip")
+        for name in (*CELLS, *COMMANDS, "late"):
+            made_wheel(opened.workspace / "wheels", name, "1.0")
+        made_wheel(opened.workspace / "wheels", "late", "2.0")
+        yield opened
+
+
+WHICH = "which python python3 pip pip3; python -c 'import sys; print(sys.executable)'"
+
+
+def found(session: Session) -> set[str]:
+    """The directories of programs that commands and cells find."""
+    paths = [
+        *session.execute_command(WHICH).stdout.split(),
+        session.execute("import sys; print(sys.executable)").stdout.strip(),
+    ]
+    assert len(paths) == 6, paths
+    return {path.rpartition("/")[0] for path in paths}
+
+
+def test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart(session: Session) -> None:
+    before = found(session)
+    assert len(before) == 1
+    for name, code in CELLS.items():
+        result = session.execute(code)
+        assert result.ok, (name, result.text)
+        assert session.execute(f"import {name}; {name}.version").text == "'1.0'", name
+    for name, command in COMMANDS.items():
+        result = session.execute_command(command)
+        assert result.ok, (name, result.text)
+        assert session.execute(f"import {name}; {name}.version").text == "'1.0'", name
+    assert found(session) == before
+    session.restart()
+    names = [*CELLS, *COMMANDS]
+    assert session.execute(f"import {', '.join(names)}; {names[-1]}.version").text == "'1.0'"
+    assert session.execute_command(f"python -c 'import {', '.join(names)}'").ok
+    assert found(session) == before
+
+
+def test_another_version_than_the_loaded_one_is_reported_and_comes_with_a_restart(session: Session) -> None:
+    result = session.execute("!pip install -q late==1.0\nimport late\nlate.version")
+    assert (result.text, result.notes) == ("'1.0'", ())
+    result = session.execute("!pip install -q late==2.0\nlate.version")
+    assert result.text == "'1.0'"
+    assert result.notes == ("late 2.0: installed, but cells keep the version that is loaded until the session restarts.",)
+    session.restart()
+    assert session.execute("import late; late.version").text == "'2.0'"
+
+
+def test_what_the_forked_kernels_have_in_memory_is_replaced_by_a_restart(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
+        session = executor.session("newer")
+        made_wheel(session.workspace / "wheels", "six", "999.0")
+        made_wheel(session.workspace / "wheels", "numpy", "999.0")
+        result = session.execute("import numpy, six\n!pip install -q --no-deps six==999.0 numpy==999.0")
+        assert result.notes == (
+            "numpy 999.0, six 999.0: installed, but cells keep the version that is loaded until the session restarts.",
+        )
+        session.restart()
+        assert session.execute("import numpy, six; print(six.version, numpy.version)").stdout == "999.0 999.0\n"
+        assert session.execute_command("python -c 'import six; print(six.version)'").stdout == "999.0\n"
+
+
+def test_a_kernel_keeps_the_packages_that_it_needs(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
+        session = executor.session("own")
+        made_wheel(session.workspace / "wheels", "traitlets", "999.0")
+        result = session.execute("!pip install -q --no-deps traitlets==999.0")
+        assert result.notes == ("Only commands have traitlets 999.0: cells have the version that their kernel needs.",)
+        session.restart()
+        result = session.execute("import traitlets; traitlets.__version__ != '999.0'")
+        assert result.text == "True"
+
+
+@pytest.mark.parametrize("has_pip", [True, False])
+def test_an_environment_of_the_project_is_where_pip_installs(has_pip: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
+        session = executor.session("project")
+        for name in ("magic", "command"):
+            made_wheel(session.workspace / "wheels", name, "1.0")
+        venv = made_venv(session.workspace / ".venv")
+        if has_pip:
+            subprocess.run([venv / "bin/python", "-m", "ensurepip"], check=True, stdout=subprocess.DEVNULL)
+            (venv / "bin" / "pip").symlink_to("pip3")
+        assert session.execute("%pip install magic").ok
+        assert session.execute_command("pip install command").ok
+        assert {"magic.py", "command.py"} <= {path.name for path in packages_of(venv).iterdir()}
+        assert session.execute("import magic, command; command.version").text == "'1.0'"
+
+
+@pytest.mark.parametrize("kind", ["own", "plain", "system"])
+def test_what_pip_looks_at_is_what_cells_import_from(kind: str, tmp_path: Path) -> None:
+    """Else a package is "already satisfied" and not importable."""
+    with Executor("local", workspace=tmp_path) as executor:
+        session = executor.session("seen")
+        if kind != "own":
+            made_venv(session.workspace / ".venv", system=kind == "system")
+        for_commands = session.execute_command("python -c 'import sys; print(*sys.path[1:], sep=chr(10))'").stdout.split()
+        for_cells = session.execute("import sys; print(*sys.path, sep='\\n')").stdout.split()
+        assert set(for_commands) <= set(for_cells)
+
+
+def test_an_environment_without_packages_goes_with_its_session(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}, "notebook": False}) as executor:
+        unused, used = executor.session("unused"), executor.session("used")
+        made_wheel(used.workspace / "wheels", "kept", "1.0")
+        assert used.execute("%pip install kept").ok
+        assert unused.execute("1").ok
+        assert (unused.workspace / ".kernelexec" / "venvs").exists()
+        unused.close()
+        used.close()
+        assert list(unused.workspace.iterdir()) == []
+        assert executor.session("used").execute("import kept; kept.version").text == "'1.0'"
+
+
+def test_an_environment_that_a_cell_removes_is_made_again(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
+        session = executor.session("removed")
+        made_wheel(session.workspace / "wheels", "again", "1.0")
+        session.execute_command("rm -r .kernelexec/venvs")
+        assert session.execute("%pip install again").ok
+        assert session.execute("import again; again.version").text == "'1.0'"
