@@ -28,6 +28,8 @@ from ..sandbox.confinement import confine
 _CONFINED = "confined"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUIET = ("--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir")
+#: Pip's own number: cells without a network have none.
+_RETRIES = "5"
 _WHEELS, _FETCHED, _REQUIREMENTS, _REPORT = "wheels", "fetched", "requirements.txt", "report.json"
 
 
@@ -63,12 +65,8 @@ def _begin(order: dict[str, Any], directory: Path) -> None:
 def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Fetch wheels of the requirements and their dependencies; build those that come as source."""
     links = ["--find-links", order["wheels"]] if order["wheels"] else []
-    return {
-        "exit_code": _pip(
-            ["wheel", "--wheel-dir", str(directory / _FETCHED), *links, *_build_requirement_arguments(order, directory)],
-            directory,
-        )
-    }
+    options = ["--retries", _RETRIES, "--wheel-dir", str(directory / _FETCHED), *links]
+    return {"exit_code": _pip(["wheel", *options, *_build_requirement_arguments(order, directory)], directory)}
 
 
 def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:

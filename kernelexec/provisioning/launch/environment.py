@@ -48,6 +48,10 @@ _CACHES = {
 }
 
 
+#: Where kernels have no network: pip else tries for nine seconds to reach an index.
+_WITHOUT_NETWORK = {"PIP_RETRIES": "0", "UV_OFFLINE": "1"}
+
+
 def looks_secret(name: str, value: str) -> bool:
     """Return whether a variable looks like a secret, by its name or by its value."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
@@ -72,7 +76,8 @@ def scrub_environment(
 
 def kernel_environment(config: Config) -> dict[str, str]:
     """Return the environment of this machine's kernels and fork servers, without secrets that are given by reference."""
-    return scrub_environment(config.environment, without=source_variables(config.secrets))
+    variables = scrub_environment(config.environment, without=source_variables(config.secrets))
+    return variables if config.has_network else {**_WITHOUT_NETWORK, **variables}
 
 
 def named_variables(config: Config) -> dict[str, str]:
@@ -104,5 +109,7 @@ def container_environment(config: Config, workspace: str) -> dict[str, str]:
         fixed["GH_CONFIG_DIR"] = f"{home}/{CREDENTIALS['gh_config']}"
     if config.container.sudo:
         fixed[SUDO_VARIABLE] = "1"
+    if not config.has_network:
+        fixed |= _WITHOUT_NETWORK
     variables = {**read_env_file(rules.env_file), **fixed, **named_variables(config)}
     return {**variables, **rules.set, **config.container.environment}

@@ -167,3 +167,20 @@ def test_an_environment_that_a_cell_removes_is_made_again(tmp_path: Path) -> Non
         session.execute_command("rm -r .kernelexec/venvs")
         assert session.execute("%pip install again").ok
         assert session.execute("import again; again.version").text == "'1.0'"
+
+
+@pytest.mark.parametrize("kind", [pytest.param("local"), pytest.param("container", marks=needs_engine)])
+def test_without_a_network_the_failure_names_its_cause_and_the_way_once(kind: str, tmp_path: Path) -> None:
+    config = {"local": {"confinement": {"network": False}}, "container": KINDS["container"]}[kind]
+    with Executor(kind, workspace=tmp_path, config=config) as executor:
+        session = executor.session("offline")
+        runs = [
+            session.execute("%pip install no-such-package-here"),
+            session.execute("!pip install no-such-package-here"),
+            session.execute_command("python -m pip install no-such-package-here"),
+        ]
+        for run in runs:
+            assert "Retrying" not in run.text
+            assert run.diagnosis is not None
+            assert run.diagnosis.cause == "pip has no network here."
+            assert "session.install" in run.diagnosis.hints[0]
