@@ -29,6 +29,7 @@ from kernelexec.config.types import (
     Size,
     Variables,
     absolute_path,
+    as_tuple,
     matching,
 )
 
@@ -105,10 +106,6 @@ _Hostname = Annotated[
 def is_image_name(name: str) -> bool:
     """Return whether a text is a valid image name."""
     return re.fullmatch(_IMAGE, name) is not None
-
-
-def _as_image_tuple(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
 
 
 def _check_images(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -189,7 +186,7 @@ class Mount(FrozenModel):
 class Container(FrozenModel):
     """Settings of the containers that kernels run in."""
 
-    image: Annotated[tuple[str, ...], BeforeValidator(_as_image_tuple), AfterValidator(_check_images)] = (DEFAULT_IMAGE,)
+    image: Annotated[tuple[str, ...], BeforeValidator(as_tuple), AfterValidator(_check_images)] = (DEFAULT_IMAGE,)
     """One or more image names; the first available one is used."""
     pull: bool = True
     """Whether missing images are pulled from their registry. ``kernelexec/...`` images are built locally and never pulled."""

@@ -35,6 +35,7 @@ from kernelexec.config.types import (
     Variables,
     absolute_path,
     all_defaults,
+    as_tuple,
     matching,
     resolve_path,
 )
@@ -131,7 +132,7 @@ class Preinstall(FrozenModel):
 
     system: tuple[_DebianPackage, ...] = ()
     """Debian packages, installed by ``apt-get`` in containers with a network and ``sudo``."""
-    python: tuple[str, ...] = ()
+    python: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     """Python packages, as for ``session.install``."""
     npm: tuple[_NpmPackage, ...] = ()
     """Node packages, installed by ``npm install`` in the workspace if there is a network."""

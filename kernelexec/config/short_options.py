@@ -26,7 +26,7 @@ class ShortOptions(TypedDict, total=False):
     """How long a cell may run, in seconds: ``budgets.timeout``."""
     env: Mapping[str, str] | None
     """Variables of kernels and their commands: ``environment.set``."""
-    packages: list[str] | tuple[str, ...] | None
+    packages: str | list[str] | tuple[str, ...] | None
     """Python packages that are installed before the first cell: ``programs.preinstall.python``."""
 
     quiet: bool

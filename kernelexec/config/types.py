@@ -68,6 +68,11 @@ def _check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
     return ReadOnlyMapping(variables)
 
 
+def as_tuple(value: object) -> object:
+    """Return a text as a tuple of one; other values as they are."""
+    return (value,) if isinstance(value, str) else value
+
+
 def _check_path(value: object) -> object:
     """Check that a value is a possible path. Whether it exists is checked when it is used."""
     if isinstance(value, str | Path):

@@ -52,12 +52,13 @@ class PackageTools:
     async def install_packages(
         self,
         context: Context,
-        packages: Annotated[list[str], "As for pip, or paths of wheels in the workspace."],
+        packages: Annotated[list[str], "As for pip, or paths of wheels or requirements.txt in the workspace."],
         session: str = "default",
         wait: float | None = None,
     ) -> InstallAnswer:
         """Install packages."""
-        from kernelexec.session.features.packages.requirements import is_wheel  # noqa: PLC0415 - sessions have imported it
+        # sessions have imported it
+        from kernelexec.session.features.packages import find_requirements_file, is_wheel  # noqa: PLC0415
 
         elicitation = self._sessions.make_elicitation(context)
         with report_errors():
@@ -65,8 +66,9 @@ class PackageTools:
             opened = await self._sessions.get_session(session, elicitation)
             key = opened.name, tuple(packages)
             if key not in self._running:
-                for wheel in filter(is_wheel, map(str.strip, packages)):
-                    await opened.files.list(wheel)  # sessions accept wheels anywhere; an agent may use only its files
+                for package in map(str.strip, packages):  # sessions accept files anywhere; an agent may use only its own
+                    if (path := find_requirements_file(package) or (package if is_wheel(package) else None)) is not None:
+                        await opened.files.list(path)
                 try:
                     await opened.check_command(shlex.join(["pip", "install", *packages]), approver=elicitation)
                 except SecurityError:

@@ -23,7 +23,7 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.locations import create_temp_directory
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 from kernelexec.text import clean_text, parse_untrusted_json
-from kernelexec.workspace.safe_files import closing_fd, copy_content, open_regular, read_regular
+from kernelexec.workspace.safe_files import closing_fd, copy_content, open_unlinked, read_regular
 
 #: Exit code of a task whose time was over.
 TIMED_OUT = 124
@@ -96,9 +96,7 @@ def copy_wheel(path: Path, directory: Path, *, limit_bytes: int, deadline: float
     Raises:
         OSError: the wheel is missing, reached by a link, not a regular file, or too large, or the time is over.
     """
-    with closing_fd(open_regular(path)) as source:
-        if Path(f"/proc/self/fd/{source}").readlink() != path:
-            raise OSError(f"a link leads to {path}")
+    with closing_fd(open_unlinked(path)) as source:
         if (size := os.fstat(source).st_size) > limit_bytes:
             raise OSError(f"it has {size} bytes, the limit is {limit_bytes}")
         with (directory / "wheels" / path.name).open("xb", buffering=0) as copy:

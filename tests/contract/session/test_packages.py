@@ -459,3 +459,34 @@ def test_a_package_without_a_known_archive_is_in_the_lock_too(session: Session, 
     done = session.rebuild(wheels="more")
     assert done.ok, done.output
     assert sorted(map(str, done.packages)) == ["lower 1.0", "other 2.5", "upper 3.1"]
+
+
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
+def test_several_packages_and_files_of_requirements_mean_what_they_look_like(session: Session, wheels: Path) -> None:
+    assert sorted(session.install("lower==1.0", "upper", wheels=wheels).names) == ["lower", "upper"]
+    made_wheel(session.workspace, "inside", "1.2")
+    (session.workspace / "requirements.txt").write_text("# ours\nlower == 2.0  # newer\n\n./inside-1.2-py3-none-any.whl\n")
+    assert sorted(map(str, session.install("requirements.txt", wheels=wheels).packages)) == ["inside 1.2", "lower 2.0"]
+    (session.workspace / "sub").mkdir()
+    (session.workspace / "sub" / "more.txt").write_text("upper")
+    for spelling in ("-r sub/more.txt", "--requirement=sub/more.txt", "-rsub/more.txt", Path("sub/more.txt")):
+        session.restart(fresh_venv=True)
+        assert sorted(session.install(spelling, wheels=wheels).names) == ["lower", "upper"], spelling
+
+
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
+def test_a_file_of_requirements_that_asks_for_more_or_is_a_link_is_refused(
+    session: Session, wheels: Path, tmp_path: Path
+) -> None:
+    for line in ("-r other.txt", "--index-url https://example.org", "lower --hash=sha256:0", "-e .", "lower \\"):
+        (session.workspace / "requirements.txt").write_text(f"lower\n{line}\n")
+        with pytest.raises(InvalidRequest, match="name with versions"):
+            session.install("requirements.txt", wheels=wheels)
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "secret.txt").write_text("a secret\n")
+    (session.workspace / "link.txt").symlink_to(tmp_path / "private" / "secret.txt")
+    (session.workspace / "linked").symlink_to(tmp_path / "private")
+    for path in ("link.txt", "linked/secret.txt", "gone.txt"):
+        with pytest.raises(InvalidRequest, match=f"{path} cannot be read") as refused:
+            session.install(path, wheels=wheels)
+        assert "secret\n" not in str(refused.value)

@@ -31,11 +31,12 @@ from kernelexec.session.features import packages as locks  # its names import th
 from kernelexec.session.features.inspection import Inspection
 from kernelexec.workspace.environments import PROJECT_VENV
 from kernelexec.workspace.rmtree import remove_tree
-from kernelexec.workspace.safe_files import read_regular, replace_beneath
+from kernelexec.workspace.safe_files import closing_fd, open_regular, open_unlinked, read_regular, replace_beneath
 
 #: The lock of a workspace's virtual environment.
 LOCK = Path(".kernelexec", "pylock.toml")
-_LOCK_BYTES = 2 * 1024 * 1024
+_LOCK_BYTES, _REQUIREMENTS_BYTES = 2 * 1024 * 1024, 256 * 1024
+Requirement = str | os.PathLike[str]
 #: The seconds that an installation may take by default.
 INSTALL_SECONDS = 600.0
 _PATH_CHARS = 4096
@@ -62,8 +63,8 @@ class PackageInstaller:
 
     async def install(
         self,
-        packages: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
+        packages: Requirement | Iterable[Requirement],
+        *more: Requirement | Iterable[Requirement],
         wheels: str | os.PathLike[str] | None = None,
         network: Network | None = None,
         timeout: float | None = None,
@@ -76,7 +77,9 @@ class PackageInstaller:
         state is kept. Afterwards ``.kernelexec/pylock.toml`` of the workspace names all installed packages.
 
         Args:
-            packages: one or several requirements such as ``numpy>=2,<3``, or paths of wheels.
+            packages: requirements such as ``numpy>=2,<3``, paths of wheels, or files with one in each line, as
+                ``requirements.txt`` or ``-r requirements.txt``.
+            *more: further ones.
             wheels: a directory of wheels on this machine, which pip uses instead of an index unless ``network`` is set too.
             network: True, or ``bridge`` or ``host`` in containers, for this installation only. A network that cells do not
                 have is used only to download wheels, without access to the workspace. The kernels' own by default.
@@ -87,7 +90,8 @@ class PackageInstaller:
             KernelError: the installation could not be started.
         """
         self._context.scope.check_open()
-        return await self._install(self._make_request(locks.check_requirements(packages), wheels, network, timeout))
+        check = partial(locks.check_requirements, [packages, *more], self._read_requirements)
+        return await self._install(self._make_request(await self._context.read_in_thread(check), wheels, network, timeout))
 
     async def rebuild(
         self,
@@ -234,6 +238,16 @@ class PackageInstaller:
         """Return a path on this machine for a path as kernels see it, or for a path relative to the workspace."""
         context = self._context
         return Path(os.path.normpath(context.workspace_path / Path(context.kernels.backend.to_host_path(path)).expanduser()))
+
+    def _read_requirements(self, path: str) -> str:
+        resolved = self._resolve_path(path)
+        is_inside = resolved.is_relative_to(self._context.workspace_path)
+        try:
+            with closing_fd(open_unlinked(resolved) if is_inside else open_regular(resolved)) as fd:
+                return os.read(fd, _REQUIREMENTS_BYTES).decode()
+        except (OSError, UnicodeDecodeError) as exc:
+            reason = (exc.strerror or str(exc)) if isinstance(exc, OSError) else "it is not UTF-8"
+            raise InvalidRequest(f"{path} cannot be read ({reason}): name a file of requirements in the workspace.") from exc
 
     def _map_into_workspace(self, path: Path | None) -> str | None:
         """Return a directory of the workspace as kernels see it, since cells can change its path here; None for others."""

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,17 +33,46 @@ _TOML_TOKEN = re.compile(
     r"""|'''(?:[^']++|'{1,2}(?!'))*+'{0,5}"""
     rf"|(?P<long>{_KEY}{_MORE_KEYS}{{10}})|{_KEY}{_MORE_KEYS}*+"
 )
-_WHEEL = ".whl"
+_WHEEL, _FILE = ".whl", ".txt"
+_FILE_OPTION = re.compile(r"(?:-r|--requirement)[ =]?\s*(?P<path>\S.*)")
 _TOOL = "kernelexec"
 
 
-def check_requirements(packages: object) -> tuple[str, ...]:
-    """Return 1 to 200 requirements, or raise ``InvalidRequest``: names with versions, or paths of wheels."""
-    listed = [packages] if isinstance(packages, str | os.PathLike) else packages
-    requirements = list(listed) if isinstance(listed, Iterable) and not isinstance(listed, bytes) else [listed]
+def check_requirements(packages: Iterable[object], read: Callable[[str], str]) -> tuple[str, ...]:
+    """Return 1 to 200 requirements, or raise ``InvalidRequest``: names with versions, or paths of wheels.
+
+    Packages are requirements, or iterables of them, or files with one in each line, which ``read`` reads.
+    """
+    requirements: list[object] = []
+    for each in packages:
+        listed = list(each) if isinstance(each, Iterable) and not isinstance(each, str | bytes | os.PathLike) else [each]
+        for requirement in listed:
+            path = find_requirements_file(requirement)
+            requirements += [requirement] if path is None else _list_lines(path, read(path))
     if not 1 <= len(requirements) <= REQUIREMENTS_MAX:
         raise InvalidRequest(f"{len(requirements)} packages: there must be 1 to {REQUIREMENTS_MAX}.")
     return tuple(map(_check_requirement, requirements))
+
+
+def find_requirements_file(requirement: object) -> str | None:
+    """Return the path of a file of requirements, as pip's option names it or by its ending; None for another requirement."""
+    text = os.fspath(requirement) if isinstance(requirement, str | os.PathLike) else ""
+    if not isinstance(text, str) or not text.isprintable():
+        return None
+    if option := _FILE_OPTION.fullmatch(text.strip()):
+        return option["path"].strip("'\"")
+    return text.strip() if text.strip().endswith(_FILE) and not text.strip().startswith("-") else None
+
+
+def _list_lines(path: str, text: str) -> list[str]:
+    """Return the requirements of a file, without comments; options of pip in it are refused as other requirements are."""
+    lines = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
+    requirements = [line for line in lines if line]
+    for line in requirements:
+        if line.startswith("-") or line.endswith("\\"):
+            message = f"{path} has the line {line!r:.200}: each must be a name with versions, or the path of a wheel."
+            raise InvalidRequest(message)
+    return requirements
 
 
 def is_wheel(requirement: str) -> bool:
