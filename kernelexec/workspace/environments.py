@@ -16,16 +16,20 @@ PROJECT_VENV = ".venv"
 _DIRECTORIES_MAX, _ENTRIES_MAX = 20, 5000
 
 
+def own_environments(workspace: Path) -> Path:
+    """Return the directory of the virtual environments that the sessions of a workspace have of their own."""
+    return workspace / OURS / OWN_ENVIRONMENTS
+
+
 def has_module_of(workspace: Path, names: frozenset[str]) -> bool:
     """Return whether an environment in a workspace has a top-level module of one of the names."""
-    own = workspace / OURS / OWN_ENVIRONMENTS
-    environments = [workspace / PROJECT_VENV, *_entries([own], _DIRECTORIES_MAX)]
+    environments = [workspace / PROJECT_VENV, *_entries([own_environments(workspace)], _DIRECTORIES_MAX)]
     return any(entry.name.partition(".")[0] in names for entry in _entries(_package_directories(environments)))
 
 
 def remove_unused(workspace: Path) -> None:
     """Remove the sessions' own environments without packages, and our directory if it is empty then. For a thread."""
-    own = workspace / OURS / OWN_ENVIRONMENTS
+    own = own_environments(workspace)
     for environment in _entries([own], _DIRECTORIES_MAX):
         if not any(entry.name not in (OWN_PACKAGES, "__pycache__") for entry in _entries(_package_directories([environment]))):
             remove_within(workspace, environment.relative_to(workspace), seconds=CALL_SECONDS)

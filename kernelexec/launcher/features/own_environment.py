@@ -58,10 +58,10 @@ def find_pip() -> str | None:
     if (spec := importlib.util.find_spec("pip")) is not None:
         return spec.origin
     spec = importlib.util.find_spec("ensurepip")
-    places = [Path(spec.origin).parent / "_bundled"] if spec is not None and spec.origin else []
+    directories = [Path(spec.origin).parent / "_bundled"] if spec is not None and spec.origin else []
     if wheels := sysconfig.get_config_var("WHEEL_PKG_DIR"):  # of Linux distributions
-        places.append(Path(wheels))
-    return next((str(wheel) for place in places for wheel in sorted(place.glob("pip-*.whl"))), None)
+        directories.append(Path(wheels))
+    return next((str(wheel) for directory in directories for wheel in sorted(directory.glob("pip-*.whl"))), None)
 
 
 def _configuration(base: str) -> str:

@@ -34,7 +34,7 @@ from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, T
 from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.locations import create_temp_directory
-from kernelexec.workspace.environments import has_module_of
+from kernelexec.workspace.environments import has_module_of, own_environments
 
 if TYPE_CHECKING:
     from kernelexec.secrets import SecretStore
@@ -189,8 +189,11 @@ class LocalBackend:
         return platform.PLATFORM.has_pidfd and self.config.keeps_checkpoints
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
-        """Return the rules that confine a kernel to its workspace, as configured."""
-        return confinement_rules(self.config, self.cwd, runtime, self.root)
+        """Return the rules that confine a kernel to its workspace, as configured; a branch uses its session's packages too."""
+        rules = confinement_rules(self.config, self.cwd, runtime, self.root)
+        if rules is not None and self.within is not None:
+            rules["writable"].append(str(own_environments(self.within)))
+        return rules
 
     def add_temporary_directory(self, parent: RuntimeDirectory, branch: RuntimeDirectory) -> tuple[Path, Path] | None:
         """Create the temporary directory of a branch of a kernel; return the kernel's own and it, None if they use one.

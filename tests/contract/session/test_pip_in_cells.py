@@ -171,7 +171,7 @@ def test_an_environment_that_a_cell_removes_is_made_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", [pytest.param("local"), pytest.param("container", marks=needs_engine)])
 def test_without_a_network_the_failure_names_its_cause_and_the_way_once(kind: str, tmp_path: Path) -> None:
-    config = {"local": {"confinement": {"network": False}}, "container": KINDS["container"]}[kind]
+    config: Any = {"local": {"confinement": {"network": False}}, "container": KINDS["container"]}[kind]
     with Executor(kind, workspace=tmp_path, config=config) as executor:
         session = executor.session("offline")
         runs = [
@@ -184,3 +184,21 @@ def test_without_a_network_the_failure_names_its_cause_and_the_way_once(kind: st
             assert run.diagnosis is not None
             assert run.diagnosis.cause == "pip has no network here."
             assert "session.install" in run.diagnosis.hints[0]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("local"), pytest.param("container", marks=needs_engine)])
+def test_a_branch_has_the_packages_of_its_session_also_after_a_restart(kind: str, tmp_path: Path) -> None:
+    config = {**OFFLINE[kind], "environment": {"set": {"PIP_NO_INDEX": "1"}}}
+    with Executor(kind, workspace=tmp_path, config=config) as executor:
+        session = executor.session("parent")
+        for name in ("one", "two", "three"):
+            made_wheel(session.workspace / "wheels", name, "1.0")
+        assert session.execute("%pip install --find-links wheels one").ok
+        branch = session.branch("branch")
+        assert branch.execute("%pip install --find-links wheels two\nimport one, two; one.version + two.version").text.endswith(
+            "'1.01.0'"
+        )
+        branch.restart()
+        assert branch.execute("import one, two; one.version + two.version").text == "'1.01.0'"
+        assert branch.install("three", wheels=session.workspace / "wheels").ok
+        assert branch.execute("import three; three.version").text == "'1.0'"
