@@ -49,8 +49,8 @@ def test_code_and_commands_run_where_there_is_no_python(session: Session) -> Non
 def test_its_python_is_whole_and_starts_itself(session: Session) -> None:
     code = """
 import ctypes, json, locale, multiprocessing, os, sqlite3, ssl, subprocess, sys, zmq
-program = "import ssl, sys; print(sys.prefix == sys.argv[1])"
-said = subprocess.run([sys.executable, "-c", program, sys.prefix], capture_output=True)
+program = "import ssl, sys; print(sys.base_prefix == sys.argv[1])"
+said = subprocess.run([sys.executable, "-c", program, sys.base_prefix], capture_output=True)
 with open("/proc/self/maps") as maps:
     foreign = [line for line in maps if ".so" in line and "/opt/kernelexec/rt" not in line]
 running = os.path.realpath("/proc/self/exe") == os.path.realpath(sys.executable)

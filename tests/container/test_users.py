@@ -60,7 +60,7 @@ def test_all_that_is_made_in_the_workspace_belongs_to_that_user(session: Session
     session.save_notebook()  # no writing of it is under way then
     paths = [session.workspace, *session.workspace.rglob("*")]
     assert {path.name for path in paths} >= {"made", "outputs", "u.ipynb"}
-    assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {(UID, GID)}
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in paths} == {(UID, GID)}
     assert session.execute_command("rm -r outputs && echo gone").text == "gone\n"
 
 

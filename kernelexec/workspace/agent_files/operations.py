@@ -17,6 +17,7 @@ from kernelexec.workspace.agent_files.globs import Globs
 from kernelexec.workspace.agent_files.paths import WorkspacePath, system_error
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.agent_files.walk import WalkEntry, WalkResult, kind_of, walk
+from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.file_changes import IGNORED
 from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.rmtree import clear
@@ -61,7 +62,7 @@ class FileOperations:
     def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False, pattern: str | None = None) -> FileList:
         """List a directory, or with ``recursive`` all directories in it too; of a file, its own entry.
 
-        Directories that tools fill, such as ``.git`` or ``node_modules``, are not entered.
+        Directories that tools fill, such as ``.git`` or ``node_modules``, are not entered, and ours is left out.
         """
         globs = None if pattern is None else Globs(pattern, "pattern")
         spot = self._access.spot(path)
@@ -70,7 +71,8 @@ class FileOperations:
             return FileList(spot.shown, (_entry(spot, seen),))
         with self._access.directory(spot) as fd:
             walked = walk(fd, self.bounds.entries, enters=lambda entry: recursive and entry.parts[-1] not in IGNORED)
-        matching = (entry for entry in walked.entries if globs is None or globs.matches(entry.parts))
+        others = (entry for entry in walked.entries if entry.parts[-1] != OURS)
+        matching = (entry for entry in others if globs is None or globs.matches(entry.parts))
         entries = tuple(_entry(spot / "/".join(entry.parts), entry.seen) for entry in matching)
         return FileList(spot.shown, entries, complete=walked.complete and not walked.unreadable)
 

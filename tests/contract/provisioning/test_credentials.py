@@ -95,7 +95,7 @@ def test_they_can_be_read_and_not_written_and_what_is_not_there_is_reported(home
             assert session.execute("sorted(os.listdir(home / '.config'))").text == "['gh']"
             assert session.execute("(home / 'kept').exists(), (home / 'kept').write_text('in memory')").text == "(False, 9)"
             session.restart()
-        assert [path.name for path in (tmp_path / "workspaces" / "a").iterdir()] == ["a.ipynb"]
+        assert sorted(path.name for path in (tmp_path / "workspaces" / "a").iterdir()) == [".kernelexec", "a.ipynb"]
     assert (home / ".ssh" / "id_ed25519").read_text() == "ssh_keys"
 
 

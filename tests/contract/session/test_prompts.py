@@ -55,11 +55,11 @@ def test_it_says_what_the_container_has(tmp_path: Path) -> None:
         session = executor.session()
         text = session.guidance()
         system, python = session.execute(
-            "import platform, sys\nprint(platform.freedesktop_os_release()['PRETTY_NAME'])\nprint(sys.executable)"
+            "import platform, sys\nprint(platform.freedesktop_os_release()['PRETTY_NAME'])\nprint(sys.prefix)"
         ).stdout.splitlines()
     for actual in (
         f"In a container of the image {IMAGE}, {system}.",
-        f"({python}). Installed: ",
+        f"({python}/bin/python",
         " pandas ",
         "cells and commands begin: /workspace.",
         "There is no network",
@@ -114,7 +114,7 @@ def test_a_virtual_environment_is_reported_as_it_serves() -> None:
         "/venv/bin/python", "3.12.1", "/venv", venv="/venv", served="packages", packages={"ipykernel": "7"}
     )
     text = write_guidance(PromptContext(Config(isolation="local"), "/w", actual))
-    assert "The virtual environment /venv is active for commands, and cells import from it too." in text
+    assert "The virtual environment /venv is active for commands, and cells import from it first." in text
     assert "Installed: no others." in text
 
 

@@ -51,7 +51,8 @@ def test_no_notebook_and_no_file_has_them(session: Session) -> None:
     assert session.execute("1").execution_count == 1
     session.save_notebook()
     assert "x" not in str(session.notebook and session.notebook.read_text(encoding="utf-8"))[:50]
-    assert [path for path in (session.workspace / ".kernelexec").rglob("*") if path.is_file()] == []
+    files = [path for path in (session.workspace / ".kernelexec").rglob("*") if path.is_file() and "venvs" not in path.parts]
+    assert files == []
 
 
 def test_values_need_no_name_that_cells_may_replace(session: Session) -> None:

@@ -70,7 +70,7 @@ def test_what_only_containers_have_is_refused_elsewhere(name: str, value: Any) -
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"memory": "2x"}, {"cpus": "many"}, {"env": 5}, {"packages": "x"}, {"timeout": "soon"}, {"network": 5}, {"memry": 1}],
+    [{"memory": "2x"}, {"cpus": "many"}, {"env": 5}, {"packages": 5}, {"timeout": "soon"}, {"network": 5}, {"memry": 1}],
 )
 def test_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match="Configuration"):
