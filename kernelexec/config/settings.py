@@ -245,6 +245,8 @@ class Budgets(FrozenModel):
     """How long a cell may run: wall-clock time from its start."""
     grace: Seconds = 1.0
     """How long each step of the escalation (interrupt, terminate, kill) may take before the next one."""
+    compiled: Seconds = 30.0
+    """How long a call into compiled code, which no interrupt reaches, may take after a timeout before the kernel is killed."""
     start: Seconds = 60.0
     """How long a new kernel may take to become ready."""
     stop: Seconds = 1.0

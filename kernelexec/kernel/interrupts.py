@@ -40,25 +40,28 @@ class Interrupter:
             await client.control_answered.wait()
         return client.control_answered.is_set()
 
-    def request_cancel(self) -> None:
-        """Ask the launcher to cancel a top-level await, even if the cell has handled the interrupt signal."""
-        if self._process.has_client:
-            self._process.client.send_control(protocol.CANCEL_REQUEST)
+    async def request_cancel(self, patience: float) -> bool:
+        """Ask the launcher to cancel a top-level await, even if the cell has handled the interrupt signal.
+
+        Return whether the main thread has run Python code since the interrupt: it did not while it is in compiled code, nor, as
+        far as is known, while no other thread can answer.
+        """
+        if not self._process.has_client:
+            return True
+        reply = await self._process.client.request("control", protocol.CANCEL_REQUEST, {}, patience=patience)
+        return reply is not None and reply.get("is_back") is not False
 
     async def signal(self, signum: int) -> None:
-        """Signal the kernel from outside (its process group for SIGINT)."""
+        """Signal the kernel from outside."""
         process = self._process
         if process.provisioner is not None and process.death is None:
             with suppress(OSError):
                 await process.provisioner.send_signal(signum)
 
-    async def signal_children(self, signum: int) -> None:
-        """Signal every descendant of the kernel; where they cannot be seen from here, ask the launcher to kill them."""
-        process = self._process
-        if process.provisioner is not None and process.death is None and await process.provisioner.signal_children(signum):
-            return
-        if process.has_client:
-            process.client.send_control(protocol.KILL_REQUEST)
+    def kill_processes(self) -> None:
+        """Ask the launcher to kill the processes that the running cell has started."""
+        if self._process.has_client:
+            self._process.client.send_control(protocol.KILL_REQUEST)
 
     async def request_stacks(self) -> None:
         """Have every thread's stack written, if the launcher listens for the signal (it would kill any other process).

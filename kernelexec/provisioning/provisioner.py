@@ -122,13 +122,6 @@ class KernelexecProvisioner(KernelProvisionerBase):
     def on_memory_kills(self, kills: int) -> None:
         """Note how many other processes of the kernel were killed for want of memory; ``Usage`` calls it when they are more."""
 
-    async def signal_children(self, signum: int) -> bool:  # noqa: ARG002 - of the interface
-        """Signal every descendant of the kernel; ``Interrupter`` calls it to end the commands of a stuck cell.
-
-        Return False where the descendants cannot be signalled from here: then the launcher is asked to kill them.
-        """
-        return False
-
     async def read_log(self) -> str | None:
         """Return the end of the kernel's own output; the driver calls it for error messages and for stacks.
 

@@ -16,11 +16,12 @@ from ..features.pickles import fingerprint
 from ..features.user_namespace import NameChanges
 from ..output.iopub import Publisher
 from ..owner import OwnerLease, OwnerQuestions
-from ..processes import tree
 from ..processes.background_commands import Jobs
+from ..processes.cell_processes import CellProcesses
 from ..processes.exec_audit import ExecAudit
 from ..processes.working_directory import WorkingDirectory
 from ..protocol import LaunchOptions
+from .main_thread import MainThreadProbe
 
 _RESUMED_NAMES_MAX = 10_000
 VARIABLES_MAX = 1000
@@ -55,6 +56,8 @@ class KernelContext:
     names: NameChanges
     working_directory: WorkingDirectory
     cell: AsyncCellTask = field(default_factory=AsyncCellTask)
+    processes: CellProcesses = field(default_factory=CellProcesses)
+    main_thread: MainThreadProbe = field(default_factory=MainThreadProbe)
 
     def send_to_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
         """Publish a message with the token, under the running cell unless another request's ``header`` is passed."""
@@ -70,7 +73,7 @@ class ControlRequests:
         self.input_questions = OwnerQuestions(partial(context.send_to_owner, protocol.INPUT))
         self.command_questions = OwnerQuestions(self._send_command)
         self._context = context
-        self._jobs = Jobs()
+        self._jobs = Jobs(context.processes.lasting)
         self.handlers: dict[str, Handler] = {
             protocol.LEASE_REQUEST: self._renew_lease,
             protocol.VERDICT_REQUEST: partial(self._take_answer, self.audit.questions),
@@ -79,7 +82,7 @@ class ControlRequests:
             protocol.RESUME_REQUEST: self._resume,
         }
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            protocol.CANCEL_REQUEST: lambda _: {"status": "ok", "cancelled": context.cell.cancel()},
+            protocol.CANCEL_REQUEST: lambda _: {"cancelled": context.cell.cancel(), "is_back": context.main_thread.is_back},
             protocol.ENTER_REQUEST: self._relocate,
             protocol.ENVIRONMENT_REQUEST: lambda _: context.shell.programs.describe(),
             protocol.FINGERPRINT_REQUEST: self._fingerprint,
@@ -91,7 +94,7 @@ class ControlRequests:
 
     def resume(self) -> None:
         """Serve anew in a copy of the process: questions, and background commands, are the other one's."""
-        self._jobs = Jobs()
+        self._jobs = Jobs(self._context.processes.lasting)
         self.audit.questions.forget()
         self.input_questions.forget()
         self.command_questions.forget()
@@ -108,8 +111,8 @@ class ControlRequests:
         self._context.session.send(stream, protocol.reply_type(request), answer(parent["content"]), parent, ident)
 
     def _kill(self, _content: dict[str, Any]) -> dict[str, Any]:
-        """Kill all processes that this kernel started, for an owner that cannot see them."""
-        tree.kill_descendants()
+        """Kill the processes that the running cell has started."""
+        self._context.processes.kill()
         return {"status": "ok"}
 
     def _relocate(self, content: dict[str, Any]) -> dict[str, Any]:

@@ -147,6 +147,12 @@ class LauncherKernel(IPythonKernel):
     def _report_obstacles(self, obstacles: list[Obstacle]) -> None:
         self._context.send_to_owner(OBSTACLES, {"obstacles": obstacles})
 
+    def _send_interrupt_children(self) -> None:
+        """Interrupt the running cell and the processes that it has started; the rest of its code does not run."""
+        self.shell.is_ended = True
+        self._context.processes.interrupt()
+        self._context.main_thread.begin()
+
     def _process_children(self) -> list[Any]:
         """Return the children for the shutdown; without any the list of all processes is not read, which takes 10 ms."""
         return super()._process_children() if tree.has_descendants() else []
@@ -231,6 +237,8 @@ class LauncherKernel(IPythonKernel):
             self._publisher.published = PublishedMessages(str(header.get("msg_id")), self.options.replay_bytes)
         self._cpu_before = platform.cpu_seconds()
         self._memory_monitor.begin_cell()
+        self._context.main_thread.end()
+        self._context.processes.begin()
         self.shell.prepare_cell()
         self._figures.begin_cell()
 

@@ -40,6 +40,8 @@ _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
 #: Line magics that run one program, and of which IPython hides a failure.
 _PROGRAM_MAGICS = frozenset({"pip", "uv", "conda", "mamba", "micromamba"})
+#: Code in the place of the statements that do not run.
+_INTERRUPT = compile("raise KeyboardInterrupt('the cell was ended')", "<kernelexec>", "exec")
 
 
 @named_as_base
@@ -58,6 +60,8 @@ class LauncherShell(ZMQInteractiveShell):
     last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
     inner_error: dict[str, Any] | None = None
+    is_ended = False
+    """Whether the running cell was interrupted."""
     cells_begun = 0
     """The number of cells of code so far."""
     in_task = False
@@ -160,11 +164,18 @@ class LauncherShell(ZMQInteractiveShell):
     def prepare_cell(self) -> None:
         """Forget the cell before; an interrupt may have left IPython's traps nested."""
         self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = self.shown_error = None
-        self.in_task = self._last_traceback_during_displayhook = False
+        self.in_task = self.is_ended = self._last_traceback_during_displayhook = False
         self.literal = None
         hook: Any = self.displayhook
         hook.msg = None  # an interrupted display leaves its message there
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
+
+    async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
+        """Run a statement of a cell, unless the cell was interrupted and has handled that as its own error."""
+        if self.is_ended:
+            code_obj, async_ = _INTERRUPT, False
+        is_failed: bool = await super().run_code(code_obj, result, async_=async_)
+        return is_failed
 
     @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
     def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]

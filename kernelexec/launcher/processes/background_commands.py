@@ -28,7 +28,8 @@ _LINE_CHARS = 64 * 1024
 class Jobs:
     """Background commands of one kernel, by the owner's names."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasting: set[int]) -> None:
+        self._lasting = lasting
         self._jobs: dict[str, _Job] = {}
 
     def answer(self, request: dict[str, Any], start: Any) -> dict[str, Any]:
@@ -42,6 +43,7 @@ class Jobs:
         if action == "start" and isinstance(name, str) and name not in self._jobs:
             try:
                 started = self._jobs[name] = _Job(name, *start(request.get("command"), request.get("work_dir")))
+                self._lasting.add(started.pid)
             except (OSError, ValueError, TypeError) as exc:
                 return {"status": "error", "evalue": str(exc)}
             return {"status": "ok", "job": started.describe()}
@@ -79,6 +81,11 @@ class _Job:
         for stream, newest in self._streams.items():
             threading.Thread(target=newest.read_all, name=f"{name} {stream}", daemon=True).start()
         threading.Thread(target=self._wait, name=name, daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process that leads its group."""
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:

@@ -178,10 +178,10 @@ def kill_tree(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def list_children() -> list[int]:
-    """Return the children of all threads; nothing where the system does not list them."""
+def list_children(pid: int | None = None) -> list[int]:
+    """Return the children of all threads of a process, by default this one; nothing where the system does not list them."""
     pids: list[int] = []
-    for listing in proc.PROC.glob("self/task/*/children"):
+    for listing in proc.PROC.glob(f"{pid or 'self'}/task/*/children"):
         with suppress(OSError):
             pids += map(int, listing.read_text().split())
     return pids

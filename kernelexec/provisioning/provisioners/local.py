@@ -192,8 +192,12 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         return await asyncio.to_thread(read_usage, pids) or Stats("local", "idle", 0)
 
     async def send_signal(self, signum: int) -> None:
-        """Send SIGINT, SIGTERM or SIGKILL to the process group of the kernel, and any other signal to its leader."""
-        if self.process is not None and signum not in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        """Send SIGTERM or SIGKILL to the process group of the kernel, and any other signal to its leader.
+
+        Our launcher itself interrupts the processes of the running cell; other kernels have their group interrupted.
+        """
+        to_group = (signal.SIGTERM, signal.SIGKILL, *([] if self.kernel_spec.interrupt_mode == "message" else [signal.SIGINT]))
+        if self.process is not None and signum not in to_group:
             if platform.PLATFORM.has_group_signals:
                 self.process.send_signal(signum)
             return
@@ -221,13 +225,6 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         await self._sweep()
         if self._manager_directory is not None:
             await self._manager_directory.release(restart=restart)
-
-    async def signal_children(self, signum: int) -> bool:
-        """Signal every descendant of the kernel, found by mark, session and parents."""
-        if self.marker is not None:
-            spare = self._spared_pids() | self._kernel_pids()
-            await asyncio.to_thread(self.marker.signal, signum, leader=self._leader, spare=spare)
-        return True
 
     def _spared_pids(self) -> set[int]:
         """Return the processes of checkpoints."""

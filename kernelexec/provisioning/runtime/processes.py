@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,6 @@ from kernelexec.launcher.processes.proc import (
     parse_status,
     read_processes,
     read_status,
-    signal_process,
 )
 from kernelexec.provisioning import platform
 from kernelexec.results import Stats
@@ -70,10 +69,6 @@ class ProcessMarker:
     def marked_pids(self, leader: SessionLeader | None = None) -> list[int]:
         """Return the ids of all living processes with the marker, in the leader's session, or among its descendants."""
         return list(self._find(leader))
-
-    def signal(self, signum: int, *, leader: SessionLeader | None = None, spare: Container[int] = ()) -> int:
-        """Signal every marked process except those in ``spare``, by pidfd so that no reused id is hit; return how many."""
-        return sum(signal_process(pid, signum, status) for pid, status in self._find(leader).items() if pid not in spare)
 
     def sweep(self, leader: SessionLeader | None = None, spare: Collection[int] = ()) -> int:
         """Kill all except ``spare`` in bounded rounds, since processes may fork meanwhile; return how many were killed."""

@@ -1,42 +1,78 @@
 """The escalation that ends a running cell by ever stronger steps. Only the last step loses the state.
 
-interrupt   a request on the control channel; the kernel signals its own process group
-signal      SIGINT from the driver, which also reaches a C loop that holds the interpreter's lock
+interrupt   a request on the control channel; the kernel interrupts itself and the processes that the cell has started
+signal      SIGINT from the driver, which also reaches a C loop that holds the interpreter's lock; then more requests, since a
+            cell may handle each of them as an error of one of its steps
 cancel      cancellation of a top-level await, even if the cell ignores the signal
-command     SIGKILL to every other process that the cell started
+command     SIGKILL to every process that the cell has started
 kill        the kernel's process and all its descendants, after a dump of every thread's stack
 
-A kernel of another language has only the interrupt of its kernelspec and the last step.
+No interrupt reaches a call into compiled code: it is waited for before the last step, as long as the main thread has not run
+Python code since. A kernel of another language has only the interrupt of its kernelspec and the last step.
 """
 
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 
 import anyio
 
+from kernelexec.config import Budgets
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.results import InterruptStep
 
 #: The time limit for the kernel's control thread to confirm a request. A C loop that holds the interpreter's lock blocks it.
 NOTICE_SECONDS = 0.2
+#: The pause between further interrupts, and between looks at a call into compiled code, in seconds.
+_PAUSE_SECONDS, _LOOK_SECONDS = 0.1, 0.5
 _STEPS: tuple[InterruptStep, ...] = ("interrupt", "signal", "cancel", "command")
 
 
-async def escalate(kernel: Kernel, execution: Execution, *, grace: float) -> tuple[InterruptStep, str]:
-    """End an execution, ``grace`` seconds a step; return the last step, and the stacks of all threads after a kill."""
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The last step, the stacks of all threads after a kill, and the seconds that a call into compiled code was waited for."""
+
+    step: InterruptStep
+    stacks: str = ""
+    awaited_seconds: float = 0.0
+
+
+async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> Ending:
+    """End an execution, ``budgets.grace`` seconds a step and ``budgets.compiled`` for a call into compiled code."""
+    interrupter = kernel.interrupter
     for step in _STEPS:
-        if step not in kernel.interrupter.available_steps:
+        if step not in interrupter.available_steps:
             continue
-        noticed = await _take_step(kernel, step, grace)
-        with anyio.move_on_after(grace if noticed else 0):
+        noticed = await _take_step(kernel, step, budgets.grace)
+        repeats = step == "signal" and "interrupt" in interrupter.available_steps
+        with anyio.move_on_after(budgets.grace if noticed else 0):
+            while repeats and not execution.ended.is_set():
+                with anyio.move_on_after(_PAUSE_SECONDS):
+                    await execution.ended.wait()
+                await interrupter.request_interrupt(0)
             await execution.ended.wait()
         if execution.ended.is_set():
-            return step, ""
-    stacks = await kernel.interrupter.read_stacks()
+            return Ending(step)
+    awaited = await _wait_for_compiled_code(kernel, execution, budgets.compiled)
+    if execution.ended.is_set():
+        return Ending("interrupt", awaited_seconds=awaited)
+    stacks = await interrupter.read_stacks()
     await kernel.kill()
     execution.finish("died")
-    return "kill", stacks
+    return Ending("kill", stacks, awaited)
+
+
+async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, seconds: float) -> float:
+    """Wait while the main thread has run no Python code since the interrupt; return how long."""
+    began = anyio.current_time()
+    if "cancel" not in kernel.interrupter.available_steps:
+        return 0.0
+    with anyio.move_on_after(seconds):
+        while not execution.ended.is_set() and not await kernel.interrupter.request_cancel(NOTICE_SECONDS):
+            with anyio.move_on_after(_LOOK_SECONDS):
+                await execution.ended.wait()
+    return anyio.current_time() - began
 
 
 async def _take_step(kernel: Kernel, step: InterruptStep, grace: float) -> bool:
@@ -48,8 +84,8 @@ async def _take_step(kernel: Kernel, step: InterruptStep, grace: float) -> bool:
         case "signal":
             await interrupter.signal(signal.SIGINT)
         case "cancel":
-            interrupter.request_cancel()
+            await interrupter.request_cancel(min(grace, NOTICE_SECONDS))
         case "command":
             await interrupter.request_stacks()
-            await interrupter.signal_children(signal.SIGKILL)
+            interrupter.kill_processes()
     return True

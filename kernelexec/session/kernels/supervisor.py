@@ -39,6 +39,9 @@ from kernelexec.session.lifecycle import TaskScope
 logger = logging.getLogger("kernelexec")
 _INTERRUPT_DEATH = Death("killed", 130)
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+#: The note on a call into compiled code, and from how many seconds on it is written.
+_AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
+_AWAITED_SECONDS = 0.5
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
 
@@ -284,7 +287,10 @@ class KernelSupervisor:
             verdict.interrupted = "request" if execution.is_interrupt_requested else "timeout"
             if self._may_restore(execution):  # the last step kills
                 await kernel.keep_checkpoints()
-            verdict.step, verdict.stacks = await escalate(kernel, execution, grace=self._config.budgets.grace)
+            ending = await escalate(kernel, execution, self._config.budgets)
+            verdict.step, verdict.stacks = ending.step, ending.stacks
+            if ending.awaited_seconds >= _AWAITED_SECONDS:
+                verdict.notes.append(_AWAITED.format(ending.awaited_seconds))
         limit = memory_limit_text(kernel.usage, self._backend.isolation)
         await self._judge_state(kernel, execution, verdict)
         add_memory_notes(verdict, kernel.usage, limit)

@@ -111,7 +111,7 @@ def test_limits_are_lowered_where_the_system_has_any() -> None:
 
 def test_a_command_beside_the_cells_is_ended_by_its_group(system: LauncherPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "PLATFORM", replace(system, new_group_options=GROUP))  # it runs on this machine all the same
-    jobs = Jobs()
+    jobs = Jobs(set())
 
     def start(*_: object) -> tuple[list[str], None, dict[str, str]]:
         return ["sleep", "600"], None, dict(os.environ)

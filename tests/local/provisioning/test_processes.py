@@ -210,7 +210,6 @@ def test_a_zombie_is_no_process() -> None:
     mark = ProcessMarker()
     with zombie(mark) as pid:
         assert mark.marked_pids(SessionLeader.of(pid)) == []
-        assert mark.signal(signal.SIGTERM, leader=SessionLeader.of(pid)) == 0
         assert mark.sweep(SessionLeader.of(pid)) == 0
 
 
@@ -222,19 +221,14 @@ def test_a_zombie_does_not_hide_the_others(stack: ExitStack) -> None:
         assert child.gone()
 
 
-def test_a_signal_reaches_every_holder_but_the_spared_one(stack: ExitStack) -> None:
+def test_a_sweep_kills_every_holder_but_the_spared_one_and_leaves_no_descriptor(stack: ExitStack) -> None:
     mark = ProcessMarker()
     spared, child, orphan = start(stack, mark), start(stack, mark), start(stack, mark, shell=ORPHAN)
-    assert mark.signal(signal.SIGUSR1, leader=SessionLeader.of(spared.pid), spare={spared.pid}) == 2
-    assert child.says() == orphan.says() == str(int(signal.SIGUSR1))
-    assert spared.lives()
-
-
-def test_a_signal_leaves_no_descriptor(stack: ExitStack) -> None:
-    mark = ProcessMarker()
-    start(stack, mark)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert mark.signal(signal.SIGUSR1) == 1
+    assert mark.sweep(SessionLeader.of(spared.pid), {spared.pid}) == 2
+    assert child.gone()
+    assert orphan.gone()
+    assert spared.lives()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

@@ -1,0 +1,122 @@
+"""The end of a cell ends the cell and what it has started, and nothing else: neither earlier cells' processes nor the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelexec import Executor, Session
+from tests.conftest import KINDS
+from tests.support.engine import needs_engine
+from tests.support.pace import BOUND, RunningCell, slow
+
+NO_COPIES: dict[str, Any] = {"checkpoints": {"mode": "off"}}
+CONFIGS: dict[str, dict[str, Any]] = {"local": {}, "container": KINDS["container"]}
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("container", marks=needs_engine)])
+def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    config = {**CONFIGS[request.param], **NO_COPIES, "budgets": {"grace": slow(1), "compiled": slow(60)}}
+    with Executor(request.param, workspace=tmp_path_factory.mktemp("work"), config=config) as executor:
+        opened = executor.session("ends")
+        opened.execute("import ctypes, os, subprocess, sys, threading, time\nkept = 42")
+        yield opened
+
+
+def ended(session: Session, code: str) -> Any:
+    """The result of a cell that has printed ``begun`` and then reached its timeout."""
+    result = session.execute(f"print('begun', flush=True)\n{code}", timeout=slow(1))
+    assert (result.status, result.exit_code, result.interrupted) == ("error", 124, "timeout"), result.text
+    assert result.state == "kept", (result.ended_by, result.notes)
+    assert session.execute("kept").text == "42"
+    return result
+
+
+#: A command that obeys no interrupt.
+STUBBORN = "os.system('trap \"\" INT; sleep 600')"
+POOL = """
+from concurrent.futures import ProcessPoolExecutor
+pool = ProcessPoolExecutor(2)
+assert list(pool.map(abs, [-1, 2])) == [1, 2]
+child = subprocess.Popen(['sleep', '600'])
+"""
+
+
+def test_processes_of_earlier_cells_live_on(session: Session) -> None:
+    assert session.execute(POOL, timeout=BOUND).ok
+    server = session.start_background("sleep 600")
+    for code in (
+        "time.sleep(600)",
+        "while True: pass",
+        "subprocess.run(['sleep', '600'])",
+        "os.system('trap \"\" INT; sleep 600')",
+    ):
+        ended(session, code)
+        after = session.execute("print(child.poll(), list(pool.map(abs, [-3])))", timeout=BOUND)
+        assert after.stdout == "None [3]\n", code
+    assert session.background(server.command_id).status == "running"
+    session.execute("pool.shutdown(); child.kill(); child.wait()", timeout=BOUND)
+
+
+def test_what_the_ended_cell_has_started_ends_with_it(session: Session) -> None:
+    ended(session, f"mine = [subprocess.Popen(['sleep', '600']) for _ in range(2)]\n{STUBBORN}\nlate = 1")
+    after = session.execute("print([each.wait() for each in mine], 'late' in globals())", timeout=BOUND)
+    assert after.stdout in {f"[{code}, {code}] False\n" for code in (-2, -9)}
+
+
+STEPS = {
+    "system": "for step in range(6): os.system('sleep 600')",
+    "c_system": "for step in range(6): ctypes.CDLL(None).system(b'sleep 600')",
+    "bare except": "for step in range(5):\n    try: time.sleep(600)\n    except: steps = step",
+    "displays": """
+class Slow:
+    def _repr_html_(self): time.sleep(600)
+    _repr_latex_ = _repr_svg_ = _repr_png_ = _repr_markdown_ = _repr_html_
+display(Slow())""",
+}
+
+
+@pytest.mark.parametrize("code", STEPS.values(), ids=STEPS)
+def test_a_cell_of_several_steps_ends_with_the_state_kept_and_its_rest_does_not_run(session: Session, code: str) -> None:
+    session.execute("rest = None")
+    ended(session, f"{code}\nrest = 'ran'")
+    assert session.execute("rest").text == ""
+
+
+#: A call that no signal ends: it returns once another thread has unlocked what it waits for.
+LOCKED = """
+library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+library.pthread_mutex_lock(mutex)
+threading.Timer({seconds}, library.pthread_mutex_unlock, [mutex]).start()
+"""
+
+
+def test_a_call_into_compiled_code_is_waited_for(session: Session) -> None:
+    session.execute(f"rest = None\n{LOCKED.format(seconds=slow(8))}")
+    result = ended(session, "library.pthread_mutex_lock(mutex)\nrest = 'ran'")
+    assert any("compiled code" in note for note in result.notes)
+    assert session.execute("rest").text == ""
+
+
+def test_code_that_holds_the_interpreters_lock_is_waited_for(session: Session) -> None:
+    ended(session, "sum(range(5 * 10**8))")
+
+
+def test_the_wait_for_compiled_code_has_a_bound(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "budgets": {"grace": 0.2, "compiled": 0.5}}) as executor:
+        session = executor.session("bound")
+        session.execute("import ctypes, threading")
+        session.execute(LOCKED.format(seconds=600))
+        result = session.execute("library.pthread_mutex_lock(mutex)", timeout=slow(1))
+        assert (result.state, result.interrupted, result.ended_by) == ("lost", "timeout", "kill")
+
+
+def test_a_cell_that_swallows_every_interrupt_is_killed_without_that_wait(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "budgets": {"grace": 0.2, "compiled": 600}}) as executor:
+        session = executor.session("swallows")
+        cell = RunningCell(session, "import time\nprint('begun')\nwhile True:\n    try: time.sleep(600)\n    except: pass")
+        session.interrupt()
+        assert cell.result().state == "lost"
