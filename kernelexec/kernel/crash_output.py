@@ -8,6 +8,14 @@ from __future__ import annotations
 from kernelexec.launcher.protocol import CRASH_HALF_BYTES, CRASH_KEY_BYTES, CRASH_OPEN_LENGTH, CRASH_RECORD
 
 
+def has_begun(content: bytes, msg_id: str) -> bool:
+    """Return whether a cell may have begun: False if the file names other cells only."""
+    keys = {content[start : start + CRASH_KEY_BYTES].rstrip(b"\0") for start in range(0, len(content), CRASH_HALF_BYTES)} - {
+        b""
+    }
+    return not keys or msg_id.encode()[:CRASH_KEY_BYTES] in keys
+
+
 def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
     """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text."""
     records = sorted(

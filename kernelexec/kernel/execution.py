@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from kernelexec.kernel.crash_output import undelivered_output
+from kernelexec.kernel.crash_output import has_begun, undelivered_output
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
 from kernelexec.text import clean_text
@@ -50,6 +50,8 @@ class Execution:
         self.is_interrupt_requested = False
         """Whether a caller requested the interruption of the cell."""
         self.ended = asyncio.Event()
+        self.has_begun = True
+        """Whether the cell may have begun: False once it is certain that its kernel ended before."""
         self.output_count = 0
         """The number of iopub messages with output, also those after the end."""
         self.keeps_late_output = False
@@ -119,6 +121,7 @@ class Execution:
     def on_crash_output(self, content: bytes) -> None:
         """Take the output in the launcher's crash file that did not arrive before its process died."""
         if self.end in (None, "disconnected"):  # a container's death may be reported after the end of its connection
+            self.has_begun = self.output_count > 0 or self.reply is not None or has_begun(content, self.msg_id)
             own = self._own
             for lost, name, text in undelivered_output(content, self.msg_id, own.received_bytes + self._left_out_bytes):
                 if lost:

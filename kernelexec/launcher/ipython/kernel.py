@@ -150,7 +150,10 @@ class LauncherKernel(IPythonKernel):
     def _send_interrupt_children(self) -> None:
         """Interrupt the running cell and the processes that it has started; the rest of its code does not run."""
         self.shell.is_ended = True
-        self._context.processes.interrupt()
+        if platform.PLATFORM.adopts_orphans:
+            self._context.processes.interrupt()
+        else:  # the system does not list processes
+            super()._send_interrupt_children()
         self._context.main_thread.begin()
 
     def _process_children(self) -> list[Any]:

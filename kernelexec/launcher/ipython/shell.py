@@ -41,7 +41,7 @@ _CAPTURED_CHARS = 256 * 1024 * 1024
 #: Line magics that run one program, and of which IPython hides a failure.
 _PROGRAM_MAGICS = frozenset({"pip", "uv", "conda", "mamba", "micromamba"})
 #: Code in the place of the statements that do not run.
-_INTERRUPT = compile("raise KeyboardInterrupt('the cell was ended')", "<kernelexec>", "exec")
+_INTERRUPT = compile("raise KeyboardInterrupt('the rest of the cell did not run')", "<kernelexec>", "exec")
 
 
 @named_as_base

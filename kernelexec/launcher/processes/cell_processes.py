@@ -7,8 +7,10 @@ import os
 import signal
 from contextlib import suppress
 
+from .. import platform
 from . import proc, tree
 
+#: Rounds of signals: some programs fork faster than they die.
 _ROUNDS = 5
 
 
@@ -43,7 +45,9 @@ class CellProcesses:
                     proc.signal_process(pid, signal.SIGINT, status)
 
     def kill(self) -> None:
-        """Kill the processes of the cell; some fork faster than they die."""
+        """Kill the processes of the cell, or all of the kernel where the system does not list them."""
+        if not platform.PLATFORM.adopts_orphans:
+            tree.kill_descendants()
         for _ in range(_ROUNDS):
             if not (listed := self._list()):
                 return

@@ -72,6 +72,10 @@ class CellRunner:
         if run.approval_scope.cancelled_caught:
             return "Cancelled during its approval."
 
+        return await self._run_in_kernel(run, may_repeat=not run.in_flight)
+
+    async def _run_in_kernel(self, run: CellRun, *, may_repeat: bool) -> ExecutionResult | str:
+        """Run an approved cell; once more, if it ``may_repeat``, where an earlier cell ended its kernel before it began."""
         supervisor = self.kernels.get_supervisor(run.cell)
         with run.startup_scope:
             kernel = await self._acquire_kernel(run, supervisor)
@@ -94,7 +98,11 @@ class CellRunner:
             answer_input_requests(run, kernel, execution, session=self.session, seconds=seconds),
             serve_command(run, kernel, execution, cwd=self.kernels.backend.cwd),
         ):
-            verdict = await supervisor.watch(kernel, execution, self._compute_remaining_seconds(run), internal=run.internal)
+            seconds = self._compute_remaining_seconds(run)
+            verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
+        if not verdict.has_run:
+            supervisor.lost_state, supervisor.former = supervisor.lost_state or lost_state, supervisor.former or former
+            return await self._run_in_kernel(run, may_repeat=False)
         run.timestamps.ended = time.monotonic()
 
         if not run.internal and self.changes.is_slow:
@@ -126,7 +134,8 @@ class CellRunner:
             if run.execution is None:
                 return build_unknown_result(run, self.session, supervisor.epoch)
         else:
-            await self._announce(run, supervisor)
+            if not run.timestamps.sent:  # else it is sent again
+                await self._announce(run, supervisor)
             if supervisor.is_restart_pending:
                 return _RESTARTED
             run.timestamps.sent = time.monotonic()

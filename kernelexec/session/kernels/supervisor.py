@@ -279,8 +279,13 @@ class KernelSupervisor:
                 await self.kernel.usage.change_limits(memory_bytes, cpus)
             self._backend = backend
 
-    async def watch(self, kernel: Kernel, execution: Execution, timeout: float, *, internal: bool = False) -> Verdict:
-        """Wait for the end of a cell, or end it, and judge the state; notes of ``internal`` runs wait for the next cell."""
+    async def watch(
+        self, kernel: Kernel, execution: Execution, timeout: float, *, internal: bool = False, may_repeat: bool = False
+    ) -> Verdict:
+        """Wait for the end of a cell, or end it, and judge the state; notes of ``internal`` runs wait for the next cell.
+
+        Nothing is judged if the cell ``may_repeat`` and has certainly not begun when its kernel ended.
+        """
         verdict = Verdict(notes=[] if internal else self._take_notes(kernel), confinement=kernel.confinement.layers)
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
@@ -292,6 +297,10 @@ class KernelSupervisor:
             if ending.awaited_seconds >= _AWAITED_SECONDS:
                 verdict.notes.append(_AWAITED.format(ending.awaited_seconds))
         limit = memory_limit_text(kernel.usage, self._backend.isolation)
+        is_asked_for = verdict.interrupted is not None or self._kill_cause is not None or self._is_stopped
+        if may_repeat and not execution.has_begun and not is_asked_for:
+            verdict.has_run, self.notes = False, [*verdict.notes, *self.notes]
+            return verdict
         await self._judge_state(kernel, execution, verdict)
         add_memory_notes(verdict, kernel.usage, limit)
         verdict.notes += kernel.take_refusals()

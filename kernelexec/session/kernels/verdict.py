@@ -29,6 +29,8 @@ class Verdict:
     stacks: str = ""
     memory_limit: str = ""
     """The memory limit, as text, where reaching it ended the kernel."""
+    has_run: bool = True
+    """False if the kernel, which an earlier cell has ended, died before the cell began; then nothing else is judged."""
 
 
 @dataclass(frozen=True, slots=True)
