@@ -380,10 +380,15 @@ class KernelProcess:
         """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too."""
         await await_to_end(self._stop(patience))
 
-    async def _stop(self, patience: float) -> None:
+    async def ask_exit(self, patience: float) -> bool:
+        """Have an idle kernel exit with its exit handlers; return whether it did within ``patience`` seconds."""
         if self.alive and patience:
             self.client.send_control("shutdown_request", restart=False)
             await self.wait_exit(patience)
+        return not self.alive
+
+    async def _stop(self, patience: float) -> None:
+        await self.ask_exit(patience)
         self._is_last = True
         self.leave_checkpoints()
         await self.kill()

@@ -148,8 +148,8 @@ class LauncherKernel(IPythonKernel):
         self._context.send_to_owner(OBSTACLES, {"obstacles": obstacles})
 
     def _send_interrupt_children(self) -> None:
-        """Interrupt the running cell and the processes that it has started; the rest of its code does not run."""
-        self.shell.is_ended = True
+        """Interrupt the running cell and the processes that it has started."""
+        self.shell.interrupts += 1
         if platform.PLATFORM.adopts_orphans:
             self._context.processes.interrupt()
         else:  # the system does not list processes

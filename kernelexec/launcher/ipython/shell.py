@@ -60,8 +60,8 @@ class LauncherShell(ZMQInteractiveShell):
     last_answer: dict[str, Any] | None = None
     shown_error: dict[str, Any] | None = None
     inner_error: dict[str, Any] | None = None
-    is_ended = False
-    """Whether the running cell was interrupted."""
+    interrupts = 0
+    """How often the running cell was interrupted."""
     cells_begun = 0
     """The number of cells of code so far."""
     in_task = False
@@ -104,6 +104,11 @@ class LauncherShell(ZMQInteractiveShell):
     def _format_exception_for_storage(self, *_args: Any, **_options: Any) -> dict[str, Any]:
         """Keep no traceback; see ``init_history``."""
         return {}
+
+    def atexit_operations(self) -> None:
+        """End as IPython does, but leave variables to the exit handlers and finalizers that follow and use them."""
+        self.__dict__["reset"] = lambda *_args, **_options: None
+        super().atexit_operations()
 
     def _tee(self, channel: str) -> Any:  # noqa: ARG002 - IPython's signature
         """Keep no output; see ``init_history``."""
@@ -164,15 +169,16 @@ class LauncherShell(ZMQInteractiveShell):
     def prepare_cell(self) -> None:
         """Forget the cell before; an interrupt may have left IPython's traps nested."""
         self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = self.shown_error = None
-        self.in_task = self.is_ended = self._last_traceback_during_displayhook = False
+        self.in_task = self._last_traceback_during_displayhook = False
+        self.interrupts = 0
         self.literal = None
         hook: Any = self.displayhook
         hook.msg = None  # an interrupted display leaves its message there
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
 
     async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
-        """Run a statement of a cell, unless the cell was interrupted and has handled that as its own error."""
-        if self.is_ended:
+        """Run a statement of a cell, which may handle one interrupt, but not take further ones for errors of its own."""
+        if self.interrupts > 1:
             code_obj, async_ = _INTERRUPT, False
         is_failed: bool = await super().run_code(code_obj, result, async_=async_)
         return is_failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import json
 import os
 import sys
@@ -41,6 +42,8 @@ from ..sandbox.confinement import confine
 
 #: The filters that the modules of a fork server have added, the newest first; in a fresh kernel they precede ipykernel's.
 imported_filters: list[Any] = []
+#: Files with text or bytes that Python would write when it frees them, the outer ones first.
+_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 class _NoSubshells:
@@ -238,6 +241,9 @@ def exit_without_freeing() -> None:
     with suppress(Exception):
         threads._shutdown()  # noqa: SLF001 - the only way to wait for threads (Python 3.11 to 3.14)
         atexit._run_exitfuncs()  # noqa: SLF001 - and to run exit handlers
+    for file in [each for each in gc.get_objects() if type(each) in _BUFFERED]:  # the user's: those of the start are frozen
+        with suppress(Exception):
+            file.flush()
     for stream in (sys.__stdout__, sys.__stderr__):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -42,6 +42,8 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 #: The note on a call into compiled code, and from how many seconds on it is written.
 _AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
 _AWAITED_SECONDS = 0.5
+#: The note on an idle kernel that did not exit in time.
+_CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
 
@@ -139,7 +141,8 @@ class KernelSupervisor:
             self._check_open()
             if self.is_restart_pending:
                 self.is_restart_pending = False
-                await self._end_with_cause("request")
+                await self._end_idle("request")
+                self._report_change("died", "request")
             if self.kernel is not None and not self.kernel.alive:
                 await self._replace_dead(self.kernel)
             self._check_open()
@@ -455,9 +458,14 @@ class KernelSupervisor:
             self._kill_cause = cause
             await self.kernel.kill()
 
-    async def _end_with_cause(self, cause: Cause) -> None:
-        if self.kernel is not None:
-            await self._end_kernel(self.kernel, is_reported=False, cause=cause)
+    async def _end_idle(self, cause: Cause) -> None:
+        """End an idle kernel, which runs its exit handlers first."""
+        if (kernel := self.kernel) is None:
+            return
+        kernel.on_death, seconds = None, self._config.budgets.stop
+        if not await kernel.ask_exit(seconds):
+            self.notes.append(_CUT.format(seconds))
+        await self._end_kernel(kernel, is_reported=False, cause=cause)
 
     async def cull(self, is_idle: Callable[[], bool]) -> bool:
         """End the kernel if ``is_idle`` returns true under the lock; the next cell gets a new kernel and reports that."""
@@ -465,8 +473,7 @@ class KernelSupervisor:
             kernel = self.kernel
             if kernel is None or not kernel.alive or self._is_stopped or not is_idle():
                 return False
-            kernel.on_death = None
-            await self._end_with_cause("culled")
+            await self._end_idle("culled")
             await self._reuse_slot.drop()
             self._report_change("died", "culled")
             return True

@@ -131,3 +131,36 @@ def test_a_death_is_charged_to_the_cell_that_caused_it(tmp_path: Path) -> None:
             result = session.execute("print('harmless')")
             assert (result.status, result.stdout) == ("ok", "harmless\n")
             assert any("Ran in a new kernel" in note for note in result.notes)
+
+
+HANDLERS = """
+import atexit, pathlib, weakref
+atexit.register(lambda: pathlib.Path('handler').write_text('ran'))
+class Run: pass
+run = Run()
+weakref.finalize(run, lambda: pathlib.Path('finalizer').write_text('ran'))
+written = open('written', 'w')
+written.write('flushed')
+"""
+
+
+@pytest.mark.parametrize("way", ["restart", "close"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=needs_engine)])
+def test_exit_handlers_and_finalizers_run_and_files_are_flushed(kind: str, way: str, tmp_path: Path) -> None:
+    with Executor(kind, workspace=tmp_path, config={**CONFIGS[kind], "budgets": {"stop": slow(10)}}) as executor:
+        session = executor.session("exits")
+        assert session.execute(HANDLERS).ok
+        getattr(session, way)()
+        texts = {name: (session.workspace / name).read_text() for name in ("handler", "finalizer", "written")}
+        assert texts == {"handler": "ran", "finalizer": "ran", "written": "flushed"}
+        if way == "restart":
+            assert session.execute("1 + 1").text == "2"
+
+
+def test_an_exit_handler_that_takes_too_long_is_cut_and_reported(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "budgets": {"stop": 0.5}}) as executor:
+        session = executor.session("slow")
+        session.execute("import atexit, time\natexit.register(time.sleep, 600)")
+        session.restart()
+        notes = session.execute("1").notes
+        assert any("its threads or exit handlers had not ended after 0.5 s" in note for note in notes), notes
