@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernelexec.cells import CodeCell
 from kernelexec.config import Config
-from kernelexec.errors import KernelNotAnswering
+from kernelexec.errors import Closed, KernelNotAnswering
 from kernelexec.events import CellStarted, DisplayUpdated, Event, Hook, OutputReceived
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.outputs import Collector, feed_result
@@ -102,7 +102,10 @@ class CellRunner:
             verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
         if not verdict.has_run:
             supervisor.lost_state, supervisor.former = supervisor.lost_state or lost_state, supervisor.former or former
-            return await self._run_in_kernel(run, may_repeat=False)
+            try:
+                return await self._run_in_kernel(run, may_repeat=False)
+            except Closed:  # meanwhile: the death is what the result has to report
+                supervisor.judge_death(kernel, verdict)
         run.timestamps.ended = time.monotonic()
 
         if not run.internal and self.changes.is_slow:

@@ -365,6 +365,13 @@ class KernelSupervisor:
             finally:
                 kernel.leave_checkpoints()
 
+    @staticmethod
+    def judge_death(kernel: Kernel, verdict: Verdict) -> None:
+        """Enter the death of a kernel into the verdict, where no other one follows."""
+        death = kernel.death or Death("killed", 137)
+        verdict.state, verdict.cause, verdict.exit_code = "lost", death.cause, death.exit_code
+        verdict.lost_names = tuple(sorted(kernel.variable_names.known))
+
     def _may_restore(self, execution: Execution) -> bool:
         """Return whether the session goes on from a checkpoint if the kernel ends in this cell: no end was asked for."""
         return not (self._is_stopped or execution.asks_exit or self._kill_cause == "request" or self._is_ephemeral)
