@@ -216,7 +216,7 @@ def test_every_file_that_is_linked_exists() -> None:
 def test_the_figures_are_the_defaults() -> None:
     budgets = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d+) s \|$", README, re.MULTILINE))
     assert {name: float(value) for name, value in budgets.items()} == {
-        name: getattr(Config().budgets, name) for name in ("timeout", "grace")
+        name: getattr(Config().budgets, name) for name in ("timeout", "grace", "compiled")
     }
     kept = re.search(r"stdout and stderr keeps (\d+) MiB.*?up to (\d+) MiB a cell", " ".join(README.split()))
     assert kept is not None

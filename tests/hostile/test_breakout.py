@@ -82,7 +82,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     options = {**IMAGE, "memory_bytes": 512 * MIB, "pids": 64}
     config = {
         "container": options,
-        "budgets": {"grace": 1.0},
+        "budgets": {"grace": 1.0, "compiled": 1.0},
         "rules": {"dangers": False},  # the wall is what is tried
         "checkpoints": "named",
     }

@@ -29,7 +29,7 @@ def own_executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Ver
     with ExitStack() as closing:
         actual = dict[Verdict, Executor]()
         for verdict, grace in GRACES.items():
-            config = {"budgets": {"grace": grace}, "checkpoints": "named"}
+            config = {"budgets": {"grace": grace, "compiled": 1.0}, "checkpoints": "named"}
             opened = Executor(isolation="local", workspace=tmp_path_factory.mktemp(verdict), config=config)
             actual[verdict] = closing.enter_context(opened)
             opened.session("bystander").execute("count = 0")

@@ -141,7 +141,7 @@ class KernelSupervisor:
             self._check_open()
             if self.is_restart_pending:
                 self.is_restart_pending = False
-                await self._end_idle("request")
+                await await_to_end(self._end_idle("request"))  # a kernel that was asked to exit runs no further cell
                 self._report_change("died", "request")
             if self.kernel is not None and not self.kernel.alive:
                 await self._replace_dead(self.kernel)
@@ -480,7 +480,7 @@ class KernelSupervisor:
             kernel = self.kernel
             if kernel is None or not kernel.alive or self._is_stopped or not is_idle():
                 return False
-            await self._end_idle("culled")
+            await await_to_end(self._end_idle("culled"))
             await self._reuse_slot.drop()
             self._report_change("died", "culled")
             return True

@@ -54,7 +54,7 @@ def died(session: Session) -> None:
 @pytest.fixture(params=EVERY_KIND)
 def automatic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]:
     """A session with a checkpoint after each cell."""
-    settings = {**KINDS[request.param], "checkpoints": "each", "quiet": True}
+    settings = {**KINDS[request.param], "checkpoints": "each", "quiet": True, "budgets": {"compiled": 0.2}}
     with Executor(request.param, workspace=tmp_path, config=settings) as executor:
         yield executor.session()
 

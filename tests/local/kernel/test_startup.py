@@ -97,7 +97,7 @@ def test_an_interpreter_without_ipykernel_is_a_clear_error(short_path: Path) -> 
 @pytest.mark.parametrize("then", ["go on", "restart", "die", "hang"])
 def test_sockets_that_become_links_to_a_victim_reach_it_with_no_byte(then: str, tmp_path: Path, victim: Victim) -> None:
     with Executor(
-        isolation="local", workspace=tmp_path, config={"budgets": {"grace": 0.2}, "checkpoints": "named"}
+        isolation="local", workspace=tmp_path, config={"budgets": {"grace": 0.2, "compiled": 0.2}, "checkpoints": "named"}
     ) as executor:
         session = executor.session("s")
         session.execute(MEANS)
