@@ -26,7 +26,7 @@ from kernelexec.results.outputs import (
     read_audio,
     stream_text,
 )
-from kernelexec.results.readable.one_line import count_things, format_seconds, join_parts, quote_line
+from kernelexec.results.readable.one_line import count_things, format_seconds, join_parts, list_some, quote_line
 
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
@@ -135,8 +135,10 @@ class ExecutionResult(JsonReadable):
         return self.ok
 
     def __str__(self) -> str:
-        """Return ``text``."""
-        return self.text
+        """Return ``text``, and the ``verdict`` on a line of its own if there is one."""
+        if self.verdict is None:
+            return self.text
+        return f"{self.text}{'' if self.text.endswith(chr(10)) or not self.text else chr(10)}{self.verdict}"
 
     def __repr__(self) -> str:
         return f"<{self.summary}>"
@@ -144,7 +146,7 @@ class ExecutionResult(JsonReadable):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> MimeBundle:  # noqa: ARG002 - IPython's
         from kernelexec.results.views.notebook_view import make_bundle  # noqa: PLC0415 - as above
 
-        return make_bundle(self.outputs)
+        return make_bundle(self.outputs, self.verdict)
 
     def __rich__(self) -> Any:  # noqa: ANN401 - as above
         from kernelexec.results.views.terminal_view import make_renderable  # noqa: PLC0415 - as above
@@ -155,7 +157,6 @@ class ExecutionResult(JsonReadable):
     def summary(self) -> str:
         """The result in one line: ``ok [3] 0.02 s · '42' · 1 image image/png 640x480 9 kB · state kept``."""
         count = "" if self.execution_count is None else f" [{self.execution_count}]"
-        lost = f" ({self.cause})" if self.state in ("restored", "lost") and self.cause else ""
         return join_parts(
             f"{self.status}{count} {format_seconds(self.timing.wall)}",
             *self._describe_failure(),
@@ -164,8 +165,32 @@ class ExecutionResult(JsonReadable):
             count_things("file", len(self.files)) if self.files else None,
             "truncated" if self.truncated else None,
             "cached" if self.cached else None,
-            f"state {self.state}{lost}",
+            next(self._describe_state()),
         )
+
+    @property
+    def verdict(self) -> str | None:
+        """What the outputs do not show, in one line: an end by timeout, a refusal, lost state, cut output; None without any.
+
+        For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``.
+        """
+        is_plain = self.status in ("ok", "error") and self.interrupted is None and self.state in ("kept", "new")
+        if (is_plain or self.status == "running") and not self.truncated:
+            return None
+        parts = join_parts(
+            self.status,
+            {"timeout": "timeout", "request": "interrupted"}.get(self.interrupted or ""),
+            quote_line(self.diagnosis.message) if self.status == "aborted" and self.diagnosis is not None else None,
+            *self._describe_state(),
+            "output truncated" if self.truncated else None,
+        )
+        return f"[kernelexec: {parts}]"
+
+    def _describe_state(self) -> Iterator[str]:
+        cause = f" ({self.cause})" if self.state in ("restored", "lost") and self.cause else ""
+        yield f"state {self.state}{cause}"
+        if self.lost_names:
+            yield list_some("lost", self.lost_names)
 
     def _describe_failure(self) -> Iterator[str]:
         if self.interrupted is not None:
@@ -282,8 +307,14 @@ class ExecutionResult(JsonReadable):
         outcome = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
         if self.status == "unknown":
             outcome = "its outcome cannot be known"
-        message = f"cell {self.execution_id} {self.status}: {outcome} (state {self.state})"
+        message = f"cell {self.execution_id} {self.status}: {outcome} ({join_parts(*self._describe_state())})"
+        if self.diagnosis is not None:
+            message = " ".join(filter(None, (f"{message}.", self.diagnosis.cause, *self.diagnosis.hints[:1])))
         raise ExecutionFailed(message, self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, and the ``verdict``, as JSON types."""
+        return {**JsonReadable.to_dict(self), "verdict": self.verdict}
 
     def to_json(self) -> str:
         """Return the result as JSON text; ``from_json`` returns an equal result."""

@@ -49,9 +49,10 @@ _SCANNED_CHARS = 1_000_000
 _LOADS = re.compile(r"<script[^>]{0,300}\bsrc\s*=", re.IGNORECASE)
 
 
-def make_bundle(outputs: Iterable[Output]) -> MimeBundle:
-    """Return one display of all outputs: as plain text, and in richer types unless all of it is text."""
-    shown = tuple(outputs)
+def make_bundle(outputs: Iterable[Output], verdict: str | None = None) -> MimeBundle:
+    """Return one display of all outputs: as plain text, and in richer types unless all of it is text; then the verdict."""
+    text = None if verdict is None else Stream("stderr", f"{verdict}\n")
+    shown = (*outputs, *([] if text is None else [text]))
     bundle: MimeBundle = {"text/plain": output_text(shown)}
     match shown:
         case [DisplayData(data=data) | ExecuteResult(data=data) as single]:

@@ -100,6 +100,34 @@ def test_json_fits_the_published_schema(result: ExecutionResult) -> None:
     jsonschema.Draft202012Validator(schema).validate(json.loads(result.to_json()))
 
 
+VERDICTS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "an ordinary end": ({"status": "ok", "state": "kept"}, None),
+    "an error": ({"status": "error", "state": "kept"}, None),
+    "a cell that runs": ({"status": "running", "state": "unknown"}, None),
+    "a timeout": ({"status": "error", "interrupted": "timeout", "state": "kept"}, "error · timeout · state kept"),
+    "lost state": (
+        {"status": "error", "state": "lost", "cause": "exited", "lost_names": ("df", "model")},
+        "error · state lost (exited) · lost: df, model",
+    ),
+    "a refusal": (
+        {"status": "aborted", "state": "kept", "diagnosis": Diagnosis("refused", "It is dangerous")},
+        "aborted · It is dangerous · state kept",
+    ),
+    "cut output": ({"status": "ok", "state": "kept", "truncated": True}, "ok · state kept · output truncated"),
+}
+
+
+@pytest.mark.parametrize(("fields", "verdict"), VERDICTS.values(), ids=VERDICTS)
+def test_what_the_outputs_do_not_show_is_where_people_look(fields: dict[str, Any], verdict: str | None) -> None:
+    result = result_of(Stream("stdout", "shown\n"), **fields)
+    line = None if verdict is None else f"[kernelexec: {verdict}]"
+    assert result.verdict == result.to_dict()["verdict"] == json.loads(result.to_json())["verdict"] == line
+    text = "shown\n" if line is None else f"shown\n{line}"
+    assert str(result) == text
+    assert str(result._repr_mimebundle_()["text/plain"]).strip() == text.strip()
+    assert ExecutionResult.from_json(result.to_json()) == result
+
+
 def test_the_schema_names_every_field() -> None:
     assert set(ExecutionResult.json_schema()["properties"]) == {field.name for field in dataclasses.fields(ExecutionResult)}
 
