@@ -5,24 +5,21 @@ The format is in ``launcher/protocol``. The file is the kernel's own: whatever i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kernelexec.launcher.protocol import CRASH_HALF_BYTES, CRASH_KEY_BYTES, CRASH_OPEN_LENGTH, CRASH_RECORD
 
 
 def has_begun(content: bytes, msg_id: str) -> bool:
     """Return whether a cell may have begun: False if the file names other cells only."""
-    keys = {content[start : start + CRASH_KEY_BYTES].rstrip(b"\0") for start in range(0, len(content), CRASH_HALF_BYTES)} - {
-        b""
-    }
+    keys = [key for key, _ in _halves(content) if key]
     return not keys or msg_id.encode()[:CRASH_KEY_BYTES] in keys
 
 
 def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
     """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text."""
-    records = sorted(
-        record
-        for start in range(0, len(content) - CRASH_HALF_BYTES + 1, CRASH_HALF_BYTES)
-        for record in _records(content[start : start + CRASH_HALF_BYTES], msg_id)
-    )
+    own_key = msg_id.encode()[:CRASH_KEY_BYTES]
+    records = sorted(record for key, half in _halves(content) if key == own_key for record in _records(half))
     pieces = []
     for offset, name, text in records:
         lost = max(0, offset - received_bytes)
@@ -33,10 +30,15 @@ def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list
     return pieces
 
 
-def _records(half: bytes, msg_id: str) -> list[tuple[int, str, bytes]]:
+def _halves(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the whole halves of a file, each with the key of its cell, which is empty if there is none."""
+    for start in range(0, len(content) - CRASH_HALF_BYTES + 1, CRASH_HALF_BYTES):
+        half = content[start : start + CRASH_HALF_BYTES]
+        yield half[:CRASH_KEY_BYTES].rstrip(b"\0"), half
+
+
+def _records(half: bytes) -> list[tuple[int, str, bytes]]:
     records: list[tuple[int, str, bytes]] = []
-    if half[:CRASH_KEY_BYTES].rstrip(b"\0") != msg_id.encode()[:CRASH_KEY_BYTES]:
-        return records
     position = CRASH_KEY_BYTES
     while position + CRASH_RECORD.size <= len(half):
         stderr, length, offset = CRASH_RECORD.unpack_from(half, position)

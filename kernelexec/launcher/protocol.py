@@ -97,6 +97,8 @@ CRASH_RECORD = struct.Struct("<BIQ")
 
 # Files in the directory of a one-shot process.
 ONE_SHOT_ORDER, ONE_SHOT_ANSWER = "order.json", "answer.json"
+# The virtual environment of a project in its directory.
+PROJECT_VENV = ".venv"
 # Our directory in a workspace; in it that of the sessions' own virtual environments; the only package file of an unused one.
 OURS, OWN_ENVIRONMENTS, OWN_PACKAGES = ".kernelexec", "venvs", "_kernelexec.pth"
 

@@ -165,7 +165,7 @@ class ExecutionResult(JsonReadable):
             count_things("file", len(self.files)) if self.files else None,
             "truncated" if self.truncated else None,
             "cached" if self.cached else None,
-            next(self._describe_state()),
+            self._state_text,
         )
 
     @property
@@ -181,16 +181,20 @@ class ExecutionResult(JsonReadable):
             self.status,
             {"timeout": "timeout", "request": "interrupted"}.get(self.interrupted or ""),
             quote_line(self.diagnosis.message) if self.status == "aborted" and self.diagnosis is not None else None,
-            *self._describe_state(),
+            self._state_text,
+            self._lost_text,
             "output truncated" if self.truncated else None,
         )
         return f"[kernelexec: {parts}]"
 
-    def _describe_state(self) -> Iterator[str]:
+    @property
+    def _state_text(self) -> str:
         cause = f" ({self.cause})" if self.state in ("restored", "lost") and self.cause else ""
-        yield f"state {self.state}{cause}"
-        if self.lost_names:
-            yield list_some("lost", self.lost_names)
+        return f"state {self.state}{cause}"
+
+    @property
+    def _lost_text(self) -> str | None:
+        return list_some("lost", self.lost_names) if self.lost_names else None
 
     def _describe_failure(self) -> Iterator[str]:
         if self.interrupted is not None:
@@ -307,7 +311,7 @@ class ExecutionResult(JsonReadable):
         outcome = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
         if self.status == "unknown":
             outcome = "its outcome cannot be known"
-        message = f"cell {self.execution_id} {self.status}: {outcome} ({join_parts(*self._describe_state())})"
+        message = f"cell {self.execution_id} {self.status}: {outcome} ({join_parts(self._state_text, self._lost_text)})"
         if self.diagnosis is not None:
             message = " ".join(filter(None, (f"{message}.", self.diagnosis.cause, *self.diagnosis.hints[:1])))
         raise ExecutionFailed(message, self)

@@ -7,11 +7,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from kernelexec.launcher.protocol import OURS, OWN_ENVIRONMENTS, OWN_PACKAGES
+from kernelexec.launcher.protocol import OURS, OWN_ENVIRONMENTS, OWN_PACKAGES, PROJECT_VENV
 from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 
-#: The virtual environment of a project.
-PROJECT_VENV = ".venv"
 #: The directories of a workspace, and the entries of each, that are looked at: cells can make any number.
 _DIRECTORIES_MAX, _ENTRIES_MAX = 20, 5000
 

@@ -12,7 +12,6 @@ import site
 import sys
 import sysconfig
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from ..protocol import OURS, OWN_ENVIRONMENTS, OWN_PACKAGES
 
 #: The kernel's interpreter; ``sys.executable`` is that of the environment later.
 INTERPRETER = sys.executable
+#: The directories of its packages, which need not all be searched.
+INTERPRETER_PACKAGES = (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else ()))
 _PIP = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
 _PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -30,21 +31,28 @@ def own_environment_place(workspace: str, interpreter: str = INTERPRETER) -> tup
     return workspace.partition(f"/{OURS}/")[0], parts  # workspaces of branches are below it
 
 
+def package_directory(path: str) -> str:
+    """Return the directory of the packages of a virtual environment for this version of Python."""
+    return str(sysconfig.get_path("purelib", "venv", {"base": path, "platbase": path}))
+
+
 def make_environment(path: str) -> None:
     """Make an environment, or what is missing of it; packages in it stay.
 
     Raises:
         OSError: it cannot be written.
     """
-    base = str(getattr(sys, "_base_executable", INTERPRETER))
-    packages = Path(str(sysconfig.get_path("purelib", "venv", {"base": path, "platbase": path})))
+    base, pip = str(getattr(sys, "_base_executable", INTERPRETER)), find_pip()
+    packages = Path(package_directory(path))
     programs = Path(path, "bin")
     packages.mkdir(parents=True, exist_ok=True)
     programs.mkdir(exist_ok=True)
     _write(Path(path, "pyvenv.cfg"), _configuration(base))
-    lines = [f"import site; site.addsitedir({directory!r})\n" for directory in _package_directories()]
-    _write(packages / OWN_PACKAGES, "".join(lines))
-    for name in ("pip", "pip3") if find_pip() is not None else ():
+    parents = [directory for directory in INTERPRETER_PACKAGES if directory in sys.path]
+    if pip is not None and pip.endswith(".whl"):  # the interpreter has none itself
+        parents.append(pip)
+    _write(packages / OWN_PACKAGES, "".join(f"import site; site.addsitedir({directory!r})\n" for directory in parents))
+    for name in ("pip", "pip3") if pip is not None else ():
         _write(programs / name, _PIP, mode=0o755)
     for name in ("python3", _PYTHON, "python"):  # the last one makes it an environment
         link = programs / name
@@ -67,14 +75,6 @@ def find_pip() -> str | None:
 def _configuration(base: str) -> str:
     version = ".".join(map(str, sys.version_info[:3]))
     return f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\nversion = {version}\n"  # noqa: PTH120 - text
-
-
-def _package_directories() -> Iterator[str]:
-    """Yield the package directories of this interpreter, and the archive of pip if it has none itself."""
-    listed = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    yield from (path for path in listed if path in sys.path)
-    if (pip := find_pip()) is not None and pip.endswith(".whl"):
-        yield pip
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:

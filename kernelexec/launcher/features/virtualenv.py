@@ -8,7 +8,6 @@ import platform as python_platform
 import re
 import site
 import sys
-import sysconfig
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,10 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from .. import platform
-from .own_environment import INTERPRETER, make_environment, own_environment_place
+from ..protocol import PROJECT_VENV
+from .own_environment import (
+    INTERPRETER,
+    INTERPRETER_PACKAGES,
+    make_environment,
+    own_environment_place,
+    package_directory,
+)
 
-#: Name of a workspace's own virtual environment.
-NAME = ".venv"
 _ACTIVE = "VIRTUAL_ENV"
 #: Limits of one listing: distributions, seconds, and characters of a name or version.
 _DISTRIBUTIONS_MAX, _LOOK_SECONDS, _CHARS = 5000, 1.0, 100
@@ -30,7 +34,6 @@ _KERNEL_MODULES = frozenset(
 )
 #: The packages of which new versions are reported, and the part of a distribution's list of files that is read.
 _LISTED_MAX, _RECORD_CHARS = 20, 1024 * 1024
-_INTERPRETER_PACKAGES = frozenset({*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])})
 _activated: dict[str, set[str]] = {}
 """Directories that this module added to ``sys.path``, and the ``.pth`` files that were read from them."""
 
@@ -79,7 +82,7 @@ class VirtualEnv:
         """Return the present virtual environment."""
         if not self._has_options or self._path is not None:
             return self._path
-        default = os.path.join(self._home, NAME)  # noqa: PTH118 - as above
+        default = os.path.join(self._home, PROJECT_VENV)  # noqa: PTH118 - as above
         return default if _has_programs(default) else self._own
 
     @property
@@ -128,7 +131,7 @@ class VirtualEnv:
             served = _import_from(venv)
             state = {"path": venv, "served": "own" if venv == self._own and served == "packages" else served}
             if served == "packages":
-                self._follow(_package_directory(venv))
+                self._follow(package_directory(venv))
         self.import_state = self._report["venv"] = state
 
     def _activate_own(self) -> None:
@@ -158,9 +161,10 @@ class VirtualEnv:
         """
         report, self._report = self._report, {}
         with suppress(Exception):  # a cell may have replaced functions of the standard library
-            if self.import_state is not None and self._changed_at != _changed_at(str(self._followed)):
+            directory = self._followed
+            if directory is not None and self.import_state is not None and self._changed_at != _changed_at(directory):
                 _import_from(self.import_state["path"])
-                report |= self._look()
+                report |= self._look(directory)
         return report
 
     def _follow(self, directory: str) -> None:
@@ -179,11 +183,11 @@ class VirtualEnv:
             if not modules & _KERNEL_MODULES and not any(_is_extension(sys.modules[name]) for name in loaded):
                 for name in loaded:
                     del sys.modules[name]
-        self._report |= self._look()
+        self._report |= self._look(directory)
 
-    def _look(self) -> dict[str, list[str]]:
+    def _look(self, directory: str) -> dict[str, list[str]]:
         """Return a report on packages that are new since the last look."""
-        directory, before = str(self._followed), self._versions
+        before = self._versions
         self._changed_at, self._versions = _changed_at(directory), find_distributions([directory])
         new = {name for name, version in self._versions.items() if before.get(name) != version}
         report: dict[str, list[str]] = {}
@@ -220,10 +224,6 @@ def _programs(venv: str) -> str:
     return os.path.join(venv, platform.PLATFORM.programs_directory)  # noqa: PTH118 - called for each command
 
 
-def _package_directory(venv: str) -> str:
-    return str(sysconfig.get_path("purelib", "venv", {"base": venv, "platbase": venv}))
-
-
 def _changed_at(directory: str) -> int:
     try:
         return os.stat(directory).st_mtime_ns  # noqa: PTH116 - called for each cell
@@ -240,7 +240,7 @@ def _import_from(venv: str) -> str:
     """
     if os.path.realpath(venv) == os.path.realpath(sys.prefix):
         return "interpreter"
-    directory = _package_directory(venv)
+    directory = package_directory(venv)
     if not os.path.isdir(directory):  # noqa: PTH112 - text in, text out
         return "commands"
     read_files = _activated.get(directory)
@@ -252,7 +252,7 @@ def _import_from(venv: str) -> str:
         for name in sorted(names - read_files):
             site.addpackage(directory, name, None)
     added = sys.path[count:]
-    first = min((index for index, path in enumerate(sys.path) if path in _INTERPRETER_PACKAGES), default=count)
+    first = min((index for index, path in enumerate(sys.path) if path in INTERPRETER_PACKAGES), default=count)
     sys.path[first:] = [*added, *sys.path[first:count]]
     if _sees_system_packages(venv):
         sys.path += [path for path in site.getsitepackages([sys.base_prefix]) if path not in sys.path]

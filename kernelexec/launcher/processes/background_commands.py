@@ -54,6 +54,7 @@ class Jobs:
             job.kill()
         if action == "forget" and not job.is_running:
             del self._jobs[job.name]
+            self._lasting.discard(job.pid)
         lines = request.get("lines")
         return {"status": "ok", "job": job.describe(lines if action == "output" and isinstance(lines, int) else None)}
 

@@ -47,10 +47,8 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
         noticed = await _take_step(kernel, step, budgets.grace)
         repeats = step == "signal" and "interrupt" in interrupter.available_steps
         with anyio.move_on_after(budgets.grace if noticed else 0):
-            while repeats and not execution.ended.is_set():
-                with anyio.move_on_after(_PAUSE_SECONDS):
-                    await execution.ended.wait()
-                await interrupter.request_interrupt(0)
+            if repeats:
+                await _repeat_interrupts(kernel, execution)
             await execution.ended.wait()
         if execution.ended.is_set():
             return Ending(step)
@@ -61,6 +59,16 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
     await kernel.kill()
     execution.finish("died")
     return Ending("kill", stacks, awaited)
+
+
+async def _repeat_interrupts(kernel: Kernel, execution: Execution) -> None:
+    """Interrupt a cell until it has ended; each request is answered before the next, so that none reaches the next cell."""
+    while True:
+        with anyio.move_on_after(_PAUSE_SECONDS):
+            await execution.ended.wait()
+        if execution.ended.is_set():
+            return
+        await kernel.interrupter.request_interrupt(NOTICE_SECONDS)
 
 
 async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, seconds: float) -> float:

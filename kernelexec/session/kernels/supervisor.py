@@ -142,7 +142,6 @@ class KernelSupervisor:
             if self.is_restart_pending:
                 self.is_restart_pending = False
                 await await_to_end(self._end_idle("request"))  # a kernel that was asked to exit runs no further cell
-                self._report_change("died", "request")
             if self.kernel is not None and not self.kernel.alive:
                 await self._replace_dead(self.kernel)
             self._check_open()
@@ -469,10 +468,12 @@ class KernelSupervisor:
         """End an idle kernel, which runs its exit handlers first."""
         if (kernel := self.kernel) is None:
             return
-        kernel.on_death, seconds = None, self._config.budgets.stop
+        was_alive, kernel.on_death, seconds = kernel.alive, None, self._config.budgets.stop
         if not await kernel.ask_exit(seconds):
             self.notes.append(_CUT.format(seconds))
         await self._end_kernel(kernel, is_reported=False, cause=cause)
+        if was_alive:
+            self._report_change("died", cause)
 
     async def cull(self, is_idle: Callable[[], bool]) -> bool:
         """End the kernel if ``is_idle`` returns true under the lock; the next cell gets a new kernel and reports that."""
@@ -482,7 +483,6 @@ class KernelSupervisor:
                 return False
             await await_to_end(self._end_idle("culled"))
             await self._reuse_slot.drop()
-            self._report_change("died", "culled")
             return True
 
     async def stop(self, patience: float) -> None:

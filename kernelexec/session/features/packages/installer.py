@@ -29,12 +29,12 @@ from kernelexec.results.json_values import read_text
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features import packages as locks  # its names import the library of locks at their first use
 from kernelexec.session.features.inspection import Inspection
-from kernelexec.workspace.environments import PROJECT_VENV
+from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.rmtree import remove_tree
 from kernelexec.workspace.safe_files import closing_fd, open_regular, open_unlinked, read_regular, replace_beneath
 
 #: The lock of a workspace's virtual environment.
-LOCK = Path(".kernelexec", "pylock.toml")
+LOCK = Path(OURS, "pylock.toml")
 _LOCK_BYTES, _REQUIREMENTS_BYTES = 2 * 1024 * 1024, 256 * 1024
 Requirement = str | os.PathLike[str]
 #: The seconds that an installation may take by default.
@@ -227,7 +227,7 @@ class PackageInstaller:
         """
         context, venv = self._context, self._context.config.programs.venv
         if venv is None:
-            return (PROJECT_VENV,) if (context.workspace_path / PROJECT_VENV).exists() else ()
+            return (protocol.PROJECT_VENV,) if (context.workspace_path / protocol.PROJECT_VENV).exists() else ()
         path = Path(os.path.normpath(context.kernels.backend.to_host_path(str(venv))))
         if not path.is_relative_to(context.workspace_path) or path == context.workspace_path:
             message = f"programs.venv={venv} is not in the session's workspace: install there with its own pip, or omit it."

@@ -56,12 +56,13 @@ def check_requirements(packages: Iterable[object], read: Callable[[str], str]) -
 
 def find_requirements_file(requirement: object) -> str | None:
     """Return the path of a file of requirements, as pip's option names it or by its ending; None for another requirement."""
-    text = os.fspath(requirement) if isinstance(requirement, str | os.PathLike) else ""
-    if not isinstance(text, str) or not text.isprintable():
+    path = os.fspath(requirement) if isinstance(requirement, str | os.PathLike) else ""
+    if not isinstance(path, str) or not path.isprintable():
         return None
-    if option := _FILE_OPTION.fullmatch(text.strip()):
+    path = path.strip()
+    if option := _FILE_OPTION.fullmatch(path):
         return option["path"].strip("'\"")
-    return text.strip() if text.strip().endswith(_FILE) and not text.strip().startswith("-") else None
+    return path if path.endswith(_FILE) and not path.startswith("-") else None
 
 
 def _list_lines(path: str, text: str) -> list[str]:
