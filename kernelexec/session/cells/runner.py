@@ -72,7 +72,8 @@ class CellRunner:
         if run.approval_scope.cancelled_caught:
             return "Cancelled during its approval."
 
-        return await self._run_in_kernel(run, may_repeat=not run.in_flight)
+        is_prepared = run.prepare is not None or run.choose_checkpoint is not None  # for one kernel only
+        return await self._run_in_kernel(run, may_repeat=not run.in_flight and not is_prepared)
 
     async def _run_in_kernel(self, run: CellRun, *, may_repeat: bool) -> ExecutionResult | str:
         """Run an approved cell; once more, if it ``may_repeat``, where an earlier cell ended its kernel before it began."""
