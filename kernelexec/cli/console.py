@@ -64,8 +64,11 @@ class ConsoleOutput:
         for heading in () if self._as_json or self.is_silent else headings:
             self._write("stderr", format_remark(sys.stderr, f"## {escape_line(heading)}"), own_line=True)
 
-    def show_result(self, result: ExecutionResult, *, has_hints: bool = True) -> None:
-        """Show the notes of a result: a timeout, a lost state, cut output, and hints on an error that was not expected."""
+    def show_result(self, result: ExecutionResult, *, has_hints: bool = True, is_exit: bool = False) -> None:
+        """Show the notes of a result: a timeout, a lost state, cut output, and hints on an error that was not expected.
+
+        A cell that ends its program by an exit needs none.
+        """
         if self.is_silent:
             return
         if self._as_json:
@@ -78,7 +81,7 @@ class ConsoleOutput:
             return
         self._end_text()
         self._release()
-        for line in remarks(result, has_hints=has_hints):
+        for line in () if is_exit else remarks(result, has_hints=has_hints):
             self._write("stderr", format_remark(sys.stderr, line), own_line=True)
         if omitted := self._pictures.end_cell():
             line = f"{count_things('picture', omitted)} not shown here: a cell may show 64 megapixels in 16 MiB"

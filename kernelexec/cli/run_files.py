@@ -82,7 +82,8 @@ def join_parameters(words: Sequence[str]) -> list[str]:
 
 @files_run_app.command(
     cls=_RunCommand,
-    epilog=f"Exit status: 0; 1 after a cell that failed; of several files, the first that is not 0; {STATUS_HELP}",
+    epilog="Exit status: 0; 1 after a cell that failed, or the status with which it exits; of several files, "
+    f"the first that is not 0; {STATUS_HELP}",
 )
 @with_isolation_options
 def run(
@@ -256,10 +257,12 @@ class FileRun:
                     document.set_language_info(await session.read_language_info(language))
                 self.write(f" after cell {number + 1}")
                 advance()
-                self.console.show_result(result, has_hints=not document.allows_error(number))
-                if status := self._exit_status(number, result):
-                    if self.console.is_silent:
-                        eprint(f"{self.file}: cell {number + 1} failed: {result.summary}")
+                exits = result.exit_status == 0 and result.interrupted is None  # as a program does, without a failure
+                self.console.show_result(result, has_hints=not document.allows_error(number), is_exit=exits)
+                status = 0 if exits else self._exit_status(number, result)
+                if status and self.console.is_silent:
+                    eprint(f"{self.file}: cell {number + 1} failed: {result.summary}")
+                if status or exits:
                     self.status = status
                     return
         self.status = 0
@@ -272,7 +275,7 @@ class FileRun:
             return INTERRUPTED
         if self.allow_errors or self.document.allows_error(number):
             return 0
-        return TIMED_OUT if result.interrupted == "timeout" else CELL_FAILED
+        return TIMED_OUT if result.interrupted == "timeout" else result.exit_status or CELL_FAILED
 
     def write(self, moment: str) -> None:
         """Write the executed notebook; ``moment`` completes the message of a failure."""

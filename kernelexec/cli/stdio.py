@@ -52,12 +52,12 @@ def is_refusal(result: ExecutionResult) -> bool:
 
 
 def cell_status(result: ExecutionResult) -> int:
-    """Return the exit status for a cell: the exit code of a command or a dead kernel; 0 or 1 for code."""
+    """Return the exit status for a cell: that of a command, a dead kernel or code that exits; else 0 or 1."""
     if result.ok:
         return 0
     if result.status == "aborted":
         return REFUSED if is_refusal(result) else INTERRUPTED
-    return (result.exit_code or CELL_FAILED) & 0xFF or CELL_FAILED
+    return (result.exit_status or result.exit_code or CELL_FAILED) & 0xFF or CELL_FAILED
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kernelexec.diagnosis.diagnosis import diagnose
+from kernelexec.diagnosis.diagnosis import diagnose, find_undefined_name
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "find_undefined_name"]

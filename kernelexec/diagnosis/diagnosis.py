@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -35,6 +35,7 @@ _GROUP_MAX = 50
 _ENDING_CHARS = 1000
 #: The limit of call lines; of an endless recursion the first and the last ones are kept.
 _CALLS_MAX = 50
+_UNDEFINED = re.compile(r"name '([^']{1,1000})' is not defined")
 #: Frames of a debugger, and the message of ``%debug``.
 _DEBUGGER = re.compile(r"debugger's commands|[/\\](?:pdb|bdb|debugger)\.py")
 #: Names of exceptions that get a general explanation if they have none of their own.
@@ -52,12 +53,13 @@ def diagnose(
     limit: str = "",
     networked: bool = True,
     other_python: str = "",
+    missing: Mapping[str, Cause] | None = None,
 ) -> Diagnosis | None:
     """Return the diagnosis of a failed cell; None for one that did not fail. Lines count from the start of the source.
 
     ``cause`` is the cause of the kernel's end during this cell, not before it. ``limit`` is the exceeded memory limit as
     text, if known; ``networked`` says whether the cell had a network; ``other_python`` is the path of an interpreter that
-    has the missing module.
+    has the missing module; ``missing`` are the names that earlier kernels had, with the causes of their loss.
     """
     if status != "error":
         return None
@@ -81,11 +83,21 @@ def diagnose(
         if error.ename == "ModuleNotFoundError" and other_python.isprintable() and 0 < len(other_python) <= _PATH_CHARS:
             hint = f"{other_python!r} has it, but is not the kernel's Python: `sys.executable` is."
             diagnosis = replace(diagnosis, hints=(*diagnosis.hints, hint))
+        if missing and (name := find_undefined_name(all_outputs)) in missing:
+            cause = f"{name} was lost with an earlier kernel ({missing[name]})."
+            diagnosis = replace(diagnosis, cause=cause, hints=(f"{cause[:-1]}: run the cells again that define it.",))
     last, calls = last_line(error, cell), call_lines(error, cell)
     if len(calls) > _CALLS_MAX:
         calls = calls[: _CALLS_MAX // 2] + calls[-_CALLS_MAX // 2 :]
     line, text = (None, None) if last is None else (last.line, last.text)
     return replace(diagnosis, line=line, line_text=text, calls=calls)
+
+
+def find_undefined_name(outputs: Iterable[Output]) -> str:
+    """Return the name that a cell's last exception says is not defined; empty if it is another exception."""
+    error = next((output for output in reversed(tuple(outputs)) if isinstance(output, Error)), None)
+    match = _UNDEFINED.match(error.evalue) if error is not None and error.ename == "NameError" else None
+    return match[1] if match else ""
 
 
 def _make_diagnosis(kind: str, message: str, explanation: Explanation, package: str | None = None) -> Diagnosis:

@@ -243,6 +243,8 @@ class ReplyMetadata(TypedDict):
     """What is new: the virtual environment (``venv``), and packages of which cells have others (``hidden``, ``kept``)."""
     literal: NotRequired[bool | str]
     """True if the text of the cell's value is a literal that says all of it; else a literal that does, if there is one."""
+    exit_status: NotRequired[int]
+    """The status of the ``SystemExit`` that ended the cell."""
     directory: NotRequired[DirectoryReport]
     """On the current directory, if it could not be used."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import anyio.to_thread
 
+from kernelexec.diagnosis import find_undefined_name
 from kernelexec.errors import InvalidRequest
 from kernelexec.recorded_history import History, RecordedCell
 from kernelexec.replay_safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
@@ -29,7 +30,6 @@ _HEAD_CHARS, _REASON_CHARS = 60, 300
 #: The recorded form of a secret in a cell's own text.
 _MASKED = re.compile(r"[\[<(]secret [A-Za-z_]\w*[\])>]", re.ASCII)
 _CONTAINED_MASK = "its text held a secret, which is not recorded"
-_UNKNOWN_NAME = re.compile(r"name '(?P<name>[^']+)' is not defined")
 
 
 async def replay(
@@ -245,9 +245,9 @@ class _Player:
             return "repeated", f"failed as before: {reason}"
         if cell.may_fail:
             return "repeated", f"failed, as its tag allows: {reason}"
-        if ename == "NameError" and result.error and (match := _UNKNOWN_NAME.search(result.error.evalue)):
-            maker = self._missing.get(match["name"])
-            reason = f"it needs `{match['name']}`, which cell {maker} makes" if maker else reason
+        name = find_undefined_name(result.outputs)
+        if maker := self._missing.get(name):
+            reason = f"it needs `{name}`, which cell {maker} makes"
         return "failed", reason
 
 

@@ -91,13 +91,15 @@ class ExecutionResult(JsonReadable):
 
     ``exit_code`` is the command's own for a shell cell, 0 or 1 for code, 124 after a timeout, 128 + n after a death by
     signal n, and -1 if the cell never ran. ``ended_by`` is the step of the escalation that ended an interrupted cell.
-    ``state`` says whether the variables are kept, as checked with the kernel; ``kernel_epoch`` grows with every new kernel
+    ``state`` says whether the variables are kept, as checked with the kernel; ``lost_names`` are those that are gone, or the
+    one that the cell did not find since it was lost before; ``kernel_epoch`` grows with every new kernel
     process. ``outputs`` arrived before the cell's end, ``late`` ones after it, from threads or child processes.
     ``language`` is the cell's: each language has a kernel with its own epochs, except that commands and node run in the
     Python kernel. ``confinement`` names the layers that confine a kernel on this machine: ``landlock``,
     ``no-new-privileges``, ``capabilities`` if it is root, ``no-network``; a container has its own. ``cached`` says that the
     stored result of an earlier run of the same cells was returned and the cell did not run. ``literal`` says that the text of
-    the last expression's value is a literal of Python for it, or is such a literal; ``value`` reads it.
+    the last expression's value is a literal of Python for it, or is such a literal; ``value`` reads it. ``exit_status`` is the
+    status with which code of a cell exited, by ``sys.exit`` or ``exit``; the rest of the cell did not run.
     """
 
     execution_id: str
@@ -126,6 +128,7 @@ class ExecutionResult(JsonReadable):
     language: str = "python"
     cached: bool = False
     literal: bool | str = False
+    exit_status: int | None = None
 
     if not TYPE_CHECKING:  # type checkers would accept any name
         __getattr__ = explain_attribute(RESULT)
@@ -175,6 +178,7 @@ class ExecutionResult(JsonReadable):
         For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``.
         """
         is_plain = self.status in ("ok", "error") and self.interrupted is None and self.state in ("kept", "new")
+        is_plain = is_plain and not (self.lost_names and self.status == "error")
         if (is_plain or self.status == "running") and not self.truncated:
             return None
         parts = join_parts(
@@ -194,7 +198,8 @@ class ExecutionResult(JsonReadable):
 
     @property
     def _lost_text(self) -> str | None:
-        return list_some("lost", self.lost_names) if self.lost_names else None
+        heading = "lost" if self.state in ("lost", "restored") else "lost before"
+        return list_some(heading, self.lost_names) if self.lost_names else None
 
     def _describe_failure(self) -> Iterator[str]:
         if self.interrupted is not None:
@@ -205,6 +210,8 @@ class ExecutionResult(JsonReadable):
             yield quote_line(self.diagnosis.message)
         elif self.exit_code:
             yield f"exit code {self.exit_code}"
+        elif self.exit_status is not None:
+            yield f"exited with {self.exit_status}"
 
     @property
     def ok(self) -> bool:

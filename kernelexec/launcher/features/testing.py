@@ -277,7 +277,6 @@ class CaseRunner:
 
     def __init__(self, shell: Any) -> None:
         self._shell, self._namespace = shell, shell.user_ns
-        shell.ask_exit = lambda: sys.exit(shell.keepkernel_on_exit or None)  # IPython's exit() and quit() only set a flag
 
     def run_code(self, source: str) -> dict[str, Any]:
         """Run the code under test; return PASS or ERROR."""

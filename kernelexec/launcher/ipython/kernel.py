@@ -215,7 +215,10 @@ class LauncherKernel(IPythonKernel):
             take = partial(self._take_checkpoint, is_automatic=True)
             self.checkpoints.after_cell(code, msg_id, take, self._report_obstacles)
         if owner.is_forked_child:  # a child of the cell came back: the kernel is its parent's
-            os._exit(content.get("status") == "error")
+            status = self.shell.exit_status
+            os._exit(content.get("status") == "error" if status is None else status)
+        if self.shell.exit_status == 0:
+            content |= {"status": "ok", "user_expressions": {}}
         self._restore_streams()
         self._separate_children()
         if content.get("status") == "ok" and self.shell.inner_error:
@@ -291,6 +294,8 @@ class LauncherKernel(IPythonKernel):
             entry["python_with_module"] = find_python_with(str(getattr(getattr(sys, "last_value", None), "name", "")))
         if self.shell.literal is not None:
             entry["literal"] = self.shell.literal
+        if self.shell.exit_status is not None:
+            entry["exit_status"] = self.shell.exit_status
         if self._directory_report is not None:
             entry["directory"], self._directory_report = self._directory_report, None
         if report := self.shell.programs.take_report():

@@ -32,6 +32,13 @@ def is_readable(exc: BaseException) -> bool:
     return True
 
 
+def read_exit_status(exc: SystemExit) -> int:
+    """Return the status with which a process of Python ends after this exception."""
+    with suppress(Exception):  # a user's subclass may do anything
+        return 0 if exc.code is None else int(exc.code) & 0xFF if isinstance(exc.code, int) else 1
+    return 1
+
+
 def format_unreadable(etype: type[BaseException], exc: BaseException, trace: TracebackType | None) -> list[str]:
     """Return a traceback without the exception's own methods: its newest frames, and its name with what there is of a text."""
     frames: list[str] = []

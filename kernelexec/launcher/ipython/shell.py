@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import wraps
@@ -62,6 +63,8 @@ class LauncherShell(ZMQInteractiveShell):
     inner_error: dict[str, Any] | None = None
     interrupts = 0
     """How often the running cell was interrupted."""
+    exit_status: int | None = None
+    """See ``ReplyMetadata``."""
     cells_begun = 0
     """The number of cells of code so far."""
     in_task = False
@@ -171,7 +174,7 @@ class LauncherShell(ZMQInteractiveShell):
         self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = self.shown_error = None
         self.in_task = self._last_traceback_during_displayhook = False
         self.interrupts = 0
-        self.literal = None
+        self.literal = self.exit_status = None
         hook: Any = self.displayhook
         hook.msg = None  # an interrupted display leaves its message there
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
@@ -181,7 +184,16 @@ class LauncherShell(ZMQInteractiveShell):
         if self.interrupts > 1:
             code_obj, async_ = _INTERRUPT, False
         is_failed: bool = await super().run_code(code_obj, result, async_=async_)
+        error = getattr(result, "error_in_exec", None)
+        self.exit_status = misbehaving.read_exit_status(error) if isinstance(error, SystemExit) else None
         return is_failed
+
+    def ask_exit(self) -> None:
+        """End the cell, as Python's ``exit`` does; without a status the kernel too, as IPython's does afterwards."""
+        status = self.keepkernel_on_exit
+        self.keepkernel_on_exit = bool(status)
+        super().ask_exit()
+        raise SystemExit(None if isinstance(status, bool) else status)
 
     @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
     def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -367,6 +379,8 @@ class LauncherShell(ZMQInteractiveShell):
         """Show an exception, whatever its methods do; a group, which IPython would only print, is published as an error too."""
         raised: Any = exc_tuple or sys.exc_info()
         etype, exc, trace = raised
+        if options.get("exception_only"):  # an exit; IPython's advice on it is for its own terminal
+            warnings.filterwarnings("ignore", "To exit: use", UserWarning, "IPython.core.interactiveshell")
         if etype is None or issubclass(etype, SyntaxError | UsageError) or options.get("exception_only"):
             super().showtraceback(exc_tuple, *args, **options)
             return
@@ -401,6 +415,8 @@ class LauncherShell(ZMQInteractiveShell):
         for stream in (sys.stdout, sys.stderr):  # the cell may have replaced them
             with suppress(Exception):
                 stream.flush()
+        if isinstance(evalue, SystemExit) and misbehaving.read_exit_status(evalue) == 0:
+            return
         lines = [stb] if isinstance(stb, str) else stb
         if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
             lines = self._format_exception(etype, evalue)  # its own ``_render_traceback_`` may return anything

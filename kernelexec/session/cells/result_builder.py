@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
@@ -19,6 +20,7 @@ CollectFiles = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
 _TOO_LARGE = "{} output(s) were too large for this result: look in the notebook or in its files, or make them smaller."
 _UNREAD = "{} output(s) were too large to keep and are in no file: make them smaller, or save them in the code."
 _PATH_CHARS = 4096
+NOTHING_MISSING: Mapping[str, Cause] = MappingProxyType({})
 _UNKNOWN = "The cell was sent to a kernel before, and no result is recorded: its effects are unknown. It did not run again."
 
 
@@ -61,9 +63,19 @@ def build_interrupted_result(run: CellRun, session: str, epoch: int, reason: str
 
 
 def build_result(
-    run: CellRun, verdict: Verdict, *, session: str, epoch: int, files: CollectFiles, networked: bool = True
+    run: CellRun,
+    verdict: Verdict,
+    *,
+    session: str,
+    epoch: int,
+    files: CollectFiles,
+    networked: bool = True,
+    missing: Mapping[str, Cause] = NOTHING_MISSING,
 ) -> ExecutionResult:
-    """Return the complete result of an ended cell; ``files`` collects its files from its number and its outputs."""
+    """Return the complete result of an ended cell; ``files`` collects its files from its number and its outputs.
+
+    ``missing`` are the names that earlier kernels had, with the causes of their loss.
+    """
     assert run.collector is not None
     assert run.execution is not None
     collector, report = run.collector, run.get_launcher_report()
@@ -88,7 +100,7 @@ def build_result(
     changed = files(count or 0, collector.recorded_outputs() if collector.is_recorded_apart else outputs)
     diagnosis: Diagnosis | None = None
     if status == "error":
-        from kernelexec.diagnosis import diagnose  # noqa: PLC0415 - most cells do not fail
+        from kernelexec.diagnosis import diagnose, find_undefined_name  # noqa: PLC0415 - most cells do not fail
 
         diagnosis = diagnose(
             status,
@@ -100,7 +112,10 @@ def build_result(
             limit=verdict.memory_limit,
             networked=networked,
             other_python=str(report.get("python_with_module") or ""),
+            missing=missing,
         )
+        if verdict.state == "kept" and (name := find_undefined_name(outputs)) in missing:
+            verdict.lost_names = (name,)
     return replace(
         _make_result(run, session, epoch, status),  # last, so that its timing includes the work above
         confinement=verdict.confinement,
@@ -118,6 +133,7 @@ def build_result(
         output_ref=run.execution_id if collector.spilled else None,
         diagnosis=diagnosis,
         literal=read_text(literal, LITERAL_CHARS) if isinstance(literal := report.get("literal"), str) else literal is True,
+        exit_status=left if isinstance(left := report.get("exit_status"), int) and left in range(256) else None,
         work_dir=read_text(work_dir, _PATH_CHARS) if isinstance(run.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )

@@ -172,8 +172,15 @@ class CellRunner:
             verdict.notes.append(kernel.remark)
             kernel.remark = None
         files = (lambda *_: ()) if run.internal else partial(self._collect_files, verdict)
-        networked = self.config.has_network
-        return build_result(run, verdict, session=self.session, epoch=supervisor.epoch, files=files, networked=networked)
+        return build_result(
+            run,
+            verdict,
+            session=self.session,
+            epoch=supervisor.epoch,
+            files=files,
+            networked=self.config.has_network,
+            missing=supervisor.list_missing(),
+        )
 
     async def _return_cached_result(
         self,

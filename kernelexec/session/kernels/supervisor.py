@@ -46,6 +46,7 @@ _AWAITED_SECONDS = 0.5
 _CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
+_MISSING_MAX = 10_000
 
 
 class KernelSupervisor:
@@ -67,6 +68,7 @@ class KernelSupervisor:
         self.epoch = 0
         self.lost_state: LostState | None = None
         """The lost state that no result has reported."""
+        self._missing: dict[str, Cause] = {}
         self._lineage = Lineage()
         self.former: FormerSession | None = None
         """The earlier session that the next result tells from this one."""
@@ -250,6 +252,12 @@ class KernelSupervisor:
         """Return the lost state that no result has reported, for the result of the next cell."""
         lost_state, self.lost_state = self.lost_state, None
         return lost_state
+
+    def list_missing(self) -> Mapping[str, Cause]:
+        """Return the names that earlier kernels had and no cell has defined since, with the causes of their loss."""
+        if self._missing and self.kernel is not None:
+            self._missing = {name: self._missing[name] for name in self._missing.keys() - self.kernel.variable_names.known}
+        return self._missing
 
     def take_former(self) -> FormerSession | None:
         """Return the earlier session that no result has told from this one."""
@@ -515,6 +523,7 @@ class KernelSupervisor:
         self.lost_state = LostState(
             cause or self._kill_cause or death.cause, death.exit_code, names, kernel.variable_names.count, is_reported
         )
+        self._missing = dict(list((self._missing | dict.fromkeys(names, self.lost_state.cause)).items())[-_MISSING_MAX:])
         self.kernel = None
         return self.lost_state
 

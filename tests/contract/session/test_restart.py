@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec import Executor, InvalidRequest, Session, UnknownExecution
+from kernelexec import ExecutionFailed, Executor, InvalidRequest, Session, UnknownExecution
 from tests.support.pace import BOUND, RunningCell, slow, until
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
@@ -23,6 +23,23 @@ def test_what_a_restart_cost_is_reported_by_the_next_result(session: Session) ->
     assert (result.text, result.state, result.cause, result.lost_names) == ("False", "lost", "request", ("x",))
     assert result.kernel_epoch == 2
     assert session.execute("1").state == "kept"
+
+
+def test_a_cell_that_misses_what_was_lost_says_so(session: Session) -> None:
+    session.execute("x = y = 1")
+    session.execute("exit()")
+    assert session.execute("z = 1").ok
+    result = session.execute("z + x")
+    assert (result.state, result.lost_names) == ("kept", ("x",))
+    assert str(result).endswith("\n[kernelexec: error · state kept · lost before: x]")
+    assert result.diagnosis
+    assert result.diagnosis.hints == ("x was lost with an earlier kernel (exited): run the cells again that define it.",)
+    with pytest.raises(ExecutionFailed, match=r"lost before: x\).*x was lost with an earlier kernel \(exited\)"):
+        result.raise_for_error()
+    session.execute("x = 2")
+    session.execute("del x")
+    for code, names in {"x": (), "never": (), "y": ("y",)}.items():
+        assert session.execute(code).lost_names == names
 
 
 def test_a_death_between_cells_is_reported_though_a_restart_came_between(session: Session) -> None:

@@ -158,7 +158,7 @@ def test_an_interrupt_while_another_kernel_starts_ends_the_run(how: str, tmp_pat
     slow = "echo $$ > pid.part && mv pid.part pid && exec sleep 600"
     interpreter.write_text(f'#!/bin/sh\nif [ -e begun ]; then {slow}; fi\nexec "{sys.executable}" "$@"\n')
     interpreter.chmod(0o755)
-    cells = ("open('begun', 'w').close()\nexit()", "1", "open('never', 'w')")
+    cells = ("open('begun', 'w').close()\nimport os; os._exit(3)", "1", "open('never', 'w')")
     tagged = how == "each may fail"
     name = notebook(tmp_path, *cells, tags=["raises-exception"]) if tagged else script(tmp_path, *cells)
     with started(

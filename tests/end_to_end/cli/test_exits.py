@@ -1,0 +1,93 @@
+"""Programs that exit: `run` ends there with their status, and a session keeps its state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Session
+from tests.conftest import Command
+from tests.support.command_line import LOCAL, notebook, script
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import sys; sys.exit()", 0),
+        ("import sys; sys.exit(main())", 0),
+        ("raise SystemExit", 0),
+        ("exit()", 0),
+        ("quit()", 0),
+        ("exit", 0),
+        ("import sys; sys.exit(256)", 0),
+        ("exit(3)", 3),
+        ("quit(3)", 3),
+        ("import sys; sys.exit(-1)", 255),
+        ("import sys; sys.exit('why')", 1),
+        ("import argparse; argparse.ArgumentParser().parse_args(['-z'])", 2),
+        ("import asyncio; await asyncio.sleep(0); raise SystemExit(4)", 4),
+    ],
+)
+def test_a_program_that_exits_ends_there_with_its_status(code: str, status: int, tmp_path: Path, in_process: Command) -> None:
+    before = "def main(): return 0\nprint('before')\n"
+    name = script(tmp_path, before, code if code == "exit" else f"print('in')\n{code}\nprint('after')", "print('after')")
+    done = in_process(tmp_path, "run", name, *LOCAL)
+    assert (done.returncode, done.stdout.replace("in\n", "")) == (status, "before\n")
+    assert "To exit" not in done.stderr
+    assert status or "state" not in done.stderr
+    plain = subprocess.run([sys.executable, tmp_path / name], capture_output=True, text=True, check=False)
+    assert plain.returncode == status or code == "exit" or "await" in code
+
+
+@pytest.mark.parametrize("is_tagged", [True, False])
+def test_an_expected_failure_by_exit_is_no_end(is_tagged: bool, tmp_path: Path, in_process: Command) -> None:  # noqa: FBT001
+    cells = ("raise SystemExit(3)", "print('on')", "raise SystemExit", "print('never')")
+    name = notebook(tmp_path, *cells, tags=["raises-exception"] if is_tagged else [])
+    done = in_process(tmp_path, "run", name, *LOCAL, *([] if is_tagged else ["--allow-errors"]))
+    assert (done.returncode, done.stdout) == (0, "on\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "exit_status"),
+    [
+        ("import sys; sys.exit()", "ok", 0),
+        ("raise SystemExit", "ok", 0),
+        ("import sys; sys.exit(False)", "ok", 0),
+        ("import sys; sys.exit(3)", "error", 3),
+        ("raise SystemExit('why')", "error", 1),
+        ("exit(3)", "error", 3),
+        ("class Odd(SystemExit):\n    code = property(lambda self: 1 / 0)\nraise Odd", "error", 1),
+        ("import asyncio; await asyncio.sleep(0); raise SystemExit", "ok", 0),
+        ("%%time\nraise SystemExit", "ok", 0),
+        ("%%capture\nraise SystemExit", "ok", None),
+        ("%%capture\nraise SystemExit(3)", "error", None),
+    ],
+)
+@pytest.mark.shared_session
+def test_an_exit_keeps_the_state_of_a_session(session: Session, code: str, status: str, exit_status: int | None) -> None:
+    session.execute("x = 'kept'")
+    head, _, rest = code.partition("\n") if code.startswith("%%") else ("print('in')", "", code)
+    result = session.execute(f"{head}\nprint('in')\n{rest}\nprint('after')")
+    assert (result.status, result.exit_code, result.exit_status) == (status, int(status == "error"), exit_status)
+    assert (result.state, result.cause, "after" in result.text) == ("kept", None, False)
+    assert "To exit" not in result.text
+    assert (result.error is None) == (status == "ok")
+    assert session.execute("x").value == "kept"
+
+
+@pytest.mark.parametrize("code", ["exit()", "quit()", "exit(0)", "exit"])
+def test_without_a_status_exit_ends_the_kernel_and_the_cell(session: Session, code: str) -> None:
+    session.execute("x = 1")
+    result = session.execute(code if code == "exit" else f"print('in')\n{code}\nprint('after')")
+    assert (result.status, result.exit_code, result.exit_status) == ("error", 1, 0)
+    assert (result.state, result.cause, result.lost_names) == ("lost", "exited", ("x",))
+    assert "after" not in result.text
+
+
+@pytest.mark.shared_session
+def test_a_forked_child_exits_with_its_status(session: Session) -> None:
+    code = "import os, sys\nchild = os.fork()\nif not child: sys.exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+    assert session.execute(code).value == 3
