@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from kernelexec.errors import Refused as Refused
     from kernelexec.errors import UnknownExecution as UnknownExecution
     from kernelexec.errors import UnknownSession as UnknownSession
+    from kernelexec.errors import UnknownVariable as UnknownVariable
     from kernelexec.events import CellAborted as CellAborted
     from kernelexec.events import CellExecuted as CellExecuted
     from kernelexec.events import CellRefused as CellRefused
@@ -142,7 +143,7 @@ _NAMES = {
         "CapacityReached CheckpointRefused Closed Disabled FileRefused InvalidCode InvalidConfig InvalidPath InvalidRequest "
         "InvalidTimeout InvalidWorkDir IsolationUnavailable KernelConnectionFailed KernelError KernelNotAnswering "
         "KernelStartFailed KernelexecError LimitRefused NotebookNotWritten OwnerEnded QueueFull Refused "
-        "UnknownExecution UnknownSession"
+        "UnknownExecution UnknownSession UnknownVariable"
     ),
     "events": (
         "CellAborted CellExecuted CellRefused CellStarted DisplayUpdated FilesTouched Hook KernelChanged "

@@ -8,6 +8,7 @@ KernelexecError
 │   ├── InvalidWorkDir               a directory that is missing, not a directory, or not allowed
 │   ├── InvalidPath                  a path that is not allowed, or not the path of a file
 │   ├── UnknownSession               no session of that name
+│   ├── UnknownVariable (KeyError)   no variable of that name
 │   └── UnknownExecution             no execution of that id
 ├── IsolationUnavailable             the chosen isolation is not available, or none was chosen
 ├── ImageBuildFailed                 an image was not built; the message ends with the step's output
@@ -75,6 +76,12 @@ class InvalidPath(InvalidRequest):
 
 class UnknownSession(InvalidRequest):
     """A session name that is not known; the message suggests the most similar one."""
+
+
+class UnknownVariable(InvalidRequest, KeyError):
+    """A name that no variable of the session has; the message suggests the most similar one."""
+
+    __str__ = Exception.__str__  # that of KeyError is a repr
 
 
 class UnknownExecution(InvalidRequest):

@@ -33,8 +33,8 @@ from kernelexec.errors import (
     UnknownSession,
     did_you_mean,
 )
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.other_names import EXECUTOR
+from kernelexec.imports import explain_attribute, explain_keywords
+from kernelexec.imports.other_names import EXECUTOR, SESSION_KEYWORDS
 from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning import platform
@@ -86,7 +86,7 @@ class ExecutorOptions(TypedDict, total=False):
 class ExecutorKeywords(ExecutorOptions, ShortOptions, total=False):
     """The keywords of ``AsyncExecutor`` and ``Executor``, besides ``isolation``.
 
-    ``image``, ``memory``, ``cpus``, ``network``, ``timeout``, ``env`` and ``packages`` are short for options of ``Config``.
+    Those of ``ShortOptions``, such as ``image``, ``memory``, ``timeout`` and ``mounts``, are short for options of ``Config``.
     """
 
 
@@ -211,6 +211,7 @@ class AsyncExecutor:
         """End all sessions and the executor; a closed one can be opened again."""
         await self.__aexit__(None, None, None)
 
+    @explain_keywords(SESSION_KEYWORDS)
     async def session(
         self,
         name: str = "default",

@@ -17,8 +17,8 @@ from kernelexec.blocking.portal import Portal
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorKeywords
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.other_names import EXECUTOR
+from kernelexec.imports import explain_attribute, explain_keywords
+from kernelexec.imports.other_names import EXECUTOR, SESSION_KEYWORDS
 from kernelexec.results import ExecutionResult
 
 
@@ -88,6 +88,7 @@ class Executor:
         interpreter_end.cancel(id(self))
         self.__exit__(None, None, None)
 
+    @explain_keywords(SESSION_KEYWORDS)
     def session(
         self,
         name: str = "default",

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kernelexec.blocking.methods import make_blocking
 from kernelexec.blocking.portal import Portal
 from kernelexec.config import FileBounds
+from kernelexec.imports import explain_attribute
+from kernelexec.imports.other_names import FILES
 from kernelexec.session.features.session_files import AsyncFiles
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 
 
 class Files:
     """``AsyncFiles`` for blocking callers."""
+
+    if not TYPE_CHECKING:  # type checkers would accept any name
+        __getattr__ = explain_attribute(FILES)
 
     def __init__(self, portal: Portal, files: AsyncFiles) -> None:
         self._portal = portal

@@ -53,6 +53,7 @@ class Session:
     is_complete = make_blocking(AsyncSession.is_complete)
     put = make_blocking(AsyncSession.put)
     get = make_blocking(AsyncSession.get)
+    delete = make_blocking(AsyncSession.delete)
     snapshot = make_blocking(AsyncSession.snapshot)
     undo = make_blocking(AsyncSession.undo)
     promote = make_blocking(AsyncSession.promote)
@@ -124,6 +125,12 @@ class Session:
 
     def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any value
         self.put(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self.delete(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
     def executions(self) -> tuple[str, ...]:
         """See ``AsyncSession.executions``."""

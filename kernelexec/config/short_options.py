@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict, cast
 
+from kernelexec.config import folders
+from kernelexec.config.folders import Folders
 from kernelexec.config.messages import short_repr
 from kernelexec.errors import InvalidConfig
 
@@ -28,6 +30,12 @@ class ShortOptions(TypedDict, total=False):
     """Variables of kernels and their commands: ``environment.set``."""
     packages: str | list[str] | tuple[str, ...] | None
     """Python packages that are installed before the first cell: ``programs.preinstall.python``."""
+    context_paths: Folders
+    """Folders and files of this machine that cells can read, by their own paths: ``context_paths``."""
+    mounts: Folders
+    """The same in Docker's form: with ``"/a:/b"`` a container has the folder ``/a`` as ``/b``, and can write it."""
+    volumes: Folders
+    """See ``mounts``; also as in ``{"/a": {"bind": "/b", "mode": "ro"}}``."""
 
     quiet: bool
     """Whether no line is printed about where code runs; the log has it in any case."""
@@ -36,6 +44,7 @@ class ShortOptions(TypedDict, total=False):
 NAMES = frozenset(ShortOptions.__annotations__)
 #: Those that only containers have.
 CONTAINER_NAMES = ("memory", "cpus", "gpus")
+_FOLDERS = ("context_paths", "mounts", "volumes")
 
 
 def pick(options: Mapping[str, Any]) -> ShortOptions:
@@ -50,6 +59,10 @@ def check_isolation(options: Mapping[str, Any], isolation: str) -> None:
             message = f"{name}={short_repr(options[name])}: only containers have it, and the isolation is {isolation}."
             advice = " `limits.as_bytes` bounds each process on this machine." if name == "memory" else ""
             raise InvalidConfig(f"{message}{advice}")
+    for name in _FOLDERS if isolation != "container" else ():
+        if options.get(name) is not None and folders.split(name, options[name])[1]:
+            message = f"{name}={short_repr(options[name])}: only containers have other paths, and the isolation is {isolation}"
+            raise InvalidConfig(f"{message}: leave the target out, and cells use the folder's own path.")
 
 
 def expand(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +86,9 @@ def _long_options(name: str, value: Any) -> list[tuple[tuple[str, ...], Any]]:  
             (("container", "network"), by_name),
             *([(("confinement", "network"), value)] if isinstance(value, bool) else []),
         ]
+    if name in _FOLDERS:
+        contexts, mounts = folders.split(name, value)
+        return [(path, found) for path, found in ((("context_paths",), contexts), (("container", "mounts"), mounts)) if found]
     path = {
         "image": ("container", "image"),
         "memory": ("container", "memory_bytes"),
@@ -95,6 +111,8 @@ def _set(options: dict[str, Any], path: tuple[str, ...], value: Any, name: str) 
         elif not isinstance(below, Mapping):
             below = below.model_dump(exclude_unset=True)
         branch[part] = branch = dict(below)
-    if path[-1] in branch:
+    if name in _FOLDERS and path[-1] in branch:
+        value = [*branch[path[-1]], *value]
+    elif path[-1] in branch:
         raise InvalidConfig(f"{name} and {'.'.join(path)} are the same option: set only one of them.")
     branch[path[-1]] = value

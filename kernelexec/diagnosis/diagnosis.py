@@ -84,8 +84,8 @@ def diagnose(
             hint = f"{other_python!r} has it, but is not the kernel's Python: `sys.executable` is."
             diagnosis = replace(diagnosis, hints=(*diagnosis.hints, hint))
         if missing and (name := find_undefined_name(all_outputs)) in missing:
-            cause = f"{name} was lost with an earlier kernel ({missing[name]})."
-            diagnosis = replace(diagnosis, cause=cause, hints=(f"{cause[:-1]}: run the cells again that define it.",))
+            loss = f"{name} was lost with an earlier kernel ({missing[name]})"
+            diagnosis = replace(diagnosis, cause=f"{loss}.", hints=(f"{loss}: run the cells again that define it.",))
     last, calls = last_line(error, cell), call_lines(error, cell)
     if len(calls) > _CALLS_MAX:
         calls = calls[: _CALLS_MAX // 2] + calls[-_CALLS_MAX // 2 :]

@@ -39,7 +39,7 @@ _CAUSES_AND_HINTS = {
     ),
     "PermissionError": (
         "The session may not do that.",
-        "Write in the session's workspace or in $TMPDIR; on this machine the option `confinement` allows more.",
+        "Write in the session's workspace or in $TMPDIR; the options `context_paths` and `mounts` give kernels more folders.",
     ),
     "KeyError": ("There is no such key.", "Look at the keys or columns that are there."),
     "IndexError": ("There are fewer items than that.", "Check the length first."),

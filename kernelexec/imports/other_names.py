@@ -3,30 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 #: What to write instead of the attribute of a session, by its name elsewhere.
 SESSION: Mapping[str, str] = {
-    **dict.fromkeys(("run", "run_code", "run_cell"), "session.execute(code)"),
-    **dict.fromkeys(("shell", "run_command"), 'session.execute_command("ls")'),
+    **dict.fromkeys(("run", "run_code", "run_cell", "execute_code", "exec"), "session.execute(code)"),
+    **dict.fromkeys(("shell", "run_command", "commands"), 'session.execute_command("ls")'),
     "run_file": 'session.execute("%run a.py")',
     "set": 'session.put("x", 1)',
     "push": 'session.put({"x": 1})',
     "eval": 'session.execute("x + 1").value',
-    "upload": 'session.files.upload("a.csv")',
-    "download": 'session.files.download("a.csv")',
+    **dict.fromkeys(("upload", "upload_file"), 'session.files.upload("a.csv")'),
+    **dict.fromkeys(("download", "download_file"), 'session.files.download("a.csv")'),
+    "list_files": "session.files.list()",
+    "read_file": 'session.files.read("a.csv")',
+    "write_file": 'session.files.write("a.csv", text)',
     "pip_install": 'session.install("x")',
     "reset": "session.restart()",
     "id": "session.name",
     "work_dir": "session.workspace",
     "info": "session.stats()",
+    "timeout": "session.execute(code, timeout=30)",
+    "is_alive": "session.stats()",
+    "history": "session.executions()",
+}
+FILES: Mapping[str, str] = {
+    "list_files": "files.list()",
+    "read_file": 'files.read("a.csv")',
+    "write_file": 'files.write("a.csv", text)',
+    "upload_file": 'files.upload("a.csv")',
+    "download_file": 'files.download("a.csv")',
+    "remove": 'files.delete("a.csv")',
 }
 EXECUTOR: Mapping[str, str] = {
     **dict.fromkeys(("execute", "run", "run_code"), "executor.session().execute(code)"),
     "close_all": "executor.close()",
     "names": "executor.sessions()",
 }
-RESULT: Mapping[str, str] = dict.fromkeys(("result", "data"), "result.value")
+RESULT: Mapping[str, str] = {
+    **dict.fromkeys(("result", "data"), "result.value"),
+    "output": "result.text",
+    "logs": "result.stdout",
+    "success": "result.ok",
+}
+#: What to write instead of a keyword of a method, by its name elsewhere.
+EXECUTE_KEYWORDS: Mapping[str, str] = {
+    "variables": "inputs={...}",
+    **dict.fromkeys(("on_stdout", "on_stderr"), "on_output=function"),
+}
+SESSION_KEYWORDS: Mapping[str, str] = {
+    "env": "Executor(env={...})",
+    "cwd": 'work_dir="data"',
+    "timeout": "Executor(timeout=30), or session.execute(code, timeout=30)",
+    "language": 'session.execute(code, language="r")',
+    "python": 'Config(python="python3.12")',
+}
 PACKAGE: Mapping[str, str] = {"connect": 'kernelexec.attach("a")'}
 
 
@@ -40,6 +75,21 @@ def explain_attribute(names: Mapping[str, str]) -> Callable[[object, str], Any]:
         raise AttributeError(message, name=name, obj=self)
 
     return fail
+
+
+def explain_keywords(names: Mapping[str, str]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator of a function: the error of a keyword that it has by another name says what to write."""
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if wrong := next(iter(names.keys() & kwargs.keys()), None):
+                raise TypeError(f"{function.__name__}() has no argument {wrong!r}: write {names[wrong]}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def explain_name(names: Mapping[str, str], name: str) -> str:

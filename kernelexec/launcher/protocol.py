@@ -470,6 +470,11 @@ def write_values_source(path: str, names: Sequence[str], limit_bytes: int) -> st
     return f"{_IMPORTED_SHELL}.write_values({path!r}, {list(names)!r}, {limit_bytes})"
 
 
+def delete_value_source(name: str) -> str:
+    """Return code that deletes a variable."""
+    return f"{_IMPORTED_SHELL}.delete_value({name!r})"
+
+
 def run_tests_source(code: str, cases: Sequence[str], seconds: float) -> str:
     """Return code that runs test cases."""
     return f"{_IMPORTED_SHELL}.run_tests({code!r}, {list(cases)!r}, {seconds!r})"

@@ -55,7 +55,14 @@ _DTYPE = re.compile(r"[<>|=]?[biufcSUmM]\d{1,6}(?:\[\d{0,6}[A-Za-z]{1,7}\])?", r
 
 
 class ValueRefused(Exception):
-    """A value that has no form here, or a file that is not of this format; the message is a sentence's part."""
+    """A value that has no form here, or a file that is not of this format; the message is a sentence's part.
+
+    ``missing`` is the name of the library that is needed and not installed.
+    """
+
+    def __init__(self, message: str, missing: str = "") -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class EncodedValues:
@@ -502,7 +509,7 @@ def _import(module: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError as exc:
-        raise ValueRefused(f"{module} is not installed, and is needed {purpose[:200]}") from exc
+        raise ValueRefused(f"{module} is not installed, and is needed {purpose[:200]}", module) from exc
 
 
 def _class_name(kind: type) -> str:

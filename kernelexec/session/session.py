@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from kernelexec import cells
 from kernelexec.config import Config
@@ -22,8 +22,8 @@ from kernelexec.events import (
     SessionReplayed,
     wants_output,
 )
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.other_names import SESSION
+from kernelexec.imports import explain_attribute, explain_keywords
+from kernelexec.imports.other_names import EXECUTE_KEYWORDS, SESSION
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Backend
 from kernelexec.provisioning.runtime.discovery import write_session_file
@@ -86,6 +86,7 @@ _NAMES_MAX = 100
 
 def _delegate(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[AsyncSession, _P], _R]:
     """Return a method of a session, with signature and docstring, that calls the method of one of its parts."""
+    cast("Any", method).__qualname__ = f"Session.{method.__name__}"  # Python names it where arguments do not fit
 
     @wraps(method)
     def call(session: AsyncSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -227,6 +228,7 @@ class AsyncSession:
     promote = _delegate("_branches", SessionBranches.promote)
     put = _delegate("_values", VariableValues.put)
     get = _delegate("_values", VariableValues.get)
+    delete = _delegate("_values", VariableValues.delete)
     start_background = _delegate("_background", BackgroundCommands.start_background)
     check_command = _delegate("_background", BackgroundCommands.check_command)
     background = _delegate("_background", BackgroundCommands.background)
@@ -258,6 +260,9 @@ class AsyncSession:
         """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
         kernel = self._supervisor.kernel
         return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
     def describe_end(self) -> FormerSession | None:
         """Return what was there, for the first result of a later session of this name; None if no cell ran."""
@@ -415,6 +420,7 @@ class AsyncSession:
         self.replay = replay
         self._dispatch(SessionReplayed(self.name, replay, self.mask_history(past)))
 
+    @explain_keywords(EXECUTE_KEYWORDS)
     async def execute(
         self,
         code: str,

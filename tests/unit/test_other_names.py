@@ -5,26 +5,33 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kernelexec
 from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, Session
+from kernelexec.blocking.files import Files
 from kernelexec.imports import other_names
+from kernelexec.session.features.session_files import AsyncFiles
 
 _ROW = re.compile(r"^\| (`.*`) \| (.*) \|$", re.MULTILINE)
-_USE = re.compile(r"`(session|executor|result|kernelexec)\.(\w+)")
+_USE = re.compile(r"`(session|executor|result|files|kernelexec)\.(\w+)")
 CLASSES: dict[str, tuple[Any, ...]] = {
     "session": (Session, AsyncSession),
     "executor": (Executor, AsyncExecutor),
     "result": (ExecutionResult,),
+    "files": (Files, AsyncFiles),
 }
 NAMES = {
     "session": other_names.SESSION,
     "executor": other_names.EXECUTOR,
     "result": other_names.RESULT,
+    "files": other_names.FILES,
     "kernelexec": other_names.PACKAGE,
 }
 CASES = [(owner, name, instead) for owner, names in NAMES.items() for name, instead in names.items()]
@@ -69,17 +76,43 @@ def test_the_error_of_a_property_is_its_own() -> None:
         _ = derived.incomplete
 
 
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        (Session.execute, other_names.EXECUTE_KEYWORDS),
+        (AsyncSession.execute, other_names.EXECUTE_KEYWORDS),
+        (Executor.session, other_names.SESSION_KEYWORDS),
+        (AsyncExecutor.session, other_names.SESSION_KEYWORDS),
+    ],
+)
+def test_the_error_of_such_a_keyword_says_what_to_write(method: Any, names: Mapping[str, str]) -> None:
+    target = SimpleNamespace(_portal=SimpleNamespace(call=lambda call: call()), _target=None)
+    for name, instead in names.items():
+        with pytest.raises(TypeError) as failure:
+            method(target, "1", **{name: 1})
+        assert str(failure.value) == f"{method.__name__}() has no argument {name!r}: write {instead}"
+        assert name not in signature(method).parameters
+
+
+def test_no_error_of_wrong_arguments_names_a_part_of_a_session() -> None:
+    for name, method in vars(AsyncSession).items():
+        if callable(method) and not name.startswith("_"):
+            assert method.__qualname__ in (f"AsyncSession.{name}", f"Session.{name}")
+
+
 @pytest.mark.parametrize(("owner", "name", "instead"), CASES)
 def test_what_is_to_be_written_exists(owner: str, name: str, instead: str) -> None:
     parts = re.findall(r"\w+(?=[(.]|$)", re.sub(r"\(.*?\)", "()", instead))
-    target = {"session": Session, "executor": Executor, "result": ExecutionResult, "kernelexec": kernelexec}[owner]
+    target = {"session": Session, "executor": Executor, "result": ExecutionResult, "files": Files, "kernelexec": kernelexec}[
+        owner
+    ]
     assert hasattr(target, parts[1]) or parts[1] in {"name", "workspace"}, (name, instead)
 
 
 def test_the_guide_has_the_same_names() -> None:
     listed = {(owner, name): right for left, right in rows() for owner, name in _USE.findall(left)}
     for owner, name, instead in CASES:
-        assert (owner, name) in listed or name in {"run_cell", "run", "run_code"}, name
+        assert (owner, name) in listed or owner == "files" or name in {"run_cell", "run", "run_code"}, name
         assert instead in listed.get((owner, name), instead), name
 
 

@@ -190,8 +190,8 @@ class LauncherShell(ZMQInteractiveShell):
 
     def ask_exit(self) -> None:
         """End the cell, as Python's ``exit`` does; without a status the kernel too, as IPython's does afterwards."""
-        status = self.keepkernel_on_exit
-        self.keepkernel_on_exit = bool(status)
+        status: Any = self.keepkernel_on_exit
+        vars(self)["keepkernel_on_exit"] = bool(status)
         super().ask_exit()
         raise SystemExit(None if isinstance(status, bool) else status)
 
@@ -298,6 +298,11 @@ class LauncherShell(ZMQInteractiveShell):
         from ..features import variable_values  # noqa: PLC0415 - as above
 
         self.last_answer = variable_values.write_variables(self.user_ns, path, names, limit_bytes)
+
+    def delete_value(self, name: str) -> None:
+        """Delete a variable; the answer, in the reply's metadata, says whether it was missing."""
+        self.last_answer = {"missing": [] if name in self.user_ns else [name]}
+        self.user_ns.pop(name, None)
 
     def checkpoint(self, name: str | None, target: CopyTarget | None = None) -> None:
         """Make a checkpoint between two cells, or one of another kernel; the answer is in the reply's metadata."""

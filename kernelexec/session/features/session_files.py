@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import BinaryIO, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -14,6 +14,8 @@ import anyio.to_thread
 from kernelexec.cancellation import CallerCalls, Outcome, await_with_stop
 from kernelexec.errors import Closed, InvalidRequest, Refused
 from kernelexec.events import FilesTouched
+from kernelexec.imports import explain_attribute
+from kernelexec.imports.other_names import FILES
 from kernelexec.provisioning import file_roots
 from kernelexec.results import FileBytes, FileList, FilesCopied, FilesDeleted, FileText, FileWritten
 from kernelexec.session.context import SessionContext
@@ -41,6 +43,9 @@ class AsyncFiles:
     Raises:
         InvalidConfig: a context path no longer exists.
     """
+
+    if not TYPE_CHECKING:  # type checkers would accept any name
+        __getattr__ = explain_attribute(FILES)
 
     def __init__(self, context: SessionContext) -> None:
         access = Access(file_roots(context.config, context.workspace_path, context.to_kernel_path))

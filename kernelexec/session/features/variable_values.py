@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelexec.cancellation import await_to_end
 from kernelexec.cells import Cell, CodeCell
-from kernelexec.errors import InvalidRequest, Refused, did_you_mean
+from kernelexec.errors import InvalidRequest, Refused, UnknownVariable, did_you_mean
 from kernelexec.launcher import protocol
 from kernelexec.launcher.values import SLACK_BYTES, EncodedValues, ValueDecoder, ValueRefused
 from kernelexec.results.json_values import read_list, read_text
@@ -27,6 +27,7 @@ from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, ope
 #: Where in a workspace a value lies for a moment, and the name of its file in a directory of its own.
 _VALUES, _FILE = Path(".kernelexec", "values"), "values"
 _REASON_CHARS, _LISTED_NAMES = 600, 5
+_ARROW = "It comes with the extra `arrow`: pip install 'kernelexec[arrow]'."
 _OTHER_WAYS = "Send its parts, or write a file: session.files"
 
 
@@ -58,11 +59,14 @@ class VariableValues:
         if "why" in answer:
             raise Refused(f"The kernel cannot hold {_list(variables)}: {_read_reason(answer)}.")
 
-    async def get(self, name: str, /) -> Any:  # noqa: ANN401 - any value
+    async def get(self, name: str, default: Any = ..., /) -> Any:  # noqa: ANN401 - any value
         """Return the value of a variable as an object of the caller: see ``put`` for the types. Nothing of it is run here.
 
+        Without a variable of that name, ``default`` is returned if it is passed.
+
         Raises:
-            InvalidRequest: there is no variable of that name.
+            UnknownVariable: there is no variable of that name.
+            InvalidRequest: that is no name.
             Refused: the value has no form here, is too large, or a package to read it is missing; the message says which.
             QueueFull, Closed: nothing was sent.
             ExecutionFailed: the call was interrupted.
@@ -74,13 +78,33 @@ class VariableValues:
                 source = protocol.write_values_source(f"{directory.kernel_path}/{_FILE}", [name], limit)
                 answer = await context.call_launcher("", None, prepare=partial(directory.prepare, source))
                 if read_list(answer.get("missing")):
-                    known = context.kernels.python.kernel.variable_names.known if context.kernels.python.kernel else ()
-                    raise InvalidRequest(f"There is no variable {name!r}{did_you_mean(name, known)}.")
+                    if default is not ...:
+                        return default
+                    raise self._unknown(name)
                 if "why" in answer:
                     raise Refused(f"{name!r} cannot be read: {_read_reason(answer)}. {_OTHER_WAYS}.read.")
                 return (await context.read_in_thread(self._read, directory.relative / _FILE))[name]
+        except UnknownVariable:
+            raise
         except (ValueRefused, OSError, KeyError) as exc:
             raise Refused(f"{name!r} cannot be read: {exc}.") from exc
+
+    async def delete(self, name: str, /) -> None:
+        """Delete a variable in the kernel, as ``del`` does.
+
+        Raises:
+            UnknownVariable: there is no variable of that name.
+            InvalidRequest: that is no name.
+            QueueFull, Closed: nothing was sent.
+            ExecutionFailed: the call was interrupted.
+        """
+        _check_name(name)
+        answer = await self._context.call_launcher(protocol.delete_value_source(name), None)
+        if read_list(answer.get("missing")):
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> UnknownVariable:
+        return UnknownVariable(f"There is no variable {name!r}{did_you_mean(name, self._context.kernels.python.known_names)}.")
 
     def prepare_inputs(
         self, inputs: Mapping[str, Any] | None, cell: Cell, request_id: str | None
@@ -144,7 +168,8 @@ def _encode(variables: dict[str, Any], limit_bytes: int) -> EncodedValues:
         with short_turns():
             return EncodedValues(variables, limit_bytes)
     except ValueRefused as exc:
-        raise InvalidRequest(f"{_list(variables)} cannot be sent: {exc}. {_OTHER_WAYS}.write.") from exc
+        ways = _ARROW if exc.missing == "pyarrow" else f"{_OTHER_WAYS}.write."
+        raise InvalidRequest(f"{_list(variables)} cannot be sent: {exc}. {ways}") from exc
 
 
 def _merge(name: object, value: object, values: Mapping[str, Any]) -> dict[str, Any]:

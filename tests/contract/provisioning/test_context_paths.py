@@ -304,3 +304,27 @@ def test_what_would_open_the_wall_is_no_context_of_a_container(tmp_path: Path, p
         with pytest.raises(InvalidConfig, match=r"is not given to containers: .* is a system directory"):
             executor.session()
         assert executor.sessions() == ()
+
+
+@pytest.mark.parametrize(
+    ("isolation", "option"),
+    [
+        ("local", {"context_paths": ["data"]}),
+        ("local", {"volumes": ["data:rw"]}),
+        pytest.param("bubblewrap", {"mounts": "data"}, marks=needs_bubblewrap),
+        pytest.param("container", {"context_paths": ["data"], "image": IMAGE}, marks=needs_engine),
+        pytest.param("container", {"volumes": {"data": {"bind": "/b", "mode": "ro"}}, "image": IMAGE}, marks=needs_engine),
+    ],
+)
+def test_a_folder_is_had_by_its_name(
+    isolation: str, option: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "f").write_text("read")
+    with Executor(isolation, workspace=tmp_path / "work", **option) as executor:
+        session = executor.session()
+        path = "/b" if isinstance(option.get("volumes"), dict) else folder
+        assert session.execute(f"open('{path}/f').read()").value == "read"
+        assert session.execute(f"open('{path}/f', 'w').close()").ok == (option.get("volumes") == ["data:rw"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernelexec import AsyncExecutor, Executor, Session
-from kernelexec.errors import InvalidRequest, Refused
+from kernelexec.errors import InvalidRequest, Refused, UnknownVariable
 from tests.conftest import settings_of
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
@@ -53,6 +53,20 @@ def test_no_notebook_and_no_file_has_them(session: Session) -> None:
     assert "x" not in str(session.notebook and session.notebook.read_text(encoding="utf-8"))[:50]
     files = [path for path in (session.workspace / ".kernelexec").rglob("*") if path.is_file() and "venvs" not in path.parts]
     assert files == []
+
+
+def test_a_session_is_a_mapping_of_its_variables(session: Session) -> None:
+    session["x"] = 1
+    assert ("x" in session, "y" in session, session.get("y", 5), session.get("x", 5)) == (True, False, 5, 1)
+    del session["x"]
+    assert ("x" in session, session.execute("'x' in globals()").value) == (False, False)
+    for missing in (lambda: session["x"], lambda: session.get("x"), lambda: session.__delitem__("x")):
+        with pytest.raises(UnknownVariable, match=r"^There is no variable 'x'\.$") as failure:
+            missing()
+        assert isinstance(failure.value, KeyError | InvalidRequest)
+    session.execute("frame = 1")
+    with pytest.raises(KeyError, match="did you mean 'frame'"):
+        _ = session["frme"]
 
 
 def test_values_need_no_name_that_cells_may_replace(session: Session) -> None:

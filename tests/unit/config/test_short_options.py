@@ -12,6 +12,14 @@ from kernelexec.config import Config, load
 from kernelexec.dialects.agents import read_agents
 from kernelexec.errors import InvalidConfig
 
+#: A directory that may be mounted.
+FOLDER = str(Path(__file__).parent)
+
+
+def mounts(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"container": {"mounts": [{"source": FOLDER, **entry} for entry in entries]}}
+
+
 LONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "image": ({"image": "a/b"}, {"container": {"image": "a/b"}}),
     "memory": ({"memory": "2g"}, {"container": {"memory_bytes": 2 * 2**30}}),
@@ -25,6 +33,19 @@ LONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "timeout": ({"timeout": 5}, {"budgets": {"timeout": 5}}),
     "env": ({"env": {"A": "1"}}, {"environment": {"set": {"A": "1"}}}),
     "packages": ({"packages": ["x"]}, {"programs": {"preinstall": {"python": ["x"]}}}),
+    "a context path": ({"context_paths": [FOLDER]}, {"context_paths": [{"path": FOLDER}]}),
+    "one context path": ({"context_paths": FOLDER}, {"context_paths": [{"path": FOLDER}]}),
+    "a mount": ({"mounts": [FOLDER]}, {"context_paths": [{"path": FOLDER}]}),
+    "a mount to write": ({"mounts": f"{FOLDER}:rw"}, {"context_paths": [{"path": FOLDER, "permission": "write"}]}),
+    "a mount at its path": ({"mounts": [f"{FOLDER}:{FOLDER}:ro"]}, {"context_paths": [{"path": FOLDER}]}),
+    "a mount elsewhere": ({"mounts": [f"{FOLDER}:/b"]}, mounts({"target": "/b", "read_only": False})),
+    "volumes": ({"volumes": {FOLDER: {"bind": "/b", "mode": "ro"}}}, mounts({"target": "/b"})),
+    "volumes as text": ({"volumes": {FOLDER: "/b"}}, mounts({"target": "/b", "read_only": False})),
+    "a list of volumes": ({"volumes": [f"{FOLDER}:/b:ro"]}, mounts({"target": "/b"})),
+    "all together": (
+        {"mounts": [f"{FOLDER}:/b:ro"], "volumes": [f"{FOLDER}:/c:ro"], "context_paths": [{"path": "/opt"}, "/mnt"]},
+        {**mounts({"target": "/b"}, {"target": "/c"}), "context_paths": [{"path": "/opt"}, {"path": "/mnt"}]},
+    ),
     "none": ({"memory": None, "env": None}, {}),
     "with others": (
         {"memory": "1g", "container": {"cpus": 2}, "quiet": True},
@@ -111,3 +132,21 @@ def test_files_and_models_have_them_too(tmp_path: Path) -> None:
     assert (model.budgets.timeout, model.environment.set, model.container.gpus) == (30.0, {"A": "1"}, "all")
     with pytest.raises(InvalidConfig, match=r"timeout and budgets\.timeout are the same option"):
         Config(timeout=1, budgets={"timeout": 2})  # type: ignore[arg-type,call-arg]  # a wrong one
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", ":/b", f"{FOLDER}:b", f"{FOLDER}:/b:/c", {FOLDER: {"bind": "/b", "kind": "x"}}, {FOLDER: 5}, [f"{FOLDER}:/b:xx"]],
+)
+def test_what_is_no_folder_is_refused_with_the_form(value: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"^volumes.*must be as in"):
+        load("container", config={"volumes": value})
+
+
+@pytest.mark.parametrize("isolation", ["local", "bubblewrap"])
+def test_only_containers_have_folders_at_other_paths(isolation: str) -> None:
+    assert load(isolation, config={"mounts": [FOLDER]}) == load(isolation, config={"context_paths": [FOLDER]})
+    with pytest.raises(
+        InvalidConfig, match=rf"only containers have other paths, and the isolation is {isolation}: leave the tar"
+    ):
+        load(isolation, config={"mounts": [f"{FOLDER}:/b"]})

@@ -192,7 +192,7 @@ HINTS: dict[str, tuple[Error, str]] = {
     ),
     "a right": (
         error("PermissionError", "[Errno 13] Permission denied: '/a'"),
-        "Write in the session's workspace or in $TMPDIR; on this machine the option `confinement` allows more.",
+        "Write in the session's workspace or in $TMPDIR; the options `context_paths` and `mounts` give kernels more folders.",
     ),
     "a type": (error("TypeError", "unsupported operand"), "Check the types of the values that the marked line uses."),
     "an attribute": (error("AttributeError", "no attribute 'a'"), "Check the value's type, and `dir(value)`."),
