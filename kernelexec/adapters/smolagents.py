@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
-from kernelexec.adapters.shared.pictures import open_picture
 from kernelexec.adapters.shared.typed_json import read_typed_json
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
 from kernelexec.results import ExecuteResult, ExecutionResult, Output, best_image, model_notes
+from kernelexec.results.media.model_pictures import open_picture
 from kernelexec.untrusted_text import format_notes, quote_output
 
 try:

@@ -28,6 +28,9 @@ from kernelexec.results.outputs import (
 )
 from kernelexec.results.readable.one_line import count_things, format_seconds, join_parts, list_some, quote_line
 
+if TYPE_CHECKING:
+    from kernelexec.results import ModelAnswer
+
 #: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
 #: ``new``: the first result of a kernel that a caller may take for an earlier one, whose variables are gone.
@@ -322,6 +325,16 @@ class ExecutionResult(JsonReadable):
         if self.diagnosis is not None:
             message = " ".join(filter(None, (f"{message}.", self.diagnosis.cause, *self.diagnosis.hints[:1])))
         raise ExecutionFailed(message, self)
+
+    def for_model(self, limit: int = 20_000) -> ModelAnswer:
+        """Return what a model should read: how the cell ended, notes, output of at most ``limit`` bytes, up to four pictures.
+
+        Raises:
+            InvalidRequest: ``limit`` is not a whole number of bytes of at least 4.
+        """
+        from kernelexec.results import make_model_answer  # noqa: PLC0415 - it uses results
+
+        return make_model_answer(self, limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, and the ``verdict``, as JSON types."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from kernelexec.errors import NotebookNotWritten
 from kernelexec.events import BranchPromoted, CellExecuted, DisplayUpdated, Event, LateOutputReported, StateRestored
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 
@@ -35,6 +36,7 @@ class NotebookWriter:
         self._session = session
         self._write: Callable[[], None] | None = record.write if record else None
         self._finish: Callable[[], None] | None = record.finish if record else None
+        self._path = record.path if record else None
         self._scope = scope
         self._delay: float | None = None
         self._writing = asyncio.Lock()
@@ -77,6 +79,18 @@ class NotebookWriter:
             self._delay = DELAY_MAX if self._delay is None else self._delay
             self._schedule()
             logger.error("kernelexec.notebook_write_timeout", extra={"session": self._session, "waited": FLUSH_SECONDS})
+
+    async def save_notebook(self) -> None:
+        """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result.
+
+        Raises:
+            NotebookNotWritten: the disk is full or does not answer. The cells are kept, and written when it is possible.
+        """
+        self._scope.check_caller()
+        await self.flush()
+        if self.failure is not None:
+            message = f"The notebook {self._path} cannot be written ({self.failure}): free space for it."
+            raise NotebookNotWritten(f"{message} Its cells are kept in memory, and written when that is possible.")
 
     async def close(self) -> None:
         """Write for the last time, also after failed writes."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from kernelexec import cells
 from kernelexec.config import Config
-from kernelexec.errors import NotebookNotWritten
 from kernelexec.events import (
     Hook,
     SessionAdopted,
@@ -241,6 +240,7 @@ class AsyncSession:
     stats = _delegate("_limits", SessionLimits.stats)
     set_limits = _delegate("_limits", SessionLimits.set_limits)
     run_tests = _delegate("_tests", CodeTests.run_tests)
+    save_notebook = _delegate("_notebook_writer", NotebookWriter.save_notebook)
     guidance = _delegate("_prompts", SessionPrompts.guidance)
     debugging = _delegate("_prompts", SessionPrompts.debugging)
     execute_with_retry = _delegate("_retries", Retries.execute_with_retry)
@@ -347,18 +347,6 @@ class AsyncSession:
     async def read_language_info(self, language: str = "python") -> dict[str, Any]:
         """Return the ``language_info`` of a kernel, as notebooks have it in their metadata; empty if it does not answer."""
         return await self._kernels.read_language_info(language)
-
-    async def save_notebook(self) -> None:
-        """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result.
-
-        Raises:
-            NotebookNotWritten: the disk is full or does not answer. The cells are kept, and written when it is possible.
-        """
-        self.scope.check_caller()
-        await self._notebook_writer.flush()
-        if self._notebook_writer.failure is not None:
-            message = f"The notebook {self.notebook} cannot be written ({self._notebook_writer.failure}): free space for it."
-            raise NotebookNotWritten(f"{message} Its cells are kept in memory, and written when that is possible.")
 
     async def write_handover(self) -> None:
         """Write everything that the next owner of the session's kernel needs, before this process ends without ending it."""

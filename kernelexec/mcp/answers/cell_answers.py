@@ -19,26 +19,22 @@ import anyio.to_thread
 from fastmcp.tools import ToolResult
 from mcp.types import ResourceLink, TextContent
 
-from kernelexec.adapters.shared.pictures import PICTURE_BYTES
 from kernelexec.mcp.answers.options import AnswerOptions
-from kernelexec.mcp.answers.pictures import PICTURES_MAX, InlinePictures, select_pictures
+from kernelexec.mcp.answers.pictures import InlinePictures, select_pictures
 from kernelexec.mcp.answers.record import RECORD, make_record
 from kernelexec.mcp.answers.sounds import select_sounds
-from kernelexec.mcp.answers.tables import compact_tables
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.results import (
-    DisplayData,
-    ExecuteResult,
     ExecutionResult,
-    Output,
     Stream,
     best_image,
     model_notes,
     output_text,
     read_audio,
 )
+from kernelexec.results.media.model_pictures import PICTURE_BYTES, PICTURES_MAX
+from kernelexec.results.model_answer import head_line, late_text, shown_outputs
 from kernelexec.results.notes import join_names
-from kernelexec.results.outputs import read_displays
 from kernelexec.session.short_turns import short_turns
 from kernelexec.text import apply_returns, utf8_size
 from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
@@ -49,10 +45,6 @@ PREVIEW_CHARS = 20_000
 T = TypeVar("T")
 #: The largest answer that clients accept.
 ANSWER_BYTES = 900_000
-_LATE_CHARS = 2000
-#: The value of a cell that is long, and how much of it is shown.
-_LONG_VALUE_CHARS, _VALUE_CHARS = 4000, 500
-_FIGURE = re.compile(r"<Figure size \d+x\d+ with \d+ Axes>")
 #: What else helps a cell over its timeout here.
 TIMEOUT_ADVICE = ", and a small wait to continue meanwhile"
 _UNDO_NOTE = "undo takes back what this cell has changed, except for files"
@@ -78,7 +70,7 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     shown = [] if options.pictures == "files" else images
     files = [name for name in result.files if options.pictures != "inline" or not _SAVED.fullmatch(name)]
     links = _make_links(result.session, files) if options.has_links else []
-    head = _render_head(partial_result, has_output=bool(output or images))
+    head = head_line(result, has_output=bool(output or images), is_continued=bool(partial_result.since))
     notes = list(_list_notes(partial_result, files[len(links) :]))
     if options.has_undo and _can_be_undone(result):
         notes.append(_UNDO_NOTE)
@@ -142,55 +134,20 @@ def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_
 def _render_texts(partial_result: PartialResult) -> tuple[str, str]:
     """Return the texts of the output and of late output, which may take a second in all."""
     with short_turns():
-        return _render_output(partial_result), _render_late(partial_result.result)
+        return _render_output(partial_result), late_text(partial_result.result)
 
 
 def _render_output(partial_result: PartialResult) -> str:
     """Return the text of the output; empty if it is blank."""
-    outputs = read_displays(compact_tables(filter(_says_something, partial_result.outputs)))
-    partial_result = replace(partial_result, outputs=tuple(map(_shorten_value, outputs)))
+    partial_result = replace(partial_result, outputs=tuple(shown_outputs(partial_result.outputs)))
     more = f"read_output(execution_id='{partial_result.result.execution_id}'{_render_offset(partial_result)}) continues"
     output = _preview_output(apply_returns(output_text(partial_result.outputs)), more, partial_result)
     return output if output.strip() else ""
 
 
-def _says_something(output: Output) -> bool:
-    """Return whether a model needs the text of an output: that of a figure says nothing beside its picture."""
-    plain = output.data.get("text/plain") if isinstance(output, DisplayData) else None
-    return not (isinstance(plain, str) and _FIGURE.fullmatch(plain) and best_image(output) is not None)
-
-
-def _shorten_value(output: Output) -> Output:
-    """Return the value of a cell with the beginning and the end of a long repr: what is printed is shown at length."""
-    plain = output.data.get("text/plain") if isinstance(output, ExecuteResult) else None
-    if not isinstance(output, ExecuteResult) or not isinstance(plain, str) or len(plain) <= _LONG_VALUE_CHARS:
-        return output
-    half = _VALUE_CHARS // 2
-    gap = f"\n... {len(plain) - 2 * half} more characters: print the part that you need ...\n"
-    return replace(output, data=output.data | {"text/plain": f"{plain[:half]}{gap}{plain[-half:]}"})
-
-
 def _preview_output(text: str, more: str, partial_result: PartialResult) -> str:
     more = more if partial_result.is_readable else _NOT_READABLE
     return preview(text, more, is_cut=partial_result.result.truncated, show=quote_output)
-
-
-def _render_late(result: ExecutionResult) -> str:
-    """Return the text of output that came after the end of its cell, below a note."""
-    text = quote_output(output_text(result.late)[:_LATE_CHARS]) if result.late else ""
-    return f"{format_note('output after the end of the cell')}\n{text}" if text else ""
-
-
-def _render_head(partial_result: PartialResult, *, has_output: bool) -> str:
-    """Return the first line: how the cell ended, such as ``[error · exit code 1 · 0.02 s · state kept]``."""
-    result, facts = partial_result.result, []
-    if result.status not in ("running", "unknown", "aborted"):
-        facts += [f"exit code {result.exit_code}"] if result.status != "ok" else []
-        facts += [f"ended by {result.interrupted}"] if result.interrupted else []
-        facts += [f"{result.timing.run:.2f} s", f"state {result.state}"]
-    if not has_output and result.status != "aborted":
-        facts.append(_describe_no_output(partial_result))
-    return f"[{' · '.join([result.status, *facts])}]"
 
 
 def _list_notes(partial_result: PartialResult, files: Sequence[str]) -> Iterator[str]:
@@ -205,15 +162,6 @@ def _list_notes(partial_result: PartialResult, files: Sequence[str]) -> Iterator
     if partial_result.missed_bytes:
         yield f"{partial_result.missed_bytes} earlier bytes are no longer kept here; read_output has them"
     yield from model_notes(replace(result, files=tuple(files)), timeout_advice=TIMEOUT_ADVICE)
-
-
-def _describe_no_output(partial_result: PartialResult) -> str:
-    result = partial_result.result
-    if result.status == "unknown":
-        return "its output is unknown"
-    if result.truncated:
-        return "no output could be kept"
-    return "no new output" if partial_result.since else "no output"
 
 
 def _render_offset(partial_result: PartialResult) -> str:

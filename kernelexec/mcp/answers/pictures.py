@@ -10,11 +10,9 @@ import anyio
 import anyio.to_thread
 from mcp.types import ImageContent
 
-from kernelexec.adapters.shared.pictures import fit_picture, is_fit
 from kernelexec.results import Image
+from kernelexec.results.media.model_pictures import PICTURES_MAX, fit_picture, is_fit
 
-#: The number of pictures in an answer; models see no more.
-PICTURES_MAX = 4
 #: Number of pictures to try, as some may be unusable.
 _TRIED = 2 * PICTURES_MAX
 _ENVELOPE_BYTES = 100

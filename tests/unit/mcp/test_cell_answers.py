@@ -11,13 +11,13 @@ import anyio
 import pytest
 from mcp.types import TextContent
 
-from kernelexec.mcp.answers import tables
 from kernelexec.mcp.answers.cell_answers import PREVIEW_CHARS, render_answer, render_stream
 from kernelexec.mcp.answers.options import AnswerOptions
 from kernelexec.mcp.calls.elicitation import make_input_form
 from kernelexec.mcp.calls.pending_inputs import PendingInput
 from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
+from kernelexec.results import model_tables as tables
 from kernelexec.results.readable import display_text
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

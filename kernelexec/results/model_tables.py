@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kernelexec.results import DisplayData, ExecuteResult, Output
+from kernelexec.results.outputs import DisplayData, ExecuteResult, Output
 from kernelexec.results.readable import Tag, read_tags
 
 #: The largest table that is read, in characters and in tags of HTML: 0.1 s at most.

@@ -5,11 +5,13 @@ Kernels are not trusted, so the header of a picture is checked before it is deco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from kernelexec.results import Image
 from kernelexec.results.media.decoding import DECODED_PIXELS, FORMATS, decode_picture, is_whole_png
+from kernelexec.results.media.images import Image
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 #: Limits of a picture: its bytes, and the pixels of a side; models see no more.
 PICTURE_BYTES = 500_000
 SIDE_PIXELS = 1568
+#: The number of pictures in an answer; models see no more.
+PICTURES_MAX = 4
 _QUALITY, _SMALLER, _STEPS = 85, 0.7, 6
 
 
@@ -39,6 +43,12 @@ def fit_picture(image: Image) -> tuple[Image | None, bool]:
         return image, False
     encoded = _encode(picture)
     return (None, False) if encoded is None else (encoded[0], is_smaller or encoded[1] != picture.size)
+
+
+def select_pictures(images: Sequence[Image], limit: int = PICTURES_MAX) -> list[Image]:
+    """Return the first pictures in the form that models accept, without damaged ones; ``limit`` at most. Blocks as above."""
+    pictures = (image if is_fit(image) else fit_picture(image)[0] for image in images[: 2 * limit])
+    return list(islice((picture for picture in pictures if picture is not None), limit))
 
 
 def open_picture(content: bytes) -> PIL.Image.Image | None:
