@@ -123,11 +123,15 @@ def test_a_cell_that_swallows_every_interrupt_is_killed_without_that_wait(tmp_pa
 
 
 def test_a_death_is_charged_to_the_cell_that_caused_it(tmp_path: Path) -> None:
-    """The next cell, which was sent before its kernel ended and did not begin, runs in a new one."""
+    """The next cell, which was sent before its kernel ended and did not begin, runs in a new one.
+
+    Whether the kernel still confirms its state after the cell that stops its loop is a race: each end has its right result.
+    """
     with Executor("local", workspace=tmp_path, config=NO_COPIES) as executor:
         session = executor.session("stopped")
         for _ in range(3):
-            assert session.execute("import asyncio\nasyncio.get_running_loop().stop()").status == "ok"
+            cause = session.execute("import asyncio\nasyncio.get_running_loop().stop()")
+            assert (cause.status, cause.state) in {("ok", "kept"), ("ok", "lost"), ("error", "lost")}
             result = session.execute("print('harmless')")
             assert (result.status, result.stdout) == ("ok", "harmless\n")
             assert any("Ran in a new kernel" in note for note in result.notes)

@@ -70,7 +70,7 @@ def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path) -> None:
         )
         assert ask(Agent(client, tools=tools)) == "done"
         first, pictured, slow, last = client.results
-        assert str(first.result).startswith("[kernelexec: ok, exit code 0, state kept")
+        assert str(first.result).startswith("[ok · ")
         assert [part.type for part in parts(pictured)] == ["text", "data"]
         assert parts(pictured)[1].media_type == "image/png"
         assert "Timeout: it was ended" in str(slow.result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextvars
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,7 +43,8 @@ def run(directory: Path, steps: Callable[[SandboxProvider], Awaitable[None]], ki
 
 
 def left_behind(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if ".kernelexec" in path.parts]
+    """Return what is in the directories of ours, besides the sessions' virtual environments."""
+    return [path for own in directory.rglob(".kernelexec") for path in own.iterdir() if path.name != "venvs"]
 
 
 def cell_of(code: str, *functions: str, inputs: Mapping[str, Any] | None = None) -> str:
@@ -452,15 +454,14 @@ def test_a_call_after_its_run_fails_at_once(tmp_path: Path) -> None:
 def test_code_waits_for_no_answer_that_cannot_be_written(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         def breaking() -> None:
-            (folder,) = (tmp_path / "default" / ".kernelexec").iterdir()
+            (folder,) = left_behind(tmp_path)
             (folder / "lasts").unlink()
             folder.rmdir()
             folder.write_text("in its place")
 
         with pytest.raises(ExecutionFailed, match="could not be written"):
             await asyncio.wait_for(provider.run("await breaking()", external_functions={"breaking": breaking}), BOUND)
-        for left in left_behind(tmp_path)[::-1]:
-            left.rmdir() if left.is_dir() else left.unlink()
+        shutil.rmtree(tmp_path / "default" / ".kernelexec")
         (tmp_path / "default" / ".kernelexec").write_text("in its place")
         with pytest.raises(InvalidWorkDir, match="must be writable"):
             await provider.run("1", external_functions={"breaking": breaking})

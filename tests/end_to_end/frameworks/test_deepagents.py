@@ -108,7 +108,9 @@ def test_files_have_the_rights_and_the_paths_of_the_commands(tmp_path: Path, kin
         pipe = sandbox.download_files([f"{session.workspace_inside}/pipe"])[0].error
         assert pipe is not None
         assert "not a plain file" in pipe
-        assert "kernelexec" not in sandbox.execute("ls -A").output
+        names = sandbox.execute("ls -A . .kernelexec").output.split()
+        assert [name for name in names if "kernelexec" in name] == [".kernelexec", ".kernelexec:"]
+        assert names[-1] == "venvs"
 
 
 def test_state_lasts_and_what_ended_a_command_is_in_its_output(executor: Executor) -> None:

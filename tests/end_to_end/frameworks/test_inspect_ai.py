@@ -98,7 +98,7 @@ def test_an_evaluation_runs_commands_and_cells(tmp_path: Path) -> None:
     assert sample.scores["includes"].value == "C"
     printed, _, pictured, late, died = (message for message in sample.messages if isinstance(message, ChatMessageTool))
     assert printed.text.endswith("problem\n\n20\n22\n")
-    assert "\n42\n" in pictured.text
+    assert pictured.text.endswith("\n42")
     assert isinstance(pictured.content[1], ContentImage)
     assert "Timeout: it was ended" in late.text
     assert "state restored" in died.text

@@ -109,7 +109,7 @@ def test_an_agent_keeps_its_state_and_gets_pictures(tmp_path: Path) -> None:
         result = asyncio.run(model.run(tools, "compute"))
         assert result.final_output == "done"
         first, pictured, slow, last = outputs(model)
-        assert first.startswith("[kernelexec: ok, exit code 0, state kept")
+        assert first.startswith("[ok · ")
         assert [part["type"] for part in pictured] == ["input_text", "input_image"]
         assert pictured[1]["image_url"].startswith("data:image/png;base64,iVBOR")
         assert "Timeout: it was ended" in slow
