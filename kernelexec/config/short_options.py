@@ -88,7 +88,9 @@ def _long_options(name: str, value: Any) -> list[tuple[tuple[str, ...], Any]]:  
         ]
     if name in _FOLDERS:
         contexts, mounts = folders.split(name, value)
-        return [(path, found) for path, found in ((("context_paths",), contexts), (("container", "mounts"), mounts)) if found]
+        return [
+            (path, entries) for path, entries in ((("context_paths",), contexts), (("container", "mounts"), mounts)) if entries
+        ]
     path = {
         "image": ("container", "image"),
         "memory": ("container", "memory_bytes"),

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from kernelexec.results.inputs import OnInput as OnInput
     from kernelexec.results.media.images import Audio as Audio
     from kernelexec.results.media.images import Image as Image
-    from kernelexec.results.model_answer import ModelAnswer as ModelAnswer
-    from kernelexec.results.model_answer import make_model_answer as make_model_answer
-    from kernelexec.results.notes import model_notes as model_notes
+    from kernelexec.results.model.answer import ModelAnswer as ModelAnswer
+    from kernelexec.results.model.answer import make_model_answer as make_model_answer
+    from kernelexec.results.model.notes import model_notes as model_notes
     from kernelexec.results.outputs import DisplayData as DisplayData
     from kernelexec.results.outputs import Error as Error
     from kernelexec.results.outputs import ExecuteResult as ExecuteResult
@@ -88,8 +88,8 @@ _NAMES = {
     ),
     "inputs": "InputRequest OnInput",
     "media.images": "Audio Image",
-    "model_answer": "ModelAnswer make_model_answer",
-    "notes": "model_notes",
+    "model.answer": "ModelAnswer make_model_answer",
+    "model.notes": "model_notes",
     "outputs": "DisplayData Error ExecuteResult Output Stream best_image decode_base64 output_text read_audio strip_ansi",
     "replay": "Outcome Replay ReplayedCell",
     "result": (

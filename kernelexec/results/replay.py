@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kernelexec.results.json_values import to_plain_json
-from kernelexec.results.notes import join_names
+from kernelexec.results.model.notes import join_names
 
 #: In order: run again and ended as before; run again and failed; not run, because it is not safe to repeat; not run, because
 #: it had not ended by itself; not run, because it had never run; not run, because a snapshot has its variables; not run,

@@ -27,7 +27,7 @@ from kernelexec.outputs.bundles import WholeBundles, read_bundle
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Image, output_text
 from kernelexec.results.media.decoding import decode_picture, is_whole_png
-from kernelexec.results.model_tables import compact_table, render_table
+from kernelexec.results.model.tables import compact_table, render_table
 from kernelexec.results.readable import describe_widget
 from kernelexec.results.variables import Completion, Variables
 from kernelexec.results.views.notebook_view import make_bundle

@@ -19,7 +19,7 @@ from kernelexec.diagnosis.explanations import MESSAGES
 from kernelexec.model_prompts import write_debug_prompt
 from kernelexec.records.notebook.cell_format import notebook_output
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
-from kernelexec.results.model_tables import compact_table, render_table
+from kernelexec.results.model.tables import compact_table, render_table
 from kernelexec.results.outputs import read_audio
 from kernelexec.results.readable import describe_widget
 from kernelexec.results.views.notebook_view import make_bundle

@@ -33,8 +33,8 @@ from kernelexec.results import (
     read_audio,
 )
 from kernelexec.results.media.model_pictures import PICTURE_BYTES, PICTURES_MAX
-from kernelexec.results.model_answer import head_line, late_text, shown_outputs
-from kernelexec.results.notes import join_names
+from kernelexec.results.model.answer import head_line, late_text, shown_outputs
+from kernelexec.results.model.notes import join_names
 from kernelexec.session.short_turns import short_turns
 from kernelexec.text import apply_returns, utf8_size
 from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output

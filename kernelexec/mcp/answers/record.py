@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.results.notes import JOINED_MAX
+from kernelexec.results.model.notes import JOINED_MAX
 from kernelexec.text import clean
 
 #: The key of the record.

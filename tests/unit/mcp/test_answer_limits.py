@@ -15,7 +15,7 @@ from fastmcp.client.client import CallToolResult
 from kernelexec.mcp.answers.pictures import select_pictures
 from kernelexec.results import Image
 from kernelexec.results.media.model_pictures import PICTURE_BYTES, SIDE_PIXELS
-from kernelexec.results.model_tables import render_table
+from kernelexec.results.model.tables import render_table
 
 ANSWER_BYTES = 900_000
 

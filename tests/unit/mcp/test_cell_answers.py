@@ -17,7 +17,7 @@ from kernelexec.mcp.calls.elicitation import make_input_form
 from kernelexec.mcp.calls.pending_inputs import PendingInput
 from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
-from kernelexec.results import model_tables as tables
+from kernelexec.results.model import tables
 from kernelexec.results.readable import display_text
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -1,4 +1,4 @@
-"""What a model is told about a cell: the first line is ours, then notes, output, and pictures as content."""
+"""What a model is actual about a cell: the first line is ours, then notes, output, and pictures as content."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def answer(*outputs: Output, limit: int = 20_000, **fields: Any) -> ModelAnswer:
     ],
 )
 def test_the_first_line_of_the_text_is_ours(outputs: tuple[Output, ...], fields: dict[str, Any], text: str) -> None:
-    told = answer(*outputs, **fields)
-    assert (told.text, told.pictures, told.is_error) == (text, (), fields.get("status") == "aborted")
+    actual = answer(*outputs, **fields)
+    assert (actual.text, actual.pictures, actual.is_error) == (text, (), fields.get("status") == "aborted")
 
 
 def test_output_has_a_limit_and_notes_have_none() -> None:
-    told = answer(Stream("stdout", "é" * 100), limit=20, notes=("n" * 100,)).text
-    assert told.splitlines()[1:] == [f"[kernelexec: {'n' * 100}]", "é" * 5, "[... 180 bytes cut ...]", "é" * 5]
+    actual = answer(Stream("stdout", "é" * 100), limit=20, notes=("n" * 100,)).text
+    assert actual.splitlines()[1:] == [f"[kernelexec: {'n' * 100}]", "é" * 5, "[... 180 bytes cut ...]", "é" * 5]
 
 
 def test_a_long_value_is_cut_and_a_table_has_no_padding() -> None:
@@ -72,16 +72,16 @@ def test_a_long_value_is_cut_and_a_table_has_no_padding() -> None:
 
 
 def test_pictures_are_content_in_the_shape_of_each_api() -> None:
-    told = answer(PICTURE, Stream("stdout", "seen\n"))
+    actual = answer(PICTURE, Stream("stdout", "seen\n"))
     text = "[ok · 0.02 s · state kept]\nseen"
-    assert [picture.mime for picture in told.pictures] == ["image/png"]
-    assert told.openai("c1") == {
+    assert [picture.mime for picture in actual.pictures] == ["image/png"]
+    assert actual.openai("c1") == {
         "type": "function_call_output",
         "call_id": "c1",
         "output": [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}],
     }
     source = {"type": "base64", "media_type": "image/png", "data": PNG}
-    assert told.anthropic("t1") == {
+    assert actual.anthropic("t1") == {
         "type": "tool_result",
         "tool_use_id": "t1",
         "content": [{"type": "text", "text": text}, {"type": "image", "source": source}],
@@ -90,8 +90,8 @@ def test_pictures_are_content_in_the_shape_of_each_api() -> None:
 
 
 def test_more_pictures_than_models_see_are_counted() -> None:
-    told = answer(*[PICTURE] * 6)
-    assert (len(told.pictures), told.text.splitlines()[1]) == (4, "[kernelexec: 2 of 6 pictures are not shown here.]")
+    actual = answer(*[PICTURE] * 6)
+    assert (len(actual.pictures), actual.text.splitlines()[1]) == (4, "[kernelexec: 2 of 6 pictures are not shown here.]")
 
 
 @pytest.mark.parametrize("limit", [0, 3, -1, True, 1.5, None, "1000"])

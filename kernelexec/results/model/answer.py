@@ -15,8 +15,8 @@ from typing import Any
 from kernelexec.errors import InvalidRequest
 from kernelexec.results.media.images import Image
 from kernelexec.results.media.model_pictures import select_pictures
-from kernelexec.results.model_tables import compact_tables
-from kernelexec.results.notes import model_notes
+from kernelexec.results.model.notes import model_notes
+from kernelexec.results.model.tables import compact_tables
 from kernelexec.results.outputs import DisplayData, ExecuteResult, Output, best_image, output_text, read_displays
 from kernelexec.results.result import ExecutionResult
 from kernelexec.text import apply_returns, cut_middle
