@@ -21,6 +21,7 @@ from kernelexec.config.container import Container
 from kernelexec.config.secret_references import Secrets, source_variables
 from kernelexec.config.types import (
     MIB,
+    CellSeconds,
     Count,
     Cpus,
     Directory,
@@ -241,8 +242,8 @@ Isolation = Literal["local", "bubblewrap", "container", "container-host"]
 class Budgets(FrozenModel):
     """Time limits in seconds."""
 
-    timeout: Seconds = 60.0
-    """How long a cell may run: wall-clock time from its start."""
+    timeout: CellSeconds = 60.0
+    """How long a cell may run: wall-clock time from its start; ``float("inf")`` is no limit."""
     grace: Seconds = 1.0
     """How long each step of the escalation (interrupt, terminate, kill) may take before the next one."""
     compiled: Seconds = 30.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([kmgt]?)(?:i?b)?", re.ASCII | r
 _UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": MIB * MIB}
 #: The shortest accepted timeout, in seconds.
 SHORTEST_TIMEOUT = 0.001
+#: What stands for no limit of seconds: 31 years.
+LONGEST_TIMEOUT = 1e9
 
 
 class ReadOnlyMapping(Mapping[_K, _V_co]):
@@ -138,6 +141,8 @@ def _parse_size_text(value: object) -> object:
 
 #: Strict numbers: text and True are rejected.
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
+#: ``float("inf")`` is no limit.
+CellSeconds = Annotated[Seconds, BeforeValidator(lambda value: LONGEST_TIMEOUT if value == math.inf else value)]
 Count = Annotated[int, Field(strict=True, le=2**63 - 1)]
 #: A size in bytes, also as text; units are powers of 1024.
 Size = Annotated[int, BeforeValidator(_parse_size_text), Field(strict=True, le=2**63 - 1)]

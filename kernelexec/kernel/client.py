@@ -65,6 +65,10 @@ class KernelClient:
         """Executions of another owner, by the msg_id of the request for their output."""
         self._replays_awaited: dict[str, asyncio.Event] = {}
         """Events that are set when the launcher begins to publish the output of such an execution again."""
+        self._visitor: str | None = None
+        """The msg_id of a cell of another client that is running."""
+        self.visits = 0
+        """The number of cells of other clients."""
         self._replies: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._is_finished = False
         self._is_closing = False
@@ -123,6 +127,8 @@ class KernelClient:
         }
         msg_id, frames = self.session.pack("execute_request", content, msg_id=msg_id)
         execution = self._register(msg_id, collector, late)
+        if self._visitor is not None:
+            execution.hold()
         self._channels["shell"].send(frames)
         return execution
 
@@ -301,13 +307,33 @@ class KernelClient:
             return
         if message.parent_id in self._replays_awaited:
             return
+        if message.msg_type == "execute_input":
+            self._on_begin(execution, message.parent_id)
         if message.msg_type == "status" or execution is None:
             if message.content.get("execution_state") == "idle":
-                self._quiet.set() if execution is None else execution.on_idle()
+                self._on_idle(execution, message.parent_id)
         else:
             if execution.end is not None and not execution.keeps_late_output:
                 self._late[execution.msg_id] = execution
             execution.on_output(message.msg_type, message.content, message.dropped_bytes)
+
+    def _on_begin(self, execution: Execution | None, msg_id: str) -> None:
+        """Note that a cell begins: one of ours, or one of another client, for which ours wait."""
+        if execution is not None:
+            execution.release(is_running=True)
+            return
+        self._visitor = msg_id
+        self.visits += 1
+        for each in self._executions.values():
+            each.hold()
+
+    def _on_idle(self, execution: Execution | None, msg_id: str) -> None:
+        """Note that the kernel has ended a request: that of an execution, a request that is no cell, or another client's."""
+        self._quiet.set() if execution is None else execution.on_idle()
+        if msg_id == self._visitor:
+            self._visitor = None
+            for each in self._executions.values():
+                each.release()
 
     def _on_input_request(self, content: dict[str, Any], execution: Execution | None) -> None:
         """Hand an input request to the running execution's callback; without one, answer that there is no answer."""

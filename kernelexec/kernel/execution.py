@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,38 +66,62 @@ class Execution:
         """Set at the end, at a request to interrupt, and at the end of the time of `wait_for_turn`."""
         self._timer: asyncio.TimerHandle | None = None
         self._pauses = 0
-        self._remaining_seconds = 0.0
-        """The rest of the cell's time while `pause_budget` stops its clock."""
+        self._remaining_seconds = math.inf
+        """The rest of the cell's time while its clock is stopped."""
+        self.is_held = False
+        """Whether the cell waits in the kernel for a cell of another client."""
+        self._is_running = False
         self._idle = False
         self._half_end_time = 0.0
         """The time of the first half of the end, by the loop's clock."""
         self._patience: asyncio.TimerHandle | None = None
 
     async def wait_for_turn(self, seconds: float) -> None:
-        """Wait until the execution has ended or its interruption was requested, for so many seconds at most.
+        """Wait until the execution has ended or its interruption was requested, for so many seconds of the cell at most.
 
-        The time within ``paused`` does not count.
+        The time within ``pause_budget``, or while a cell of another client runs, does not count.
         """
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._turn.set)
+        self._remaining_seconds = seconds
+        self._pauses += 1
+        self._go_on()
         try:
             await self._turn.wait()
         finally:
-            self._timer.cancel()
+            self._stop()
 
     @contextmanager
     def pause_budget(self) -> Iterator[None]:
         """Stop the cell's clock while it waits for an answer."""
-        loop = asyncio.get_running_loop()
-        if not self._pauses and self._timer is not None:
-            self._remaining_seconds = self._timer.when() - loop.time()
-            self._timer.cancel()
-        self._pauses += 1
+        self._stop()
         try:
             yield
         finally:
-            self._pauses -= 1
-            if not self._pauses and self._timer is not None and not self._turn.is_set():
-                self._timer = loop.call_later(self._remaining_seconds, self._turn.set)
+            self._go_on()
+
+    def hold(self) -> None:
+        """Stop the clock while a cell of another client runs in the kernel, if this one has not begun."""
+        if not (self.is_held or self._is_running or self.end):
+            self.is_held = True
+            self._stop()
+
+    def release(self, *, is_running: bool = False) -> None:
+        """Start the clock again: that cell has ended, or this one ``is_running``, and no message can stop it any more."""
+        self._is_running |= is_running
+        if self.is_held:
+            self.is_held = False
+            self._go_on()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._remaining_seconds = self._timer.when() - asyncio.get_running_loop().time()
+            self._timer.cancel()
+            self._timer = None
+        self._pauses += 1
+
+    def _go_on(self) -> None:
+        self._pauses -= 1
+        if not (self._pauses or self._turn.is_set() or math.isinf(self._remaining_seconds)):
+            self._timer = asyncio.get_running_loop().call_later(self._remaining_seconds, self._turn.set)
 
     @property
     def asks_exit(self) -> bool:

@@ -51,6 +51,13 @@ class Interrupter:
         reply = await self._process.client.request("control", protocol.CANCEL_REQUEST, {}, patience=patience)
         return reply is not None and reply.get("is_back") is not False
 
+    async def request_skip(self, msg_id: str, patience: float) -> bool:
+        """Ask the launcher not to run a cell that waits for one of another client; return whether it will not run."""
+        if not self._process.has_client or "cancel" not in self.available_steps:
+            return False
+        reply = await self._process.client.request("control", protocol.SKIP_REQUEST, {"msg_id": msg_id}, patience=patience)
+        return reply is not None and reply.get("is_skipped") is True
+
     async def signal(self, signum: int) -> None:
         """Signal the kernel from outside."""
         process = self._process

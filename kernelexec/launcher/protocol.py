@@ -66,6 +66,8 @@ FINGERPRINT_REQUEST = "kernelexec_fingerprint_request"
 INPUT_REQUEST = "kernelexec_input_request"
 JOBS_REQUEST = "kernelexec_jobs_request"
 KILL_REQUEST = "kernelexec_kill_request"
+#: To leave out a cell that waits for another client's.
+SKIP_REQUEST = "kernelexec_skip_request"
 LEASE_REQUEST = "kernelexec_lease_request"
 RESUME_REQUEST = "kernelexec_resume_request"
 VARIABLES_REQUEST = "kernelexec_variables_request"

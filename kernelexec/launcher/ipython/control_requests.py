@@ -58,6 +58,8 @@ class KernelContext:
     cell: AsyncCellTask = field(default_factory=AsyncCellTask)
     processes: CellProcesses = field(default_factory=CellProcesses)
     main_thread: MainThreadProbe = field(default_factory=MainThreadProbe)
+    skipped: set[object] = field(default_factory=set)
+    """The ids of cells that do not run."""
 
     def send_to_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
         """Publish a message with the token, under the running cell unless another request's ``header`` is passed."""
@@ -88,6 +90,7 @@ class ControlRequests:
             protocol.FINGERPRINT_REQUEST: self._fingerprint,
             protocol.JOBS_REQUEST: lambda content: self._jobs.answer(content, context.shell.command_environment),
             protocol.KILL_REQUEST: self._kill,
+            protocol.SKIP_REQUEST: self._skip,
             protocol.VARIABLES_REQUEST: self._list_variables,
         }
         self.handlers |= {request: partial(self._reply, request, answer) for request, answer in answers.items()}
@@ -114,6 +117,16 @@ class ControlRequests:
         """Kill the processes that the running cell has started."""
         self._context.processes.kill()
         return {"status": "ok"}
+
+    def _skip(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Leave out a cell that waits for the running one of another client: the main thread looks when it begins."""
+        msg_id, publisher = content.get("msg_id"), self._context.publisher
+        self._context.skipped.add(msg_id)
+        running = publisher.crash_buffer.header or {}
+        is_skipped = not publisher.between_cells and running.get("username") != protocol.OWNER_USERNAME
+        if not is_skipped:
+            self._context.skipped.discard(msg_id)
+        return {"is_skipped": is_skipped}
 
     def _relocate(self, content: dict[str, Any]) -> dict[str, Any]:
         """Change to ``cwd``, if it can be entered, and then the ``environment``, where None removes a variable."""

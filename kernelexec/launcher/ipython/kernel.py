@@ -197,6 +197,11 @@ class LauncherKernel(IPythonKernel):
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: FBT001 - ipykernel's
         """Run a cell, and always return a reply."""
         self._prepare_cell()
+        msg_id = self.get_parent("shell").get("header", {}).get("msg_id")
+        if msg_id in self._context.skipped:
+            self._context.skipped.discard(msg_id)
+            self._publisher.between_cells = True
+            return {"status": "aborted", "execution_count": self.shell.execution_count, "user_expressions": {}, "payload": []}
         try:
             with allow_interrupts():
                 self._directory_report = None
@@ -211,9 +216,8 @@ class LauncherKernel(IPythonKernel):
         self._figures.end_cell()
         self._publisher.between_cells = True
         if self.checkpoints is not None and not owner.is_forked_child:
-            msg_id = str(self.get_parent("shell").get("header", {}).get("msg_id"))
             take = partial(self._take_checkpoint, is_automatic=True)
-            self.checkpoints.after_cell(code, msg_id, take, self._report_obstacles)
+            self.checkpoints.after_cell(code, str(msg_id), take, self._report_obstacles)
         if owner.is_forked_child:  # a child of the cell came back: the kernel is its parent's
             status = self.shell.exit_status
             os._exit(content.get("status") == "error" if status is None else status)

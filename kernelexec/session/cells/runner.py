@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kernelexec.session.cells.result_cache import CellResultCache
 
 logger = logging.getLogger("kernelexec")
+_SKIPPED = "Cancelled while it waited for a cell of another client of its kernel."
 _RESTARTED = "The kernel was restarted before the cell was sent."
 
 _FROM_CACHE = "From the cache: the cell did not run, so `_` and `Out` do not have its value."
@@ -103,10 +104,8 @@ class CellRunner:
             verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
         if not verdict.has_run:
             supervisor.lost_state, supervisor.former = supervisor.lost_state or lost_state, supervisor.former or former
-            try:
-                return await self._run_in_kernel(run, may_repeat=False)
-            except Closed:  # meanwhile: the death is what the result has to report
-                supervisor.judge_death(kernel, verdict)
+            if (outcome := await self._run_elsewhere(run, supervisor, kernel, verdict)) is not None:
+                return outcome
         run.timestamps.ended = time.monotonic()
 
         if not run.internal and self.changes.is_slow:
@@ -115,6 +114,19 @@ class CellRunner:
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
         return mask_result(result, self.secrets)
+
+    async def _run_elsewhere(
+        self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel, verdict: Verdict
+    ) -> ExecutionResult | str | None:
+        """Run a cell that its kernel has not run in the next one, or not at all; None if the session has been closed."""
+        if verdict.is_skipped:
+            run.execution = None
+            return _SKIPPED
+        try:
+            return await self._run_in_kernel(run, may_repeat=False)
+        except Closed:  # meanwhile: the death is what the result has to report
+            supervisor.judge_death(kernel, verdict)
+            return None
 
     async def _acquire_kernel(self, run: CellRun, supervisor: KernelSupervisor) -> Kernel:
         number = None if run.choose_checkpoint is None else await run.choose_checkpoint()

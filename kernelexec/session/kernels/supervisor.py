@@ -20,8 +20,9 @@ from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.results import Cause, MemoryUse
+from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.branch_start import BranchStart
-from kernelexec.session.kernels.escalation import escalate
+from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
 from kernelexec.session.kernels.lineage import Lineage
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
@@ -43,6 +44,7 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
 _AWAITED_SECONDS = 0.5
 #: The note on an idle kernel that did not exit in time.
+_VISITS = "Another client has run {} in this kernel."
 _CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
@@ -299,6 +301,9 @@ class KernelSupervisor:
         verdict = Verdict(notes=[] if internal else self._take_notes(kernel), confinement=kernel.confinement.layers)
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
+            if execution.is_held and await kernel.interrupter.request_skip(execution.msg_id, NOTICE_SECONDS):
+                verdict.has_run, verdict.is_skipped, self.notes = False, True, [*verdict.notes, *self.notes]
+                return verdict
             verdict.interrupted = "request" if execution.is_interrupt_requested else "timeout"
             if self._may_restore(execution):  # the last step kills
                 await kernel.keep_checkpoints()
@@ -324,6 +329,9 @@ class KernelSupervisor:
 
     def _take_notes(self, kernel: Kernel) -> list[str]:
         notes, self.notes, self.has_run = self.notes, [], True
+        if visits := kernel.client.visits:
+            kernel.client.visits = 0
+            notes.append(_VISITS.format(count_things("cell", visits)))
         if not self._has_sent_notices:
             self._has_sent_notices = True
             self.start_notes = (

@@ -31,6 +31,8 @@ class Verdict:
     """The memory limit, as text, where reaching it ended the kernel."""
     has_run: bool = True
     """False if the kernel, which an earlier cell has ended, died before the cell began; then nothing else is judged."""
+    is_skipped: bool = False
+    """Whether it has not run since its end was asked for while a cell of another client ran."""
 
 
 @dataclass(frozen=True, slots=True)

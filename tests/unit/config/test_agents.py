@@ -262,5 +262,5 @@ def test_every_option_of_the_schema_is_described() -> None:
     }
     assert len(fields) > 140
     assert [name for name, field in fields.items() if not field.get("description")] == []
-    assert fields["Budgets.timeout"]["description"] == "How long a cell may run: wall-clock time from its start."
+    assert fields["Budgets.timeout"]["description"].startswith("How long a cell may run: wall-clock time from its start; ")
     assert fields["Agent.memory"]["description"].startswith("The memory of a container in bytes")

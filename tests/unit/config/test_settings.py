@@ -44,7 +44,6 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "negative seconds": ({"budgets": {"grace": -1}}, "(given: -1)"),
     "seconds that are no number": ({"budgets": {"start": "soon"}}, "(given: 'soon')"),
     "seconds that are nan": ({"budgets": {"stop": math.nan}}, "budgets.stop: "),
-    "endless seconds": ({"budgets": {"timeout": math.inf}}, "budgets.timeout: "),
     "an endless grace": ({"budgets": {"grace": math.inf}}, "budgets.grace: "),
     "a negative size": ({"output": {"spill_bytes": -1}}, "output.spill_bytes: "),
     "a size too small": ({"output": {"message_bytes": 1}}, "output.message_bytes: "),
@@ -195,7 +194,7 @@ def test_late_limits_differ_in_streams_displays_and_records_only() -> None:
     assert limits.late == OutputLimits(late_bytes=7, text_bytes=9, stream_bytes=7, display_bytes=7, record_bytes=0)
 
 
-@pytest.mark.parametrize(("value", "taken"), [(0.001, 0.001), (1, 1.0), (2.5, 2.5), (10**6, 1e6)])
+@pytest.mark.parametrize(("value", "taken"), [(0.001, 0.001), (1, 1.0), (2.5, 2.5), (10**6, 1e6), (math.inf, 1e9)])
 def test_seconds_takes_numbers(value: object, taken: float) -> None:
     checked = check_seconds(value, "timeout")
     assert (type(checked), checked) == (float, taken)
@@ -203,7 +202,7 @@ def test_seconds_takes_numbers(value: object, taken: float) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [0, 0.0009, -1, math.nan, math.inf, -math.inf, True, False, None, "5", b"5", [1], 1j, pytest.param(10**400, id="10**400")],
+    [0, 0.0009, -1, math.nan, -math.inf, True, False, None, "5", b"5", [1], 1j, pytest.param(10**400, id="10**400")],
 )
 def test_seconds_refuses_all_else_by_name(value: object) -> None:
     with pytest.raises(InvalidTimeout, match=r"^wait=.*: must be a number of seconds >= 0\.001"):
