@@ -124,6 +124,7 @@ class AsyncExecutor:
         self._adoption_lock = anyio.Lock()
         self._scope: TaskScope | None = None
         self._control: anyio.CancelScope | None = None
+        self._commands: ServerCommands | None = None
         self._approver = options.get("approver")
         self._validators = check_callables(options.get("validators", ()), self._approver)
         self._hooks = _check_hooks(options["hooks"]) if "hooks" in options else ()
@@ -179,6 +180,8 @@ class AsyncExecutor:
             scope.check_open()
             self._registry.start(scope)
             await self._registry.adopt_orphans(scope)
+            if self._registry.sessions:
+                self.start_control()
             scope.tasks.start_soon(self._directories.sweep)
         except BaseException:
             try:
@@ -405,16 +408,17 @@ class AsyncExecutor:
         The first session starts it; a server does at its start, with the ``commands`` of its operator.
         """
         scope = self._check_open()
+        self._commands = commands or self._commands
         if self._control is None:
             self._control = anyio.CancelScope()
-            scope.tasks.start_soon(self._serve_control, self._control, self.directory, commands)
+            scope.tasks.start_soon(self._serve_control, self._control, self.directory)
 
-    async def _serve_control(self, until: anyio.CancelScope, directory: Path, commands: ServerCommands | None) -> None:
+    async def _serve_control(self, until: anyio.CancelScope, directory: Path) -> None:
         with until:
             await anyio.to_thread.run_sync(import_module, _CONTROL)
             from kernelexec.control.control_socket import ControlSocket
 
-            await ControlSocket(self, directory, commands).serve()
+            await ControlSocket(self, directory, lambda: self._commands).serve()
 
     async def _close_sessions(self) -> None:
         """Ask all sessions to end; called in the executor's task."""

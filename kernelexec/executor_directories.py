@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ class ExecutorDirectories:
         if self._config.isolation != "container" or not self._config.container.adopt:
             return []
         from kernelexec.provisioning.container.orphans import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
+        from kernelexec.provisioning.runtime.discovery import note_adopter  # noqa: PLC0415 - as above
         from kernelexec.records.journal import journal_path  # noqa: PLC0415 - as above
 
         try:
@@ -57,7 +59,10 @@ class ExecutorDirectories:
         except EngineFailed:
             logger.exception("kernelexec.adoption_failed")
             return []
-        self._roots += [orphaned_directory.root for orphaned_directory in orphans]
+        for orphaned_directory in orphans:
+            self._roots.append(orphaned_directory.root)
+            with suppress(OSError):  # then the command line does not find its sessions
+                note_adopter(orphaned_directory.root.path, self.root)
         sessions = [
             (orphaned_directory.root.path, orphaned_session)
             for orphaned_directory in orphans

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,9 @@ from kernelexec.control.selection import find_session
 from kernelexec.errors import InvalidRequest, KernelexecError, KernelNotAnswering, QueueFull, UnknownSession
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_roots, list_live_sessions
+from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_executors, list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.untrusted_text import escape_line
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 live_app = typer.Typer()
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no requests."
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS, _LOOK_SECONDS = 5.0, 1.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 ListJsonOption = Annotated[bool, option("--json", "Print them as JSON.")]
 NameArgument = Annotated[
@@ -90,12 +92,12 @@ def ps(as_json: ListJsonOption = False) -> int:
     """Show the state of your sessions on this machine, and servers without sessions."""
     rows: list[dict[str, Any]] = []
     known = list_live_sessions(runtime_bases())
-    for root, pid in list_live_roots(runtime_bases()):
-        answer, mine = _read_sessions(root, pid), [session for session in known if session.root == root]
+    for (root, pid), answer in anyio.run(_look, list_live_executors(runtime_bases())).items():
+        mine = [session for session in known if session.root == root]
         states = {row["name"]: row for row in (answer or {}).get("sessions", ())}
         for session in mine:
-            row = states.get(session.name, {})
-            rows.append(_row(session.name, pid, session.epoch, session.workspace, row))
+            row = _row(session.name, pid, session.epoch, session.workspace, states.get(session.name, {}))
+            rows.append(row if answer is not None else row | {"state": _describe_silence(pid)})
         if not mine and answer is not None and answer.get("serves"):
             rows.append(_row("", pid, 0, "", {}) | {"state": "no session"})
     if as_json:
@@ -139,7 +141,7 @@ def stop(
     if process is not None:
         if name is not None or cell:
             raise InvalidRequest("--process stops a whole server: it must not be combined with a session or --cell.")
-        root = next((root for root, pid in list_live_roots(runtime_bases()) if pid == process), None)
+        root = next((root for root, pid in list_live_executors(runtime_bases()) if pid == process), None)
         if root is None:
             raise UnknownSession(f"No server of yours is process {process}: `kernelexec ps` shows them.")
         _ask(root, process, "restart" if restart else "stop")
@@ -282,11 +284,25 @@ def _row(name: str, pid: int, epoch: int, workspace: str, answer: dict[str, Any]
     }
 
 
-def _read_sessions(root: Path, pid: int) -> dict[str, Any] | None:
-    """Read what a process says of its sessions; None if it does not answer."""
-    with suppress(KernelexecError):
-        return _ask(root, pid, "look")
-    return None
+def _describe_silence(pid: int) -> str:
+    """Return why a process does not answer, as far as it can be seen."""
+    status = read_live_status(pid)
+    return "stopped" if status is not None and status.is_stopped else "no answer"
+
+
+async def _look(executors: Sequence[tuple[Path, int]]) -> dict[tuple[Path, int], dict[str, Any] | None]:
+    """Return what all executors say of their sessions, together within a second; None for one that does not answer."""
+    answers = dict[tuple[Path, int], dict[str, Any] | None].fromkeys(executors)
+
+    async def look(executor: tuple[Path, int]) -> None:
+        with suppress(KernelexecError):
+            answers[executor] = await ControlClient(*executor).ask("look")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.cancel_scope.deadline = anyio.current_time() + _LOOK_SECONDS
+        for executor in answers:
+            tasks.start_soon(look, executor)
+    return answers
 
 
 def _ask(root: Path, pid: int, do: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types

@@ -67,12 +67,12 @@ class ServerCommands:
 
 
 class ControlSocket:
-    """The socket of one executor, in its private ``directory``; ``commands`` are those of a server, None in other programs."""
+    """The socket of one executor, in its private ``directory``; ``get_commands`` returns those of a server, None elsewhere."""
 
-    def __init__(self, sessions: Sessions, directory: Path, commands: ServerCommands | None = None) -> None:
+    def __init__(self, sessions: Sessions, directory: Path, get_commands: Callable[[], ServerCommands | None]) -> None:
         self._sessions = sessions
         self._directory = directory
-        self._commands = commands
+        self._get_commands = get_commands
         self._key = secrets.token_hex(32)
         self._connections = ControlConnections(self._key)
 
@@ -138,17 +138,18 @@ class ControlSocket:
     async def _look(self) -> _Answers:
         sessions = [self._sessions.open_session(name) for name in self._sessions.sessions()]
         rows = [await _describe_session(opened) for opened in sessions if opened is not None]
-        clients = {} if self._commands is None else self._commands.clients
+        commands = self._get_commands()
+        clients = {} if commands is None else commands.clients
         for row in rows:
             row["client"] = clients.get(row["name"]) or row["client"]
-        yield {"sessions": rows, "serves": self._commands is not None}
+        yield {"sessions": rows, "serves": commands is not None}
 
     async def _stop(self, *, keeps_kernels: bool) -> _Answers:
-        if self._commands is None:
+        if (commands := self._get_commands()) is None:
             raise InvalidRequest(
                 "this process is no server of kernelexec, but a program with sessions: end it as you began it."
             )
-        call = self._commands.restart if keeps_kernels else self._commands.stop
+        call = commands.restart if keeps_kernels else commands.stop
         if call is None:
             raise InvalidRequest("the kernels of this server end with it, since no next server could adopt them.")
         yield {"stopping": True}

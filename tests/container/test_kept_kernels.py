@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -54,6 +55,16 @@ def check_cell_and_state(server: Server, execution_id: str, workspace: str) -> N
         assert agent.text("execute_code", code="x").strip() == "42"
 
 
+def check_commands(server: Server, directory: Path) -> None:
+    """Look at, use, close and stop what a server has adopted; it ends."""
+    (row,) = json.loads(kernelexec(directory, "ps", "--json").stdout)
+    assert (row["pid"], row["state"]) == (server.process.pid, "idle")
+    assert kernelexec(directory, "attach", row["name"], stdin=b"x + 1\n").stdout == "43\n"
+    assert "it has ended" in kernelexec(directory, "stop", row["name"]).stderr
+    done = kernelexec(directory, "stop", "--process", str(server.process.pid), "--restart")
+    assert "wait for the next server" in done.stderr
+
+
 @pytest.mark.parametrize("how", [pytest.param("SIGTERM", marks=pytest.mark.nightly), "stop --restart"])
 def test_the_next_server_has_the_state_and_the_running_cell(how: str, tmp_path: Path) -> None:
     workspace = str(tmp_path / "ws")
@@ -72,7 +83,7 @@ def test_the_next_server_has_the_state_and_the_running_cell(how: str, tmp_path: 
         assert server.process.wait(BOUND) == 0
     with serving(tmp_path, *OPTIONS, workspace) as server:
         check_cell_and_state(server, execution_id, workspace)
-        server.process.send_signal(signal.SIGTERM)
+        check_commands(server, tmp_path)
         assert server.process.wait(BOUND) == 0
     with Engine() as engine:
         assert engine.list_containers(f"{WORKSPACE}={workspace}") == []

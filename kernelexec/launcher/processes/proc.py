@@ -36,12 +36,15 @@ class ProcessStatus:
     """Start in clock ticks since boot: it distinguishes a process from a later one with the same id."""
     has_ended: bool
     """Whether it is a zombie."""
+    is_stopped: bool = False
+    """Whether a signal or a debugger has stopped it."""
 
 
 def parse_status(content: bytes) -> ProcessStatus:
     """Parse ``/proc/PID/stat``; raise IndexError or ValueError for other content."""
     fields = content.rpartition(b")")[2].split()
-    return ProcessStatus(int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X"))
+    parent, group, session, born = (int(fields[number]) for number in (1, 2, 3, 19))
+    return ProcessStatus(parent, group, session, born, fields[0] in (b"Z", b"X"), fields[0] in (b"T", b"t"))
 
 
 def read_status(pid: int) -> ProcessStatus | None:

@@ -24,6 +24,8 @@ _SESSION_FILE, _SESSION_FILE_BYTES, _LANGUAGE_FILE = "session.json", 16 * 1024, 
 _FILES = ("notebook", "journal")
 #: Names in an executor's private directory: the control socket of its server, and the key for it.
 CONTROL, CONTROL_KEY = "control", "control.key"
+#: In the directory of a dead owner: the path of the directory of the executor that has adopted it, which has the socket.
+_ADOPTER = "adopter"
 #: The files of a session in its private directory, besides the directories of its kernels.
 SESSION_FILES = frozenset({_SESSION_FILE, HANDOVER_FILE, "identity"})
 _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
@@ -67,7 +69,10 @@ def remove_handover(directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """A session that a process of this user has open; ``kernel`` is the private directory of its newest kernel."""
+    """A session that a process of this user has open; ``kernel`` is the private directory of its newest kernel.
+
+    ``root`` is the private directory of its executor, which another one may have adopted from a dead owner.
+    """
 
     name: str
     workspace: str
@@ -152,6 +157,26 @@ def list_live_roots(bases: Iterable[Path]) -> list[tuple[Path, int]]:
     return [root for base in dict.fromkeys(bases) for root in islice(_find_live_roots(base), _ROOTS_MAX)]
 
 
+def list_live_executors(bases: Iterable[Path]) -> list[tuple[Path, int]]:
+    """Return the own directories of this user's living executors, without adopted ones, each with its process id."""
+    return list(dict.fromkeys((_find_own_root(root, pid), pid) for root, pid in list_live_roots(bases)))
+
+
+def note_adopter(adopted: Path, own_root: Path) -> None:
+    """Note in a dead owner's directory which executor has its sessions now, instead of the dead one's socket."""
+    for name in (CONTROL, CONTROL_KEY):
+        with suppress(OSError):
+            (adopted / name).unlink()
+    replace_file(adopted / _ADOPTER, os.fsencode(own_root), mode=0o600)
+
+
+def _find_own_root(root: Path, pid: int) -> Path:
+    """Return the own directory of the executor that owns this one: for adopted sessions another one of the same process."""
+    adopter = Path(os.fsdecode(RuntimeDirectory(root).read_file(_ADOPTER, _BYTES)))
+    is_known = ROOT_NAME.fullmatch(adopter.name) is not None and (adopter, pid) in _find_live_roots(adopter.parent)
+    return adopter if is_known else root
+
+
 def _find_live_roots(base: Path) -> Iterator[tuple[Path, int]]:
     """Yield the private directories of this user whose owner lives, each with its process id."""
     with suppress(OSError), os.scandir(base) as entries:
@@ -169,9 +194,10 @@ def _find_live_roots(base: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _find_sessions(root: Path, pid: int, entries_max: int | None = None) -> Iterator[LiveSession]:
+    own_root = _find_own_root(root, pid)
     for directory, content in _read_session_files(root, entries_max):
         journal = Path(path) if isinstance(path := content.get("journal"), str) else None
-        yield LiveSession(content["name"], content["workspace"], pid, *_find_newest_kernel(directory), root, journal)
+        yield LiveSession(content["name"], content["workspace"], pid, *_find_newest_kernel(directory), own_root, journal)
 
 
 def _read_session_files(root: Path, entries_max: int | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
