@@ -246,7 +246,7 @@ def check(source: object, *, limit_bytes: int, label: str = "code") -> None:
         message = f"{label} is {type(source).__name__}, not str."
         raise InvalidCode(message)
     if not source.strip() and label != "stdin":
-        message = f"{label} is empty: there is nothing to run."
+        message = f"{label} is empty: there is nothing to run, so a loop goes on without it."
         raise InvalidCode(message)
     if "\x00" in source:
         message = f"{label} holds a NUL character at position {source.index(chr(0))}: remove it."

@@ -15,7 +15,7 @@ from kernelexec.config.loading import ContainerRequest, UseDocker, container_req
 from kernelexec.config.loading import load as config_load
 from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.short_options import ShortOptions, check_isolation, expand
-from kernelexec.config.types import Directory, FrozenModel, LastMessages, Seconds
+from kernelexec.config.types import Directory, FrozenModel, LastMessages, CellSeconds
 from kernelexec.dialects.docker_run_args import parse_run_args
 from kernelexec.errors import InvalidConfig
 
@@ -27,7 +27,7 @@ class CodeExecutionConfig(FrozenModel):
     """``Config.work_dir``."""
     use_docker: Annotated[UseDocker, BeforeValidator(parse_use_docker)] = None
     """True, False, an image name, or a list of names, of which the first available one is used."""
-    timeout: Seconds | None = None
+    timeout: CellSeconds | None = None
     """``budgets.timeout``."""
     last_n_messages: LastMessages | None = None
     """``Config.last_n_messages``."""

@@ -63,16 +63,19 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The answer of an approver, which may also be a plain True or False."""
+    """The answer of an approver, which may also be ``Allow()``, ``Deny(reason)`` or a plain True or False."""
 
     approved: bool
     reason: str = ""
 
 
+ApproverAnswer = Approval | Allow | Deny | bool
+
+
 class Approver(Protocol):
     """A function that approves cells. A plain one is called in a thread. No answer in ``budgets.approval`` seconds is a no."""
 
-    def __call__(self, request: ApprovalRequest, /) -> Approval | bool | Awaitable[Approval | bool]:
+    def __call__(self, request: ApprovalRequest, /) -> ApproverAnswer | Awaitable[ApproverAnswer]:
         """Return whether the cell may run."""
         ...
 

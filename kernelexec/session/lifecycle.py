@@ -98,7 +98,7 @@ class TaskScope:
             self._record_failure(find_first_exception(group))
         finally:
             if self.cancelled and self.failure is None:
-                logger.warning("kernelexec.tasks_cancelled", extra={"scope": self._name})
+                logger.info("kernelexec.tasks_cancelled", extra={"scope": self._name})  # by a loop that ends without ``close``
             with anyio.CancelScope(shield=True):
                 await self._run_after()
 

@@ -123,11 +123,24 @@ class CellApproval:
         except CallbackError as exc:
             logger.exception("kernelexec.approver_failed", extra={"session": self._session})
             return Approval(approved=False, reason=f"the approver failed ({exc})")
-        return response if isinstance(response, Approval) else Approval(approved=response is True)
+        return _read_answer(response)
 
     def _deny(self, run: CellRun, rule: str, reason: str) -> str:
         run.refusal = Refusal(rule, shorten_command(cells.original_source(run.masked_cell)), reason.rstrip("."), _NOTHING_RAN)
         return str(run.refusal)
+
+
+def _read_answer(answer: object) -> Approval:
+    """Return an approver's answer; one of another type is a denial."""
+    match answer:
+        case Approval():
+            return answer
+        case bool():
+            return Approval(answer)
+        case Allow() | Deny():
+            return Approval(isinstance(answer, Allow), getattr(answer, "reason", ""))
+    expected = "it must return Approval, Allow, Deny, True or False"
+    return Approval(approved=False, reason=f"the approver returned {answer!r:.100}; {expected}")
 
 
 async def _call_validator(validator: Validator, proposal: Proposal) -> Allow | Ask | Deny | Rewrite:

@@ -31,7 +31,9 @@ def test_a_loop_that_ends_before_the_block_is_left_ends_all(executor: AsyncExecu
         await begun.wait()
         assert not task.done()
 
-    run(main)
+    with caplog.at_level("INFO", "kernelexec"):
+        run(main)
+    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
     assert "kernelexec.tasks_cancelled" in [record.message for record in caplog.records]
     run(lambda: entered(executor))
 

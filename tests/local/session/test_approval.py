@@ -192,12 +192,14 @@ YES: dict[str, Callable[[], Any]] = {
     "a plain function": lambda: lambda _: True,
     "with a reason": lambda: lambda _: Approval(approved=True, reason="fine"),
     "a coroutine function": lambda: _agree,
+    "a validator's decision": lambda: lambda _: Allow(),
 }
 NO: dict[str, tuple[Callable[[], Any], str]] = {
     "no": (lambda: lambda _: False, "It was not approved"),
     "no, with a reason": (lambda: lambda _: Approval(approved=False, reason="not today"), "not today"),
-    "nothing": (lambda: lambda _: None, "It was not approved"),
-    "a word": (lambda: lambda _: "yes", "It was not approved"),
+    "a validator's decision": (lambda: lambda _: Deny("not today"), "It was not approved: not today."),
+    "nothing": (lambda: lambda _: None, "the approver returned None; it must return Approval, Allow, Deny, True or False"),
+    "a word": (lambda: lambda _: "yes", "the approver returned 'yes'; it must return"),
     "an exception": (lambda: Asked(RuntimeError("gone")), "RuntimeError: gone"),
     "no answer": (lambda: _never, "no answer within 0.2 s"),
     "no answer, and a thread": (lambda: lambda _: time.sleep(1), "no answer within 0.2 s"),

@@ -104,7 +104,6 @@ UNFIT: dict[str, tuple[Any, str]] = {
     "negative seconds": ({"timeout": -1}, "code_execution_config: timeout: "),
     "seconds that are true": ({"timeout": True}, "code_execution_config: timeout: "),
     "seconds as text": ({"timeout": "60"}, "code_execution_config: timeout: "),
-    "endless seconds": ({"timeout": float("inf")}, "code_execution_config: timeout: "),
     "messages below none": ({"last_n_messages": -1}, "last_n_messages: must be a number >= 0, or 'auto' (given: -1)."),
     "messages in other words": ({"last_n_messages": "all"}, "last_n_messages: must be a number >= 0, or 'auto'"),
     "messages that are true": ({"last_n_messages": True}, "last_n_messages: must be a number"),

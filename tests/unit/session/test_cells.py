@@ -64,8 +64,8 @@ CODE: dict[str, str] = {
     "a comment": "#!ls",
 }
 REFUSED: dict[str, tuple[Any, str]] = {
-    "nothing": ("", "code is empty: there is nothing to run."),
-    "blanks": (" \t\n\r\n\x0b\x0c\u2003", "code is empty: there is nothing to run."),
+    "nothing": ("", "code is empty: there is nothing to run, so a loop goes on without it."),
+    "blanks": (" \t\n\r\n\x0b\x0c\u2003", "code is empty: there is nothing to run, so a loop goes on without it."),
     "nul": ("x = 1\x00", "code holds a NUL character at position 5: remove it."),
     "nul first": ("\x00\x00", "code holds a NUL character at position 0: remove it."),
     "a high surrogate": ("x = '\ud800'", "code holds a lone surrogate at position 5: it must be valid Unicode text."),
