@@ -15,7 +15,7 @@ from kernelexec.config.loading import ContainerRequest, UseDocker, container_req
 from kernelexec.config.loading import load as config_load
 from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.short_options import ShortOptions, check_isolation, expand
-from kernelexec.config.types import Directory, FrozenModel, LastMessages, CellSeconds
+from kernelexec.config.types import CellSeconds, Directory, FrozenModel, LastMessages
 from kernelexec.dialects.docker_run_args import parse_run_args
 from kernelexec.errors import InvalidConfig
 

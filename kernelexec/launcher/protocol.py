@@ -244,7 +244,7 @@ class ReplyMetadata(TypedDict):
     programs: NotRequired[dict[str, Any]]
     """What is new: the virtual environment (``venv``), and packages of which cells have others (``hidden``, ``kept``)."""
     literal: NotRequired[bool | str]
-    """True if the text of the cell's value is a literal that says all of it; else a literal that does, if there is one."""
+    """True if the text of the cell's value is a literal that says all of it; else a literal that does, or ``ENCODED_VALUE``."""
     exit_status: NotRequired[int]
     """The status of the ``SystemExit`` that ended the cell."""
     directory: NotRequired[DirectoryReport]
@@ -274,6 +274,8 @@ CommandAction = Literal["read", "write", "run", "end"]
 
 #: The beginning of the names of checkpoints' sockets in the kernel's private directory; the number follows.
 CHECKPOINT_SOCKET = "c-"
+#: The beginning of a value that is no literal: then a file of ``values`` follows, in base64.
+ENCODED_VALUE = "base64:"
 #: The request to a checkpoint to end.
 DROP_REQUEST = b'{"drop": true}'
 

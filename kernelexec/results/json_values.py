@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import base64
 import dataclasses
 import functools
 import math
 from collections.abc import Hashable
 from typing import Any, Self, TypeGuard, cast
 
+from kernelexec.launcher.protocol import ENCODED_VALUE
 from kernelexec.text import clean_text, count_elements
 
 _COUNT_END, _SECONDS_END = 2**63, 2**40
 #: The largest literal that is read.
 LITERAL_CHARS = 64 * 1024
+#: The memory that such a value may take besides what every value may.
+_VALUE_BYTES = 1024 * 1024
 #: How much JSON a text is made of or read from: Python takes up to 100 bytes and 100 ns for each element.
 _ELEMENTS_MAX = 100_000
 
@@ -101,14 +105,30 @@ def read_text(value: object, limit: int) -> str:
     return clean_text(value[:limit])[:limit] if isinstance(value, str) else ""
 
 
-def read_literal(text: str) -> Any:  # noqa: ANN401 - any value of built-in classes
-    """Return the value of a Python literal; raise ``ValueError`` if the text is none, or has more than 64 Ki characters."""
+def read_literal(text: str) -> Any:  # noqa: ANN401 - any value
+    """Return the value of a Python literal, or of an encoded value.
+
+    Raises:
+        ValueError: the text is none, has more than 64 Ki characters, or a library to read it is missing.
+    """
     if len(text) > LITERAL_CHARS:
         raise ValueError("too long")
+    if text.startswith(ENCODED_VALUE):
+        return _read_encoded(text.removeprefix(ENCODED_VALUE))
     try:
         return ast.literal_eval(text)
     except (SyntaxError, TypeError, MemoryError, RecursionError) as exc:
         raise ValueError("no literal") from exc
+
+
+def _read_encoded(text: str) -> Any:  # noqa: ANN401 - as above
+    from kernelexec.launcher.values import ValueDecoder, ValueRefused  # noqa: PLC0415 - few values need it
+
+    content = bytearray(base64.b64decode(text, validate=True))
+    try:
+        return ValueDecoder(memoryview(content), _VALUE_BYTES).decode()["value"]
+    except (ValueRefused, KeyError) as exc:
+        raise ValueError(str(exc)) from exc
 
 
 def read_seconds(value: object, default: float = 0.0) -> float:

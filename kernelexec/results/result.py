@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -251,7 +250,9 @@ class ExecutionResult(JsonReadable):
 
     @property
     def value(self) -> Any:  # noqa: ANN401 - any value of built-in classes
-        """The value of the last expression, if it is of built-in classes and was shown as a whole; None without one.
+        """The value of the last expression, if it is small and of Python's own classes, numpy's or pandas'; None without one.
+
+        Arrays and tables of more than 48 KiB have no value here, nor tables where the kernel has not imported pyarrow.
 
         Raises:
             ExecutionFailed: the cell failed.
@@ -262,11 +263,13 @@ class ExecutionResult(JsonReadable):
         if shown is None:
             return None
         text = shown.data.get("text/plain") if self.literal is True else self.literal
-        with suppress(ValueError):  # it is cut, or a secret in it is masked
+        reason = "it has no literal form, or its text was cut"
+        try:
             if isinstance(text, str):
                 return read_literal(text)
-        message = "The cell's value has no literal form, or its text was cut: session.get('_') returns the newest value."
-        raise InvalidRequest(message)
+        except ValueError as exc:  # it is cut, or a secret in it is masked
+            reason = str(exc) or reason
+        raise InvalidRequest(f"The cell's value cannot be read ({reason}): session.get('_') returns the newest value.")
 
     @property
     def html(self) -> str | None:

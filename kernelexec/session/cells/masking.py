@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kernelexec.cells import Cell
 from kernelexec.errors import KernelexecError
 from kernelexec.events import CellRefused
+from kernelexec.launcher.protocol import ENCODED_VALUE
 from kernelexec.results import Diagnosis, ExecutionResult
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def mask_result(result: ExecutionResult, secrets: SecretStore | None) -> Executi
         files=masker.mask_texts(result.files),
         lost_names=masker.mask_texts(result.lost_names),
         work_dir=result.work_dir and masker.mask_text(result.work_dir),
+        literal=False if isinstance(result.literal, str) and result.literal.startswith(ENCODED_VALUE) else result.literal,
         diagnosis=None if result.diagnosis is None else _mask_diagnosis(masker, result.diagnosis),
     )
 

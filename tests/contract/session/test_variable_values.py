@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from kernelexec import AsyncExecutor, Executor, Session
@@ -189,3 +191,38 @@ def test_inputs_of_other_cells_are_refused_before_anything_runs(session: Session
         with pytest.raises(InvalidRequest, match=reason):
             session.execute(**{"inputs": {"x": 1}, **arguments})  # type: ignore[arg-type]  # wrong ones
     assert session.get("x") == 0
+
+
+SMALL_VALUES: dict[str, Any] = {
+    "np.float64(1.5)": np.float64(1.5),
+    "[np.int32(3), 1]": [np.int32(3), 1],
+    "np.arange(3)": np.arange(3),
+    "float('inf')": float("inf"),
+    "{'a': dt.date(2020, 1, 2)}": {"a": dt.date(2020, 1, 2)},
+    "decimal.Decimal('1.50')": decimal.Decimal("1.50"),
+    "pd.Timestamp('2020-01-02')": pd.Timestamp("2020-01-02"),
+    "frozenset({1}), range(3)": (frozenset({1}), range(3)),
+}
+
+
+@pytest.mark.shared_session
+def test_a_cells_value_may_be_of_other_classes_than_built_in_ones(session: Session) -> None:
+    session.execute("import datetime as dt, decimal, numpy as np, pandas as pd")
+    for code, value in SMALL_VALUES.items():
+        actual = session.execute(code).value
+        assert type(actual) is type(value), code
+        assert np.array_equal(actual, value) if isinstance(value, np.ndarray) else actual == value
+    assert np.isnan(session.execute("float('nan')").value)
+
+
+LARGE_VALUES = ("np.zeros(10**5)", "object()", "type('Own', (int,), {})(1)", "pd.Index(range(10**5))")
+
+
+@pytest.mark.shared_session
+def test_a_cells_value_of_another_class_or_size_is_refused(session: Session) -> None:
+    session.execute("import numpy as np, pandas as pd")
+    for code in LARGE_VALUES:
+        result = session.execute(code)
+        assert result.ok
+        with pytest.raises(InvalidRequest, match=r"session.get\('_'\) returns the newest value"):
+            _ = result.value

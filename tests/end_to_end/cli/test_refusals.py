@@ -32,7 +32,6 @@ REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
     "no time": ("given.py", RAN, ("--timeout", "0"), "timeout=0.0"),
     "less than no time": ("given.py", RAN, ("--timeout", "-1"), "timeout=-1.0"),
     "no number": ("given.py", RAN, ("--timeout", "nan"), "timeout=nan"),
-    "no time": ("given.py", RAN, ("--timeout", "nan"), "timeout=nan"),
     "no such work dir": ("given.py", RAN, ("--work-dir", "missing"), "'missing' does not exist"),
     "an empty work dir": ("given.py", RAN, ("--work-dir", ""), "'--work-dir': must not be empty"),
     "a work dir that is a file": ("given.py", RAN, ("--work-dir", "given.py"), "'given.py' is not a directory"),
