@@ -21,6 +21,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import PosixPath
 from time import thread_time
 from typing import Any
@@ -52,6 +53,14 @@ _TEXT_CHARS, _FRACTION_CHARS = 100, 5000
 _HASH_SECONDS, _ITEM_SECONDS = 1.0, 5e-6
 #: The dtypes of numpy that are buffers: booleans, numbers, times and texts of a fixed length.
 _DTYPE = re.compile(r"[<>|=]?[biufcSUmM]\d{1,6}(?:\[\d{0,6}[A-Za-z]{1,7}\])?", re.ASCII)
+
+
+#: The numbers of numpy that ``struct`` reads too, by their dtypes.
+_NUMBERS = {
+    f"<{kind}": f"<{code}"
+    for kind, code in zip(("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8"), "hiqHIQefd", strict=True)
+}
+_NUMBERS |= {"|b1": "?", "|i1": "b", "|u1": "B"}
 
 
 class ValueRefused(Exception):
@@ -284,6 +293,13 @@ class ValueDecoder:
             array = array.view("u1") != 0  # numpy relies on 0 and 1
         return array.reshape(shape[::-1]).T if node.get("fortran") is True else array.reshape(shape)
 
+    def _decode_scalar(self, node: dict[str, Any], depth: int) -> Any:
+        """Return a scalar of numpy, or where numpy is missing a number of Python's."""
+        code = _NUMBERS.get(node["dtype"])
+        if code is not None and find_spec("numpy") is None:
+            return struct.unpack(code, self._buffer(node))[0]
+        return self._decode_array(node, depth)[()]
+
     def _decode_objects(self, node: dict[str, Any], depth: int) -> Any:
         numpy, shape, items = _import("numpy", "to read it"), _read_shape(node), node["items"]
         if math.prod(shape) != len(items):
@@ -467,7 +483,7 @@ _DECODERS: dict[str, Callable[[ValueDecoder, dict[str, Any], int], Any]] = {
     **dict.fromkeys(("tuple", "set", "frozenset"), ValueDecoder._decode_items),  # noqa: SLF001
     "dict": ValueDecoder._decode_dict,  # noqa: SLF001
     "ndarray": ValueDecoder._decode_array,  # noqa: SLF001
-    "scalar": lambda decoder, node, depth: decoder._decode_array(node, depth)[()],  # noqa: SLF001
+    "scalar": ValueDecoder._decode_scalar,  # noqa: SLF001
     "objects": ValueDecoder._decode_objects,  # noqa: SLF001
     **dict.fromkeys(("pandas.DataFrame", "pandas.Series", "pandas.Index"), ValueDecoder._decode_pandas),  # noqa: SLF001
     **dict.fromkeys(("polars.DataFrame", "polars.Series"), ValueDecoder._decode_polars),  # noqa: SLF001

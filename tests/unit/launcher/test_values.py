@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from kernelexec.launcher import values
 from kernelexec.launcher.values import MAGIC, NESTING_MAX, EncodedValues, ValueDecoder, ValueRefused
 from tests.support.carried_values import LIMIT, carried, content, file_of, outcomes_of_changed_bytes
 from tests.support.night import at_night
@@ -362,3 +363,11 @@ def test_a_deep_tree_is_refused() -> None:
 def test_changed_bytes_give_a_value_or_a_refusal() -> None:
     original = content({"x": [np.arange(50), PLAIN["others"], {1: b"abc"}]})
     assert outcomes_of_changed_bytes(original) == {"a value", "refused"}
+
+
+@pytest.mark.parametrize("value", [np.float64(1.5), np.int8(-3), np.uint32(7), np.bool_(True), np.float16(0.5)])  # noqa: FBT003
+def test_a_scalar_is_a_number_where_numpy_is_missing(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "find_spec", lambda _name: None)
+    actual = carried(value)
+    assert actual == value
+    assert type(actual) in (bool, int, float)
