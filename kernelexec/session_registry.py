@@ -45,7 +45,7 @@ _FORMER_MAX = 1000
 _NUMBER = re.compile(r"[0-9]+")
 _SIMILAR = 0.8
 #: In names that programs make, such as those of the MCP server's callers; no user mistypes them.
-_DIGEST = re.compile(r"[0-9a-f]{16}")
+_DIGEST = re.compile(r"[0-9a-f]{16}|\.[0-9a-v]{16}-")
 
 
 class FormerSessions:

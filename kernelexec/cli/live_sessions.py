@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,6 +27,7 @@ from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_exe
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
+from kernelexec.results.readable.one_line import read_owner
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.untrusted_text import escape_line
 
@@ -103,6 +105,9 @@ def ps(as_json: ListJsonOption = False) -> int:
     if as_json:
         write_text(sys.stdout, json.dumps(rows) + "\n")
         return 0
+    titles = Counter(read_owner(row["name"]) for row in rows)
+    for row in rows:
+        row["name"] = read_owner(row["name"]) if titles[read_owner(row["name"])] == 1 else row["name"]
     shown = [[str(len(answer) if isinstance(answer, list) else answer) for answer in row.values()] for row in rows]
     show_table(("session", "process", "state", "cells", "epoch", "workspace", "client", "output"), shown)
     return 0

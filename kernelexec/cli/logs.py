@@ -22,6 +22,7 @@ from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, read, rows, statistics
+from kernelexec.results.readable.one_line import find_names
 from kernelexec.results.usage import format_size
 from kernelexec.session.features.statistics_hook import CALLS_MAX
 from kernelexec.untrusted_text import escape_line
@@ -76,25 +77,26 @@ def _find_journal(name: str | None, workspace: str | None) -> Path:
     Raises:
         InvalidRequest: there is no such journal, or there are several.
     """
-    if name is not None and (name.endswith(SUFFIX) or "/" in name):
+    known = journals(Path(workspace or _WORKSPACE))
+    live = [] if workspace is not None else list_live_sessions(runtime_bases())
+    wanted, names = (name or "").partition("@")[0], [session.name for session in live]
+    if name is not None and (name.endswith(SUFFIX) or ("/" in name and not find_names(wanted, [*known, *names]))):
         if not Path(name).is_file():
             raise InvalidRequest(f"No journal {name}.")
         return Path(name)
-    known = journals(Path(workspace or _WORKSPACE))
-    if name in known:
-        return known[name]
+    if name is not None and len(matches := find_names(name, known)) == 1:
+        return known[matches[0]]
     if name is None and len(known) == 1:
         return next(iter(known.values()))
-    live = [] if workspace is not None else list_live_sessions(runtime_bases())
-    is_open = any(name is None or name.partition("@")[0] == session.name for session in live)
+    is_open = bool(live) and (name is None or bool(find_names(wanted, names)))
     if is_open and not (name is None and known):
         session = select_session(name, live)
         if session.journal is None or not session.journal.is_file():
             raise CommandFailed(f"Session {session.name!r} has no journal.")
         return session.journal
     if name is not None:
-        names = [*known, *(session.name for session in live)]
-        raise InvalidRequest(f"No journal of a session {name!r} in {workspace or _WORKSPACE}{did_you_mean(name, names)}.")
+        problem = f"No journal of a session {name!r} in {workspace or _WORKSPACE}"
+        raise InvalidRequest(f"{problem}{did_you_mean(name, [*known, *names])}.")
     which = f"choose one of {', '.join(known)}" if known else "choose another workspace with --workspace"
     raise InvalidRequest(f"{len(known) or 'No'} journals are in {workspace or _WORKSPACE}: {which}.")
 

@@ -8,6 +8,7 @@ from itertools import islice
 from kernelexec.errors import InvalidRequest, UnknownSession, did_you_mean
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.results.readable.one_line import find_names
 
 _LISTED = 10
 
@@ -30,7 +31,8 @@ def select_session(name: str | None, sessions: Sequence[LiveSession], *, process
         raise UnknownSession("You have no open session on this machine: sessions end with the process that opened them.")
     wanted, _, pid = (name or "").partition("@")
     pid = pid or ("" if process is None else str(process))
-    matches = [session for session in sessions if name is None or session.name == wanted]
+    names = find_names(wanted, (session.name for session in sessions))
+    matches = [session for session in sessions if name is None or session.name in names]
     if pid:
         matches = [session for session in matches if session.address.endswith(f"@{pid}") or str(session.pid) == pid]
     listed = ", ".join(islice((_short_address(session, sessions) for session in matches or sessions), _LISTED))

@@ -8,9 +8,11 @@ to the authenticated client, if there is one.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Collection
 from contextvars import ContextVar
@@ -34,8 +36,10 @@ AGENT_META, AGENT_HEADER, AGENT_VARIABLE = "kernelexec/agent", "x-kernelexec-age
 _AGENT_CHARS, _PROGRAM_CHARS = 200, 100
 #: The beginning of the identity of an agent that is known by its connection only.
 _CONNECTION = "session "
-#: Characters of the owner's digest before a session's name, and characters left for the name.
-_OWNER_CHARS, _NAME_CHARS = 20, 43
+#: Before a session's name stands its owner, as in ``alice.0f3k1q8mr2tc5v7b-default``: characters that a person reads, those of
+#: a digest (80 bits), and those that are left for the name; and the characters of the digest of a handle.
+_LABEL_CHARS, _OWNER_CHARS, _NAME_CHARS, _HANDLE_CHARS = 8, 16, 38, 40
+_NO_LABEL = re.compile(r"[^A-Za-z0-9]+")
 #: The first protocol revision with stateless requests; revisions are dates.
 _STATELESS_VERSION = "2026-07-28"
 _UNKNOWN_AGENT = (
@@ -54,7 +58,7 @@ SCOPES = (READ, EXECUTE, ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Identity of a request: the ``authenticated`` client, and its ``agent`` if known.
+    """Identity of a request: the ``authenticated`` client, and its ``agent`` if known; a person reads its ``title``.
 
     With ``is_only_client`` the process serves one agent. With ``scopes`` the caller may do only what these allow.
     """
@@ -63,6 +67,7 @@ class Caller:
     agent: str | None = None
     is_only_client: bool = False
     scopes: frozenset[str] | None = None
+    title: str = ""
 
     def resolve_session(self, name: str) -> str:
         """Return the executor's name of a session that this caller knows by a name or handle.
@@ -71,7 +76,7 @@ class Caller:
             InvalidRequest: the name is invalid, or the owner of the session cannot be identified.
         """
         if self.is_handle(name):
-            return f"h-{self._hash('handle', name)[: 2 * _OWNER_CHARS]}"
+            return f"h-{self._hash('handle', name).hex()[:_HANDLE_CHARS]}"
         check_name(name)
         if self.is_only_client:
             return name
@@ -115,10 +120,12 @@ class Caller:
 
     @property
     def _owner_prefix(self) -> str:
-        return f"{self._hash('agent', self.agent or '')[:_OWNER_CHARS]}-"
+        digest = base64.b32hexencode(self._hash("agent", self.agent or "")).decode().lower()
+        label = _NO_LABEL.sub("-", self.title).strip("-")[:_LABEL_CHARS].strip("-")
+        return f"{label or 'client'}.{digest[:_OWNER_CHARS]}-"
 
-    def _hash(self, kind: str, name: str) -> str:
-        return hashlib.sha256(json.dumps([kind, self.authenticated, name]).encode()).hexdigest()
+    def _hash(self, kind: str, name: str) -> bytes:
+        return hashlib.sha256(json.dumps([kind, self.authenticated, name]).encode()).digest()
 
 
 #: The caller in a process that serves a single client.
@@ -201,7 +208,7 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
         agent_name = _check_agent_name(agent_name, AGENT_META) or _check_agent_name(
             os.environ.get(AGENT_VARIABLE), AGENT_VARIABLE
         )
-        return ONLY_CLIENT if agent_name is None else Caller(agent=f"name {agent_name}")
+        return ONLY_CLIENT if agent_name is None else Caller(agent=f"name {agent_name}", title=agent_name)
     token = get_access_token()
     if token is not None and not token.client_id:
         raise InvalidRequest(_NO_SUBJECT)
@@ -210,9 +217,10 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
     if agent_name is not None:
         agent = f"name {agent_name}"
     if token is None:
-        return Caller(agent=agent)
+        return Caller(agent=agent, title=agent_name or "")
     authenticated = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])
-    return Caller(authenticated, agent, scopes=frozenset(token.scopes))
+    title = agent_name or str(token.claims.get("sub") or token.client_id)
+    return Caller(authenticated, agent, scopes=frozenset(token.scopes), title=title)
 
 
 def _name_program(context: MiddlewareContext[Any]) -> str:

@@ -56,12 +56,13 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(tmp_path: Pat
             begun = agent.call("execute_code", code=code, wait=0, timeout=600)
             until(lambda: list(tmp_path.glob("workspaces/*/begun")))
             (row,) = shown(server, tmp_path, in_process)
-            name, own = row["name"], f"{row['name']}@{row['pid']}"
+            name, own = row["name"], f"a/default@{row['pid']}"
             assert row["client"].endswith(", agent name a")
             assert "mcp" in row["client"].split()[0]
             assert (row["state"], row["cells"], row["pid"]) == ("busy", [record_of(begun)["execution_id"]], server.process.pid)
             lines = [line.split()[:3] for line in kernelexec(tmp_path, "ps").stdout.splitlines()]
-            assert [name, str(row["pid"]), "busy"] in lines
+            assert ["a/default", str(row["pid"]), "busy"] in lines
+            assert name in kernelexec(tmp_path, "logs", "default", "--json").stdout
             assert "interrupted" in in_process(tmp_path, "stop", own, "--cell").stderr
             ended = agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])
             assert (record_of(ended)["status"], record_of(ended)["state"]) == ("error", "kept")
@@ -138,7 +139,7 @@ def test_a_server_that_does_not_answer_delays_no_command(
         server.process.send_signal(signal.SIGSTOP)
         try:
             rows = json.loads(in_process(tmp_path, "ps", "--json").stdout)
-            assert [row["state"] for row in rows if row["pid"] == server.process.pid] == [""]
+            assert [row["state"] for row in rows if row["pid"] == server.process.pid] == ["stopped"]
         finally:
             server.process.send_signal(signal.SIGCONT)
         agent.call("close_session", session="default")

@@ -172,7 +172,7 @@ def test_everything_ends_also_while_a_cell_runs(tmp_path: Path, short_path: Path
             server.client(era, x_kernelexec_agent="a") as agent,
         ):  # it hears of the end in its own way
             agent.start("execute_code", code=STUBBORN)
-            workspace = tmp_path / "workspaces" / Caller(agent="name a").resolve_session("default")
+            workspace = tmp_path / "workspaces" / Caller(agent="name a", title="a").resolve_session("default")
             appears(server.process, workspace / "begun")  # type: ignore[arg-type]
             family = psutil.Process(server.process.pid).children(recursive=True)
             server.process.send_signal(end)

@@ -216,7 +216,7 @@ def test_without_a_user_there_are_no_names() -> None:
         nobody.resolve_session("work")
     assert nobody.resolve_session(Caller.make_handle()).startswith("h-")
     assert not nobody.owns_session("work")
-    with pytest.raises(InvalidRequest, match="43 characters"):
-        Caller(agent="name a").resolve_session("x" * 44)
+    with pytest.raises(InvalidRequest, match="38 characters"):
+        Caller(agent="name a").resolve_session("x" * 39)
     with pytest.raises(InvalidRequest, match="session name"):
         Caller(agent="name a").resolve_session("../x")
