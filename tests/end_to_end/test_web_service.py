@@ -80,6 +80,8 @@ def test_a_service_runs_cells_at_once_and_ends_with_all_kernels(service: Service
         assert [answer["text"] for answer in answers] == ["ended\n", "ended\n"]
     late = service.execute("a", "time.sleep(600)", timeout=0.5)
     assert (late["exit_code"], late["state"]) == (124, "kept")
+    assert late["model"].startswith("[error · exit code 124 · ended by timeout")
+    assert late["verdict"] == "[kernelexec: error · timeout · state kept]"
     assert service.execute("a", "x")["text"] == "41"
     assert service.execute("a", "") == HTTPStatus.UNPROCESSABLE_ENTITY
     service.process.send_signal(signal.SIGTERM)

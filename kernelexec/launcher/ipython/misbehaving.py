@@ -32,10 +32,11 @@ def is_readable(exc: BaseException) -> bool:
     return True
 
 
-def read_exit_status(exc: SystemExit) -> int:
-    """Return the status with which a process of Python ends after this exception."""
+def read_exit_status(exc: BaseException) -> int:
+    """Return the status with which a process of Python ends after this ``SystemExit``."""
     with suppress(Exception):  # a user's subclass may do anything
-        return 0 if exc.code is None else int(exc.code) & 0xFF if isinstance(exc.code, int) else 1
+        code = getattr(exc, "code", 1)
+        return 0 if code is None else int(code) & 0xFF if isinstance(code, int) else 1
     return 1
 
 

@@ -184,8 +184,9 @@ class LauncherShell(ZMQInteractiveShell):
         if self.interrupts > 1:
             code_obj, async_ = _INTERRUPT, False
         is_failed: bool = await super().run_code(code_obj, result, async_=async_)
-        error = getattr(result, "error_in_exec", None)
-        self.exit_status = misbehaving.read_exit_status(error) if isinstance(error, SystemExit) else None
+        error: Any = getattr(result, "error_in_exec", None)
+        exits = issubclass(type(error), SystemExit)  # ``isinstance`` would ask the exception, which may raise another
+        self.exit_status = misbehaving.read_exit_status(error) if exits else None
         return is_failed
 
     def ask_exit(self) -> None:
@@ -420,7 +421,7 @@ class LauncherShell(ZMQInteractiveShell):
         for stream in (sys.stdout, sys.stderr):  # the cell may have replaced them
             with suppress(Exception):
                 stream.flush()
-        if isinstance(evalue, SystemExit) and misbehaving.read_exit_status(evalue) == 0:
+        if issubclass(etype, SystemExit) and misbehaving.read_exit_status(evalue) == 0:
             return
         lines = [stb] if isinstance(stb, str) else stb
         if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
