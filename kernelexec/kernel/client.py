@@ -321,11 +321,11 @@ class KernelClient:
         """Note that a cell begins: one of ours, or one of another client, for which ours wait."""
         if execution is not None:
             execution.release(is_running=True)
-            return
-        self._visitor = msg_id
-        self.visits += 1
-        for each in self._executions.values():
-            each.hold()
+        elif not msg_id.startswith(self.session.session_id):  # else a request of ours
+            self._visitor = msg_id
+            self.visits += 1
+            for each in self._executions.values():
+                each.hold()
 
     def _on_idle(self, execution: Execution | None, msg_id: str) -> None:
         """Note that the kernel has ended a request: that of an execution, a request that is no cell, or another client's."""
