@@ -11,15 +11,15 @@ from typing import Any
 _OBJECT_BYTES, _NESTED_BYTES, _VIEW_BYTES, _WIDE_BYTES = 128, 400, 24, 8
 
 
-def count_pandas_bytes(table: Any, *, has_arrow_texts: bool) -> int:
+def count_pandas_bytes(table: Any, *, has_arrow_texts: bool, has_lists: bool = False) -> int:
     """Return how many bytes a table takes at most in pandas, which has Python's objects for what numpy does not know.
 
-    ``has_arrow_texts``: texts of columns stay as they are in Arrow, as since pandas 3.
+    ``has_arrow_texts``: texts of columns stay as they are in Arrow, as since pandas 3. ``has_lists``: lists become Python's.
     """
     types = import_module("pyarrow").types
     return sum(
         _count_pandas_bytes(array, types, has_arrow_texts=has_arrow_texts and level == 0, is_object=is_object)
-        for array, level, is_object in _walk_columns(table, types)
+        for array, level, is_object in _walk_columns(table, types, has_lists=has_lists)
     )
 
 
@@ -30,7 +30,7 @@ def count_polars_bytes(table: Any) -> int:
     return int(table.nbytes) + sum(_VIEW_BYTES * len(array) for array in arrays if not _is_number(array.type, types))
 
 
-def _walk_columns(table: Any, types: Any) -> Iterator[tuple[Any, int, bool]]:
+def _walk_columns(table: Any, types: Any, *, has_lists: bool = False) -> Iterator[tuple[Any, int, bool]]:
     """Yield the arrays of all columns with their levels, and whether their values become Python's objects in any case."""
     pending = [(chunk, 0, False) for column in table.columns for chunk in column.chunks]
     while pending:
@@ -46,7 +46,7 @@ def _walk_columns(table: Any, types: Any) -> Iterator[tuple[Any, int, bool]]:
         elif types.is_union(kind):
             pending += [(array.field(number), level + 1, True) for number in range(kind.num_fields)]
         elif types.is_nested(kind):
-            pending.append((array.flatten(), level + 1, is_object))
+            pending.append((array.flatten(), level + 1, is_object or has_lists))
 
 
 def _count_pandas_bytes(array: Any, types: Any, *, has_arrow_texts: bool, is_object: bool) -> int:

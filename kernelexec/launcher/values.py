@@ -16,6 +16,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -154,14 +155,19 @@ class EncodedValues:
         arrow, kind = _import("pyarrow", f"to send {path}"), type(value).__name__
         name = getattr(value, "name", None)
         frame = value if kind == "DataFrame" else value.to_frame("value")
+        _check_labels(frame, path)
         try:
             table = arrow.Table.from_pandas(frame, preserve_index=None if kind in ("DataFrame", "Series") else False)
         except (arrow.ArrowException, TypeError, ValueError, KeyError) as exc:
             raise ValueRefused(f"{path[:200]} has values that Arrow cannot carry: {str(exc).splitlines()[0][:300]}") from exc
-        if kind == "DataFrame":
-            return {_TAG: "pandas.DataFrame", "buffer": self._add(write_table(table))}
-        tag = "pandas.Series" if kind == "Series" else "pandas.Index"
-        return {_TAG: tag, "name": self._encode(name, f"{path}.name", 0), "buffer": self._add(write_table(table))}
+        node: dict[str, Any] = {_TAG: "pandas.DataFrame", "lists": _find_lists(frame, table, path)}
+        index = frame.index if kind in ("DataFrame", "Series") else value
+        if (frequency := getattr(index, "freqstr", None)) is not None:
+            node["frequency"] = frequency
+        if kind != "DataFrame":
+            tag = "pandas.Series" if kind == "Series" else "pandas.Index"
+            node |= {_TAG: tag, "name": self._encode(name, f"{path}.name", 0)}
+        return node | {"buffer": self._add(write_table(table))}
 
     def _encode_polars(self, value: Any, _place: str, _depth: int) -> Any:
         kind = type(value).__name__
@@ -312,15 +318,56 @@ class ValueDecoder:
     def _decode_pandas(self, node: dict[str, Any], _depth: int) -> Any:
         pandas = _import("pandas", "to read it")
         table = read_table(self._buffer(node))
-        self._take(
-            count_pandas_bytes(table, has_arrow_texts=int(pandas.__version__.partition(".")[0]) >= _ARROW_TEXTS), "pandas"
-        )
+        has_arrow_texts, lists = int(pandas.__version__.partition(".")[0]) >= _ARROW_TEXTS, node.get("lists", [])
+        self._take(count_pandas_bytes(table, has_arrow_texts=has_arrow_texts, has_lists=bool(lists)), "pandas")
         frame = table.to_pandas()
-        if node[_TAG] == "pandas.DataFrame":
-            return frame
-        series = frame.iloc[:, 0]
-        series.name = self._decode(node["name"], 0)
-        return series if node[_TAG] == "pandas.Series" else pandas.Index(series)
+        for number in sorted(set(lists)):
+            items = pandas.Series(table.column(number).to_pylist(), index=frame.index, dtype=object)
+            frame.isetitem(number, items)
+        kept: Any = frame
+        if node[_TAG] != "pandas.DataFrame":
+            kept = frame.iloc[:, 0]
+            kept.name = self._decode(node["name"], 0)
+        if node[_TAG] == "pandas.Index":
+            kept = pandas.Index(kept)
+        if isinstance(frequency := node.get("frequency"), str) and len(frequency) <= _TEXT_CHARS:
+            with suppress(ValueError):  # no index that has it
+                (kept if node[_TAG] == "pandas.Index" else kept.index).freq = frequency
+        return kept
+
+
+def _check_labels(frame: Any, path: str) -> None:
+    """Raise ``ValueRefused`` for labels of columns, or an index, that would come back as others."""
+    if any(isinstance(label, bool) for label in frame.columns) or len({isinstance(each, str) for each in frame.columns}) > 1:
+        raise ValueRefused(f"{path[:200]} has labels of columns of several types, or true and false: name the columns by text")
+    for level in (frame.index, frame.columns):
+        if type(level).__name__ in ("PeriodIndex", "IntervalIndex"):
+            raise ValueRefused(f"{path[:200]} has an index of {level.dtype}, which has no form here: send it as text")
+
+
+def _find_lists(frame: Any, table: Any, path: str) -> list[int]:
+    """Return the numbers of the columns whose cells are lists or dictionaries, which Arrow would make arrays of.
+
+    Raises:
+        ValueRefused: a column would come back as another type.
+    """
+    types = import_module("pyarrow").types
+    lists = []
+    for number, (label, field) in enumerate(zip(frame.columns, table.schema, strict=False)):
+        place = f"the column {label!r:.50} of {path[:200]}"
+        inner = field.type.value_type if types.is_dictionary(field.type) else field.type
+        if isinstance(inner, import_module("pyarrow").BaseExtensionType):
+            raise ValueRefused(f"{place} is of {frame.dtypes.iloc[number]}, which has no form here: send it as text")
+        if not types.is_nested(field.type):
+            continue
+        cells = frame.iloc[:, number].tolist()
+        kinds = {type(cell) for cell in cells} - {type(None)}
+        if kinds <= {list, dict} and cells == table.column(number).to_pylist():
+            lists.append(number)
+        elif {kind.__name__ for kind in kinds} != {"ndarray"}:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ValueRefused(f"{place} has cells of {names} that would come back as others: send it as text, or the parts")
+    return lists
 
 
 def _read_tree(content: memoryview, limit_bytes: int) -> tuple[dict[str, Any], list[Any], int]:

@@ -45,6 +45,10 @@ TABLES: dict[str, Any] = {
     "an index": pd.Index([1, 2], name="n"),
     "a range": pd.RangeIndex(5),
     "times of a zone": pd.Index(pd.to_datetime(["2020-01-01"]).tz_localize("Europe/Zurich")),
+    "lists": pd.DataFrame({"a": [[1, 2], [], None], "b": [["x"], [], ["y", None]], "c": [[[1]], [[]], []]}),
+    "records": pd.DataFrame({"a": [{"x": 1, "y": ["z"]}, {"x": 2, "y": []}]}),
+    "days": pd.DataFrame({"a": [1, 2, 3]}, index=pd.date_range("2020", periods=3, freq="D")),
+    "hours of a zone": pd.date_range("2020", periods=3, freq="h", tz="Europe/Zurich"),
     "of polars": pl.DataFrame({"a": [1, None], "b": ["x", "y"]}),
     "a series of polars": pl.Series("s", [1, 2]),
     "of pyarrow": pa.table({"a": [[1], None], "d": pa.array(["x", "x"]).dictionary_encode()}),
@@ -61,6 +65,7 @@ def test_a_table_is_equal(table: Any) -> None:
         pd.testing.assert_series_equal(actual, table)
     elif isinstance(table, pd.DataFrame):
         pd.testing.assert_frame_equal(actual, table)
+        assert [list(map(type, actual[name])) for name in table] == [list(map(type, table[name])) for name in table]
     else:
         assert actual.equals(table)
 
@@ -77,6 +82,14 @@ def test_times_of_pandas_keep_their_zone(value: Any) -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "mixed types": (pd.DataFrame({"a": [1, "x"]}), "x has values that Arrow cannot carry"),
     "instances": (pd.DataFrame({"a": [Own()]}), "x has values that Arrow cannot carry"),
+    "tuples": (pd.DataFrame({"a": [(1, 2), (3,)]}), "the column 'a' of x has cells of tuple that would come back as others"),
+    "sets": (pd.DataFrame({"a": [{1}]}), "has cells of set"),
+    "records with other keys": (pd.DataFrame({"a": [{"x": 1}, {"y": 2}]}), "has cells of dict"),
+    "periods": (pd.Series(pd.period_range("2020", periods=2, freq="M")), r"is of period\[M\]"),
+    "an index of periods": (pd.DataFrame({"a": [1]}, index=pd.period_range("2020", periods=1, freq="M")), "an index of period"),
+    "intervals": (pd.DataFrame({"a": pd.cut([1, 2, 3], 2)}), "the column 'a' of x is of category"),
+    "labels of two types": (pd.DataFrame({1: [1], "a": [2]}), "x has labels of columns of several types"),
+    "labels true and false": (pd.DataFrame({True: [1], False: [2]}), "true and false"),
     "an index of pairs": (pd.MultiIndex.from_tuples([(1, 2)]), "pandas.MultiIndex"),
 }
 
