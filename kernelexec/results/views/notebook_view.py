@@ -3,6 +3,7 @@
 Kernels are not trusted, and a notebook runs the scripts of what it shows with the rights of its page, which can run any code
 in the caller's kernel. So the HTML of a cell is shown in frames with an origin of their own (``sandbox`` of HTML) that load
 nothing from elsewhere and lead nowhere else, SVG as a picture, whose scripts no browser runs, and text is escaped.
+Markdown becomes HTML in such a frame. LaTeX that only sets formulas is left to the notebook.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from kernelexec.results.outputs import DisplayData, Error, ExecuteResult, MimeBu
 
 #: Types that notebooks render by code of their own.
 _RENDERED = re.compile(r"application/(?:json|geo\+json|vnd\.plotly\.v1\+json|vnd\.vega(?:lite)?\.v[\d.]+\+json)")
+_MARKUP = frozenset(("text/html", "text/markdown"))
+#: Commands of TeX by which MathJax makes links, styles and names, or loads more.
+_ACTIVE_TEX = re.compile(r"\\(?:href|url|class|cssId|style|data|require|unicode|html\w*|bbox|def|let|(?:re)?newcommand)\b")
+#: The colours of a traceback's lines, which can be read on white and on black.
+_RED, _MARKED, _ARROW = "#d0453f", "#0a8f4f", re.compile(r"-+> ?\d+")
 _RASTER = re.compile(r"image/(?:png|jpeg|gif|webp)")
 _POLICY = (
     "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
@@ -46,6 +52,8 @@ _ROW_TAG = re.compile(r"<tr\b", re.IGNORECASE)
 _FRAME_OF_TABLE = re.compile(r"<div>\s*<style scoped>", re.IGNORECASE)
 _HEIGHT = re.compile(r"""\bheight["']?\s*[:=]\s*["']?(\d{2,4})(?:px)?\b""", re.IGNORECASE)
 _SCANNED_CHARS = 1_000_000
+#: Its reader takes long for some texts.
+_MARKDOWN_CHARS = 20_000
 _LOADS = re.compile(r"<script[^>]{0,300}\bsrc\s*=", re.IGNORECASE)
 
 
@@ -57,6 +65,8 @@ def make_bundle(outputs: Iterable[Output], verdict: str | None = None) -> MimeBu
     match shown:
         case [DisplayData(data=data) | ExecuteResult(data=data) as single]:
             bundle |= {mime: content for mime, content in data.items() if _RENDERED.fullmatch(mime) or _RASTER.fullmatch(mime)}
+            if isinstance(formula := data.get("text/latex"), str) and not _ACTIVE_TEX.search(formula):
+                bundle["text/latex"] = formula
             if len(bundle) > 1:
                 return bundle
             markup = _render(single)
@@ -68,16 +78,37 @@ def make_bundle(outputs: Iterable[Output], verdict: str | None = None) -> MimeBu
 
 
 def _is_rich(output: Output) -> bool:
-    return isinstance(output, DisplayData | ExecuteResult) and ("text/html" in output.data or best_image(output) is not None)
+    if isinstance(output, Error):
+        return True
+    if isinstance(output, Stream):
+        return False
+    return not _MARKUP.isdisjoint(output.data) or best_image(output) is not None
 
 
 def _render(output: Output) -> str:
-    if isinstance(output, Stream | Error):
+    if isinstance(output, Error):
+        return _render_error(output)
+    if isinstance(output, Stream):
         return _render_text(output)
     markup, image = output.data.get("text/html"), best_image(output)
     if isinstance(markup, str) and (image is None or not _LOADS.search(markup[:_SCANNED_CHARS])):
         return render_frame(markup)
+    markdown = output.data.get("text/markdown")
+    if image is None and isinstance(markdown, str) and len(markdown) <= _MARKDOWN_CHARS:
+        from markdown_it import MarkdownIt  # noqa: PLC0415 - few outputs need it
+
+        return render_frame(MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown))
     return _render_text(output) if image is None else image.to_html()
+
+
+def _render_error(error: Error) -> str:
+    """Return a traceback with the colours of its marked lines and of the exception."""
+    lines = []
+    for line in output_text([error]).splitlines():
+        colour = _MARKED if _ARROW.match(line) else _RED if error.ename and line.startswith(error.ename) else ""
+        text = html.escape(line)
+        lines.append(f'<span style="color:{colour}">{text}</span>' if colour else text)
+    return f"<pre>{chr(10).join(lines)}</pre>"
 
 
 def _render_text(output: Output) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from typing import Any
@@ -35,7 +36,8 @@ def bundle(*outputs: Output) -> dict[str, Any]:
 
 
 def test_text_is_text_only() -> None:
-    assert bundle(Stream("stdout", "1\n"), Error("E", "x", ("Traceback", "E: x"))) == {"text/plain": "1\nTraceback\nE: x"}
+    assert bundle(Stream("stdout", "1\n"), ExecuteResult({"text/plain": "2"})) == {"text/plain": "1\n2"}
+    assert bundle(Error("E", "x", ("Traceback", "E: x")))["text/plain"] == "Traceback\nE: x"
     assert bundle() == {"text/plain": ""}
 
 
@@ -57,6 +59,29 @@ def test_several_outputs_are_one_page_in_order() -> None:
     assert places == sorted(places)
 
 
+def test_markdown_is_a_page_and_a_formula_is_left_to_the_notebook() -> None:
+    page = bundle(DisplayData({"text/markdown": "# T\n\n|a|b|\n|-|-|\n|1|<b>|", "text/plain": "md"}))
+    assert page["text/plain"] == "md"
+    assert "<h1>T</h1>" in html.unescape(html.unescape(page["text/html"]))
+    assert "<td>&lt;b&gt;</td>" in html.unescape(html.unescape(page["text/html"]))
+    formula = {"text/latex": r"$\frac{1}{2}$", "text/plain": "1/2"}
+    assert bundle(DisplayData(formula)) == formula
+
+
+@pytest.mark.parametrize(
+    "command", [r"\href{javascript:x}{a}", r"\url{a}", r"\require{a}", r"\cssId{a}{b}", r"\htmlData{a=b}{c}"]
+)
+def test_a_formula_that_makes_links_or_names_is_text(command: str) -> None:
+    assert "text/latex" not in bundle(DisplayData({"text/latex": f"${command}$", "text/plain": "f"}))
+
+
+def test_a_traceback_has_colours() -> None:
+    lines = ("---\nZeroDivisionError   Traceback", "Cell In[1], line 1\n----> 1 1/0 < 2", "ZeroDivisionError: division by zero")
+    page = bundle(Error("ZeroDivisionError", "division by zero", lines))["text/html"]
+    assert len(re.findall(r'<span style="color:#d0453f">ZeroDivisionError', page)) == 2
+    assert '<span style="color:#0a8f4f">----&gt; 1 1/0 &lt; 2</span>\n' in page
+
+
 def check_frame(outer: str) -> None:
     """Check that the page in a frame holds another frame and nothing else, which leads nowhere and has a policy too."""
     page = PageElements(outer)
@@ -70,10 +95,11 @@ def check_frame(outer: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("kind", ["html", "stream", "error", "name", "svg", "plain", "other mime"])
+@pytest.mark.parametrize("kind", ["html", "markdown", "stream", "error", "name", "svg", "plain", "other mime"])
 def test_nothing_of_a_cell_is_an_element_of_the_page(kind: str, text: str) -> None:
     kinds: dict[str, Output] = {
         "html": DisplayData({"text/html": text}),
+        "markdown": DisplayData({"text/markdown": text}),
         "stream": Stream("stdout", text),
         "error": Error(text, text, (text,)),
         "name": DisplayData({text: text, "text/html": "x"}),
@@ -83,9 +109,10 @@ def test_nothing_of_a_cell_is_an_element_of_the_page(kind: str, text: str) -> No
     }
     for outputs in ((kinds[kind],), (kinds[kind], TABLE)):
         page = PageElements(str(bundle(*outputs).get("text/html", "")))
-        assert {tag for tag, _ in page.elements} <= {"pre", "img", "iframe"}
+        assert {tag for tag, _ in page.elements} <= {"pre", "span", "img", "iframe"}
         for tag, attributes in page.elements:
-            assert attributes.keys() <= {"src", "sandbox", "srcdoc", "width", "height", "frameborder"}
+            assert attributes.keys() <= {"src", "sandbox", "srcdoc", "width", "height", "frameborder", "style"}
+            assert tag != "span" or re.fullmatch(r"color:#[0-9a-f]{6}", str(attributes["style"]))
             if tag == "iframe":
                 assert attributes["sandbox"] == "allow-scripts"
                 check_frame(str(attributes["srcdoc"]))
