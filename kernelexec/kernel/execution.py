@@ -70,6 +70,8 @@ class Execution:
         """The rest of the cell's time while its clock is stopped."""
         self.is_held = False
         """Whether the cell waits in the kernel for a cell of another client."""
+        self.is_in_compiled_code = False
+        """Whether the end of a call into compiled code is waited for, after the cell's time."""
         self._is_running = False
         self._idle = False
         self._half_end_time = 0.0
@@ -122,6 +124,13 @@ class Execution:
         self._pauses -= 1
         if not (self._pauses or self._turn.is_set() or math.isinf(self._remaining_seconds)):
             self._timer = asyncio.get_running_loop().call_later(self._remaining_seconds, self._turn.set)
+
+    @property
+    def remark(self) -> str:
+        """What the cell waits for, as far as no output says it."""
+        if self.is_held:
+            return "it waits for a cell of another client of its kernel"
+        return "its time is over, and a call into compiled code is waited for" if self.is_in_compiled_code else ""
 
     @property
     def asks_exit(self) -> bool:

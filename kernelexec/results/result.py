@@ -385,7 +385,7 @@ class Progress(JsonReadable):
     """The progress of an execution since a cursor: the new outputs, and the result if it has ended.
 
     ``missed_bytes`` counts newer output that is no longer in memory: ``read_output`` has it. ``queue_position`` counts the
-    cells before this one.
+    cells before this one. ``remark`` says what a running cell waits for, such as a cell of another client of its kernel.
     """
 
     execution_id: str
@@ -395,6 +395,7 @@ class Progress(JsonReadable):
     missed_bytes: int = 0
     queue_position: int = 0
     result: ExecutionResult | None = None
+    remark: str = ""
 
     @property
     def text(self) -> str:

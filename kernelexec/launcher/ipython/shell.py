@@ -68,9 +68,9 @@ class LauncherShell(ZMQInteractiveShell):
     cells_begun = 0
     """The number of cells of code so far."""
     in_task = False
+    """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
     literal: bool | str | None = None
     """See ``ReplyMetadata``."""
-    """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
 
     def init_environment(self) -> None:
         """Turn colours and pagers off: programs read the output of commands."""

@@ -364,7 +364,8 @@ class SessionService:
                 break
             read_to, last_line = progress.cursor, find_last_line(progress.outputs) or last_line
             if not over and elicitation is not None:
-                await elicitation.report(f"execution_id {execution_id}" + (f": {last_line}" if last_line else ""))
+                line = progress.remark or last_line
+                await elicitation.report(f"execution_id {execution_id}" + (f": {line}" if line else ""))
             while report_at <= time.monotonic():
                 report_at = began + next(report_times)
         progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)

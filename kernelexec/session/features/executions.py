@@ -128,7 +128,8 @@ class Executions:
         queue_position = self._queue.runs.index(run) if run in self._queue.runs else 0
         result = self._queue.get_result(run)
         status = "running" if result is None else result.status
-        return Progress(execution_id, status, outputs, position, missed_outputs, queue_position, result)
+        remark = run.execution.remark if run.execution is not None and result is None else ""
+        return Progress(execution_id, status, outputs, position, missed_outputs, queue_position, result, remark)
 
     async def read_output(
         self, execution_id: str, *, offset: int = 0, limit: int = PAGE_BYTES, grep: str | None = None

@@ -76,10 +76,12 @@ async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, seconds:
     began = anyio.current_time()
     if "cancel" not in kernel.interrupter.available_steps:
         return 0.0
+    execution.is_in_compiled_code = True
     with anyio.move_on_after(seconds):
         while not execution.ended.is_set() and not await kernel.interrupter.request_cancel(NOTICE_SECONDS):
             with anyio.move_on_after(_LOOK_SECONDS):
                 await execution.ended.wait()
+    execution.is_in_compiled_code = False
     return anyio.current_time() - began
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernelexec import Executor, Session
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
-from tests.support.pace import BOUND, RunningCell, slow
+from tests.support.pace import BOUND, RunningCell, slow, until
 
 NO_COPIES: dict[str, Any] = {"checkpoints": {"mode": "off"}}
 CONFIGS: dict[str, dict[str, Any]] = {"local": {}, "container": KINDS["container"]}
@@ -96,7 +96,11 @@ threading.Timer({seconds}, library.pthread_mutex_unlock, [mutex]).start()
 
 def test_a_call_into_compiled_code_is_waited_for(session: Session) -> None:
     session.execute(f"rest = None\n{LOCKED.format(seconds=slow(8))}")
-    result = ended(session, "library.pthread_mutex_lock(mutex)\nrest = 'ran'")
+    begun = session.execute("library.pthread_mutex_lock(mutex)\nrest = 'ran'", timeout=slow(1), wait=0.01)
+    until(lambda: "compiled code is waited for" in session.wait_for(begun.execution_id, wait=0.01).remark)
+    result = session.wait_for(begun.execution_id, wait=BOUND).result
+    assert result is not None
+    assert (result.interrupted, result.state) == ("timeout", "kept")
     assert any("compiled code" in note for note in result.notes)
     assert session.execute("rest").text == ""
 

@@ -61,6 +61,8 @@ def test_the_time_of_a_cell_begins_when_it_runs(session: Session, visitor: Block
     agent.start()
     agent.join(slow(1.5))
     assert agent.is_alive()
+    progress = session.wait_for(session.executions()[-1], wait=0.01)
+    assert (progress.status, progress.remark) == ("running", "it waits for a cell of another client of its kernel")
     (session.workspace / "go").touch()
     agent.join(BOUND)
     assert (results[0].status, results[0].text, results[0].state) == ("ok", "1", "kept")
