@@ -40,19 +40,20 @@ class Ending:
 
 async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> Ending:
     """End an execution, ``budgets.grace`` seconds a step and ``budgets.compiled`` for a call into compiled code."""
-    interrupter = kernel.interrupter
+    interrupter, is_away = kernel.interrupter, False
     for step in _STEPS:
         if step not in interrupter.available_steps:
             continue
         noticed = await _take_step(kernel, step, budgets.grace)
+        is_away |= step == "cancel" and not noticed
         repeats = step == "signal" and "interrupt" in interrupter.available_steps
-        with anyio.move_on_after(budgets.grace if noticed else 0):
+        with anyio.move_on_after(budgets.grace if noticed or step == "cancel" else 0):
             if repeats:
                 await _repeat_interrupts(kernel, execution)
             await execution.ended.wait()
         if execution.ended.is_set():
             return Ending(step)
-    awaited = await _wait_for_compiled_code(kernel, execution, budgets.compiled)
+    awaited = await _wait_for_compiled_code(kernel, execution, budgets) if is_away else 0.0
     if execution.ended.is_set():
         return Ending("interrupt", awaited_seconds=awaited)
     stacks = await interrupter.read_stacks()
@@ -71,22 +72,22 @@ async def _repeat_interrupts(kernel: Kernel, execution: Execution) -> None:
         await kernel.interrupter.request_interrupt(NOTICE_SECONDS)
 
 
-async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, seconds: float) -> float:
-    """Wait while the main thread has run no Python code since the interrupt; return how long."""
+async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, budgets: Budgets) -> float:
+    """Wait while the main thread has run no Python code since the interrupt, and for the cell's end then; return how long."""
     began = anyio.current_time()
-    if "cancel" not in kernel.interrupter.available_steps:
-        return 0.0
     execution.is_in_compiled_code = True
-    with anyio.move_on_after(seconds):
+    with anyio.move_on_after(budgets.compiled):
         while not execution.ended.is_set() and not await kernel.interrupter.request_cancel(NOTICE_SECONDS):
             with anyio.move_on_after(_LOOK_SECONDS):
                 await execution.ended.wait()
+        with anyio.move_on_after(budgets.grace):  # it has met the interrupt only now
+            await execution.ended.wait()
     execution.is_in_compiled_code = False
     return anyio.current_time() - began
 
 
 async def _take_step(kernel: Kernel, step: InterruptStep, grace: float) -> bool:
-    """Take one step; return whether the cell can obey it."""
+    """Take one step; return whether the cell can obey it, or of ``cancel`` whether its thread has run Python code since."""
     interrupter = kernel.interrupter
     match step:
         case "interrupt":
@@ -94,7 +95,7 @@ async def _take_step(kernel: Kernel, step: InterruptStep, grace: float) -> bool:
         case "signal":
             await interrupter.signal(signal.SIGINT)
         case "cancel":
-            await interrupter.request_cancel(min(grace, NOTICE_SECONDS))
+            return await interrupter.request_cancel(min(grace, NOTICE_SECONDS))
         case "command":
             await interrupter.request_stacks()
             interrupter.kill_processes()
