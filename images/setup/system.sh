@@ -31,6 +31,11 @@ if [ -n "$missing" ]; then
 fi
 update-ca-certificates 2>/dev/null
 
+# Charts show Chinese, Japanese and Korean where a font for them is installed: matplotlib takes each sign from the first that has it.
+if has fonts-wqy-microhei; then
+  echo 'font.family: DejaVu Sans, WenQuanYi Micro Hei' >/etc/matplotlibrc
+fi
+
 # Any other user id works as well; this one is for those who start the image without naming one.
 getent group 1000 >/dev/null || groupadd --gid 1000 kernel
 getent passwd 1000 >/dev/null || useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash kernel

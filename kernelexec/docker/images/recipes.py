@@ -27,8 +27,8 @@ _SERVER, _COMPOSE = "server", "compose.yaml"
 _KERNEL_IMAGES = {
     "minimal": ("Python, ipykernel and bash.", ""),
     "data-science": (
-        "numpy, pandas, scipy, scikit-learn, matplotlib and seaborn, with the files of offices and of Arrow.",
-        "",
+        "numpy, pandas, polars, scipy, statsmodels, scikit-learn, matplotlib, seaborn, plotly, DuckDB, SQLAlchemy, and git.",
+        "fonts-wqy-microhei git",
     ),
     "web": ("node and npm, clients and servers of HTTP, and what reads HTML.", "curl git"),
     "ml": ("models on processors alone: scikit-learn, XGBoost, statsmodels, ONNX.", ""),
