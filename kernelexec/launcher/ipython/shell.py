@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import wraps
+from importlib.util import find_spec
 from subprocess import CalledProcessError
 from typing import Any
 
@@ -130,10 +131,13 @@ class LauncherShell(ZMQInteractiveShell):
             self._check_debugger()
         if magic_name not in _PROGRAM_MAGICS:
             return super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
-        self.last_exit_code = None
+        self.last_exit_code = value = None
         self.programs.directs_pip = magic_name == "pip"  # IPython runs that of this interpreter
         try:
-            value = super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
+            if magic_name == "uv" and find_spec("uv") is None:  # it runs the module of this interpreter
+                self.system(f"uv {line}")
+            else:
+                value = super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
         finally:
             self.programs.directs_pip = False
         if code := self.last_exit_code:

@@ -77,6 +77,8 @@ def scrub_environment(
 def kernel_environment(config: Config) -> dict[str, str]:
     """Return the environment of this machine's kernels and fork servers, without secrets that are given by reference."""
     variables = scrub_environment(config.environment, without=source_variables(config.secrets))
+    if config.confines_kernels and "UV_CACHE_DIR" not in variables:
+        variables = {"UV_NO_CACHE": "1"} | variables  # uv ends where it cannot write its cache in the home
     return variables if config.has_network else {**_WITHOUT_NETWORK, **variables}
 
 
