@@ -84,17 +84,16 @@ class Execution:
         The time within ``pause_budget``, or while a cell of another client runs, does not count.
         """
         self._remaining_seconds = seconds
-        self._pauses += 1
-        self._go_on()
+        self._start_clock()
         try:
             await self._turn.wait()
         finally:
-            self._stop()
+            self._stop_clock()
 
     @contextmanager
     def pause_budget(self) -> Iterator[None]:
         """Stop the cell's clock while it waits for an answer."""
-        self._stop()
+        self._pause()
         try:
             yield
         finally:
@@ -104,7 +103,7 @@ class Execution:
         """Stop the clock while a cell of another client runs in the kernel, if this one has not begun."""
         if not (self.is_held or self._is_running or self.end):
             self.is_held = True
-            self._stop()
+            self._pause()
 
     def release(self, *, is_running: bool = False) -> None:
         """Start the clock again: that cell has ended, or this one ``is_running``, and no message can stop it any more."""
@@ -113,17 +112,23 @@ class Execution:
             self.is_held = False
             self._go_on()
 
-    def _stop(self) -> None:
+    def _pause(self) -> None:
+        self._pauses += 1
+        self._stop_clock()
+
+    def _go_on(self) -> None:
+        self._pauses -= 1
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        if not (self._pauses or self._turn.is_set() or math.isinf(self._remaining_seconds)):
+            self._timer = asyncio.get_running_loop().call_later(self._remaining_seconds, self._turn.set)
+
+    def _stop_clock(self) -> None:
         if self._timer is not None:
             self._remaining_seconds = self._timer.when() - asyncio.get_running_loop().time()
             self._timer.cancel()
             self._timer = None
-        self._pauses += 1
-
-    def _go_on(self) -> None:
-        self._pauses -= 1
-        if not (self._pauses or self._turn.is_set() or math.isinf(self._remaining_seconds)):
-            self._timer = asyncio.get_running_loop().call_later(self._remaining_seconds, self._turn.set)
 
     @property
     def remark(self) -> str:

@@ -26,6 +26,5 @@ def test_what_data_analysis_needs_is_there(tmp_path: Path) -> None:
         assert session.execute_command("git --version").ok
         result = session.execute(DRAWS)
         assert result.ok, result.text
-        assert (
-            session.execute("polars.DataFrame({'a': [1, 2]}).sum().item() + duckdb.sql('select 39').fetchall()[0][0]").value == 42
-        )
+        sums = "polars.DataFrame({'a': [1, 2]}).sum().item() + duckdb.sql('select 39').fetchall()[0][0]"
+        assert session.execute(sums).value == 42

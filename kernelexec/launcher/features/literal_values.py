@@ -17,7 +17,8 @@ from ..protocol import ENCODED_VALUE
 _TEXT_CHARS, _PARTS_MAX = 64 * 1024, 10_000
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 #: Modules with classes of scalars that are encoded.
-_LIBRARIES = frozenset(("pandas", "datetime", "decimal", "fractions", "uuid", "pathlib", "zoneinfo"))
+_LIBRARIES = frozenset(("datetime", "decimal", "fractions", "uuid", "pathlib", "zoneinfo"))
+_OF_PANDAS = frozenset(("Timestamp", "Timedelta", "NaTType", "NAType"))
 _CONTAINERS = frozenset((list, tuple, set, frozenset, dict))
 
 
@@ -50,11 +51,11 @@ def _encode(value: Any) -> str | None:
 
 def _is_small(value: Any) -> bool:
     """Return whether encoding a value takes little time: a scalar, a container of some, a small array or table."""
-    library, size = _library_of(type(value)), getattr(value, "size", None)
-    if library == "pandas" and size is not None:  # tables need pyarrow, whose import would take a while
-        return "pyarrow" in sys.modules and bool(size <= _PARTS_MAX)
-    if library == "numpy" and size is not None:
+    kind, numpy, pandas = type(value), sys.modules.get("numpy"), sys.modules.get("pandas")
+    if numpy is not None and kind is numpy.ndarray:
         return bool(value.nbytes <= _TEXT_CHARS)
+    if pandas is not None and kind in (pandas.DataFrame, pandas.Series):  # they need pyarrow, whose import would take a while
+        return "pyarrow" in sys.modules and bool(value.size <= _PARTS_MAX)
     return _has_parts_of(value, _Scalars())
 
 
@@ -62,14 +63,10 @@ class _Scalars:
     """The classes of scalars, by the modules that define them."""
 
     def __contains__(self, kind: type) -> bool:
-        library = _library_of(kind)
+        library = str(kind.__module__).partition(".")[0]
         if library == "numpy":
             return issubclass(kind, sys.modules["numpy"].generic)
-        return kind in _PLAIN or kind is range or library in _LIBRARIES
-
-
-def _library_of(kind: type) -> str:
-    return str(kind.__module__).partition(".")[0]
+        return kind in _PLAIN or kind is range or library in _LIBRARIES or (library == "pandas" and kind.__name__ in _OF_PANDAS)
 
 
 def _says(text: object, value: Any) -> bool:
