@@ -324,16 +324,16 @@ class ValueDecoder:
         for number in sorted(set(lists)):
             items = pandas.Series(table.column(number).to_pylist(), index=frame.index, dtype=object)
             frame.isetitem(number, items)
-        kept: Any = frame
+        value: Any = frame
         if node[_TAG] != "pandas.DataFrame":
-            kept = frame.iloc[:, 0]
-            kept.name = self._decode(node["name"], 0)
+            value = frame.iloc[:, 0]
+            value.name = self._decode(node["name"], 0)
         if node[_TAG] == "pandas.Index":
-            kept = pandas.Index(kept)
+            value = pandas.Index(value)
         if isinstance(frequency := node.get("frequency"), str) and len(frequency) <= _TEXT_CHARS:
             with suppress(ValueError):  # no index that has it
-                (kept if node[_TAG] == "pandas.Index" else kept.index).freq = frequency
-        return kept
+                (value if node[_TAG] == "pandas.Index" else value.index).freq = frequency
+        return value
 
 
 def _check_labels(frame: Any, path: str) -> None:
@@ -354,10 +354,10 @@ def _find_lists(frame: Any, table: Any, path: str) -> list[int]:
     types = import_module("pyarrow").types
     lists = []
     for number, (label, field) in enumerate(zip(frame.columns, table.schema, strict=False)):
-        place = f"the column {label!r:.50} of {path[:200]}"
+        subject = f"the column {label!r:.50} of {path[:200]}"
         inner = field.type.value_type if types.is_dictionary(field.type) else field.type
         if isinstance(inner, import_module("pyarrow").BaseExtensionType):
-            raise ValueRefused(f"{place} is of {frame.dtypes.iloc[number]}, which has no form here: send it as text")
+            raise ValueRefused(f"{subject} is of {frame.dtypes.iloc[number]}, which has no form here: send it as text")
         if not types.is_nested(field.type):
             continue
         cells = frame.iloc[:, number].tolist()
@@ -366,7 +366,7 @@ def _find_lists(frame: Any, table: Any, path: str) -> list[int]:
             lists.append(number)
         elif {kind.__name__ for kind in kinds} != {"ndarray"}:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise ValueRefused(f"{place} has cells of {names} that would come back as others: send it as text, or the parts")
+            raise ValueRefused(f"{subject} has cells of {names} that would come back as others: send it as text, or the parts")
     return lists
 
 
