@@ -22,7 +22,8 @@ OFFLINE: dict[str, dict[str, Any]] = {
     "bubblewrap": WRAPPED["bubblewrap"],
     "container": KINDS["container"],
 }
-MARKS = {"bubblewrap": needs_bubblewrap, "container": needs_engine}
+#: What bubblewrap adds to a local kernel makes no difference here, so that the night has it.
+MARKS = {"bubblewrap": [needs_bubblewrap, pytest.mark.nightly], "container": needs_engine}
 INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels"}
 #: Cells and commands that install a package.
 CELLS = {
