@@ -17,6 +17,8 @@ def comparable_outputs(outputs: list[Any]) -> list[Any]:
     """Outputs without the marked lines of handled exceptions in tracebacks, and with each stream in one part."""
     actual: list[Any] = []
     for output in copy.deepcopy(outputs):
+        if output.output_type == "stream" and "UserWarning: To exit: use" in output.text:
+            continue  # IPython's advice for its own terminal, which is not given here
         if output.output_type == "error":
             output.traceback = "\n".join(output.traceback).split("\n\n")
             later = max((number for number, block in enumerate(output.traceback) if block.endswith(CHAINED)), default=0)
