@@ -23,7 +23,7 @@ OFFLINE: dict[str, dict[str, Any]] = {
     "container": KINDS["container"],
 }
 #: What bubblewrap adds to a local kernel makes no difference here, so that the night has it.
-MARKS = {"bubblewrap": [needs_bubblewrap, pytest.mark.nightly], "container": needs_engine}
+MARKS: dict[str, Any] = {"bubblewrap": [needs_bubblewrap, pytest.mark.nightly], "container": needs_engine}
 INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels"}
 #: Cells and commands that install a package.
 CELLS = {
