@@ -14,9 +14,9 @@ from kernelexec.adapters.shared.calls import await_result, call_in_thread
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
 from kernelexec.results import ExecutionResult
+from kernelexec.results.model.answer import LIMIT_MIN
 from kernelexec.untrusted_text import format_note, quote_output
 
-_TEXT_BYTES_MIN = 4
 _TIMEOUT_SCHEMA = {"type": ["number", "null"], "description": "Seconds that it may run; null for the session's default."}
 
 
@@ -122,8 +122,8 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
     Raises:
         InvalidConfig: ``text_bytes`` is not such a number.
     """
-    if isinstance(text_bytes, bool) or not isinstance(text_bytes, int) or text_bytes < _TEXT_BYTES_MIN:
-        raise InvalidConfig(f"text_bytes={text_bytes!r:.80}: must be a whole number of bytes >= {_TEXT_BYTES_MIN}.")
+    if isinstance(text_bytes, bool) or not isinstance(text_bytes, int) or text_bytes < LIMIT_MIN:
+        raise InvalidConfig(f"text_bytes={text_bytes!r:.80}: must be a whole number of bytes >= {LIMIT_MIN}.")
 
     def execute_code(code: str, timeout: float | None = None, wait: float | None = None) -> ExecutionResult:
         return session.execute(code, timeout=timeout, wait=wait)

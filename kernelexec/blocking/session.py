@@ -130,7 +130,7 @@ class Session:
         self.delete(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.names
+        return name in self._target
 
     def executions(self) -> tuple[str, ...]:
         """See ``AsyncSession.executions``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -105,9 +104,9 @@ def ps(as_json: ListJsonOption = False) -> int:
     if as_json:
         write_text(sys.stdout, json.dumps(rows) + "\n")
         return 0
-    titles = Counter(read_owner(row["name"]) for row in rows)
-    for row in rows:
-        row["name"] = read_owner(row["name"]) if titles[read_owner(row["name"])] == 1 else row["name"]
+    titles = [read_owner(row["name"]) for row in rows]
+    for row, title in zip(rows, titles, strict=True):
+        row["name"] = title if titles.count(title) == 1 else row["name"]
     shown = [[str(len(answer) if isinstance(answer, list) else answer) for answer in row.values()] for row in rows]
     show_table(("session", "process", "state", "cells", "epoch", "workspace", "client", "output"), shown)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from kernelexec.config.container import is_image_name
 from kernelexec.config.container_detection import in_container
 from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.settings import Config, Isolation, Profile
-from kernelexec.config.types import LONGEST_TIMEOUT, SHORTEST_TIMEOUT
+from kernelexec.config.types import SHORTEST_TIMEOUT, without_infinity
 from kernelexec.errors import InvalidConfig, InvalidTimeout, did_you_mean
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})
@@ -253,8 +252,7 @@ def check_seconds(value: object, name: str) -> float:
     Raises:
         InvalidTimeout: the value is not a number, or below 0.001.
     """
-    if value == math.inf:
-        return LONGEST_TIMEOUT
+    value = without_infinity(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_TIMEOUT <= value <= sys.float_info.max:
         raise InvalidTimeout(f"{name}={short_repr(value)}: must be a number of seconds >= {SHORTEST_TIMEOUT}.")
     return float(value)

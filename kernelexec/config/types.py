@@ -139,10 +139,15 @@ def _parse_size_text(value: object) -> object:
     return int(Decimal(match[1]) * _UNITS[match[2].lower()])
 
 
+def without_infinity(value: object) -> object:
+    """Return the longest number of seconds for infinity, which is no limit, and any other value as it is."""
+    return LONGEST_TIMEOUT if value == math.inf else value
+
+
 #: Strict numbers: text and True are rejected.
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST_TIMEOUT)]
 #: ``float("inf")`` is no limit.
-CellSeconds = Annotated[Seconds, BeforeValidator(lambda value: LONGEST_TIMEOUT if value == math.inf else value)]
+CellSeconds = Annotated[Seconds, BeforeValidator(without_infinity)]
 Count = Annotated[int, Field(strict=True, le=2**63 - 1)]
 #: A size in bytes, also as text; units are powers of 1024.
 Size = Annotated[int, BeforeValidator(_parse_size_text), Field(strict=True, le=2**63 - 1)]

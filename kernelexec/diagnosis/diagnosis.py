@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 
@@ -27,6 +27,7 @@ from kernelexec.diagnosis.explanations import (
 from kernelexec.diagnosis.source import CellSource
 from kernelexec.diagnosis.traceback_lines import SYNTAX, TREE_ERROR, call_lines, group_traceback, is_outside_cell, last_line
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, Stream
+from kernelexec.results.outputs import last_error
 
 _MESSAGE_CHARS, _STDERR_CHARS, _PATH_CHARS = 2000, 20_000, 300
 #: How many exceptions of a group are explained, the first ones.
@@ -53,18 +54,18 @@ def diagnose(
     limit: str = "",
     networked: bool = True,
     other_python: str = "",
-    missing: Mapping[str, Cause] | None = None,
+    loss: str = "",
 ) -> Diagnosis | None:
     """Return the diagnosis of a failed cell; None for one that did not fail. Lines count from the start of the source.
 
     ``cause`` is the cause of the kernel's end during this cell, not before it. ``limit`` is the exceeded memory limit as
     text, if known; ``networked`` says whether the cell had a network; ``other_python`` is the path of an interpreter that
-    has the missing module; ``missing`` are the names that earlier kernels had, with the causes of their loss.
+    has the missing module; ``loss`` says that an undefined name was lost before, and how.
     """
     if status != "error":
         return None
     all_outputs = tuple(outputs)
-    error = next((output for output in reversed(all_outputs) if isinstance(output, Error)), None)
+    error = last_error(all_outputs)
     cell = CellSource(source)
     if cause in KERNEL_ENDS:
         message, explanation = KERNEL_ENDS[cause]
@@ -83,8 +84,7 @@ def diagnose(
         if error.ename == "ModuleNotFoundError" and other_python.isprintable() and 0 < len(other_python) <= _PATH_CHARS:
             hint = f"{other_python!r} has it, but is not the kernel's Python: `sys.executable` is."
             diagnosis = replace(diagnosis, hints=(*diagnosis.hints, hint))
-        if missing and (name := find_undefined_name(all_outputs)) in missing:
-            loss = f"{name} was lost with an earlier kernel ({missing[name]})"
+        if loss:
             diagnosis = replace(diagnosis, cause=f"{loss}.", hints=(f"{loss}: run the cells again that define it.",))
     last, calls = last_line(error, cell), call_lines(error, cell)
     if len(calls) > _CALLS_MAX:
@@ -93,9 +93,8 @@ def diagnose(
     return replace(diagnosis, line=line, line_text=text, calls=calls)
 
 
-def find_undefined_name(outputs: Iterable[Output]) -> str:
-    """Return the name that a cell's last exception says is not defined; empty if it is another exception."""
-    error = next((output for output in reversed(tuple(outputs)) if isinstance(output, Error)), None)
+def find_undefined_name(error: Error | None) -> str:
+    """Return the name that an exception says is not defined; empty for any other exception."""
     match = _UNDEFINED.match(error.evalue) if error is not None and error.ename == "NameError" else None
     return match[1] if match else ""
 

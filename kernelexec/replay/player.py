@@ -245,7 +245,7 @@ class _Player:
             return "repeated", f"failed as before: {reason}"
         if cell.may_fail:
             return "repeated", f"failed, as its tag allows: {reason}"
-        name = find_undefined_name(result.outputs)
+        name = find_undefined_name(result.error)
         if maker := self._missing.get(name):
             reason = f"it needs `{name}`, which cell {maker} makes"
         return "failed", reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
@@ -128,6 +128,11 @@ def output_text(outputs: Iterable[Output], *, is_part: bool = False) -> str:
             ending = None
             separator = "\n" if is_block else ""
     return strip_ansi(apply_cursor_moves("".join([*pieces, separator] if is_part else pieces)))
+
+
+def last_error(outputs: Sequence[Output]) -> Error | None:
+    """Return the last exception among outputs."""
+    return next((output for output in reversed(outputs) if isinstance(output, Error)), None)
 
 
 def read_displays(outputs: Iterable[Output]) -> Iterator[Output]:

@@ -20,6 +20,7 @@ from kernelexec.results.outputs import (
     Output,
     best_image,
     decode_base64,
+    last_error,
     output_text,
     quote_outputs,
     read_audio,
@@ -308,7 +309,7 @@ class ExecutionResult(JsonReadable):
     @property
     def error(self) -> Error | None:
         """The last exception among the outputs."""
-        return next((output for output in reversed(self.outputs) if isinstance(output, Error)), None)
+        return last_error(self.outputs)
 
     def raise_for_error(self) -> ExecutionResult:
         """Return this result if the cell ran to its end without failure.

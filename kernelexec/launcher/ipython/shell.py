@@ -195,8 +195,9 @@ class LauncherShell(ZMQInteractiveShell):
 
     def ask_exit(self) -> None:
         """End the cell, as Python's ``exit`` does; without a status the kernel too, as IPython's does afterwards."""
-        status: Any = self.keepkernel_on_exit
-        vars(self)["keepkernel_on_exit"] = bool(status)
+        shell: Any = self  # IPython's class declares that there is none
+        status = shell.keepkernel_on_exit
+        shell.keepkernel_on_exit = bool(status)
         super().ask_exit()
         raise SystemExit(None if isinstance(status, bool) else status)
 

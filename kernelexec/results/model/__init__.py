@@ -1,1 +1,1 @@
-"""What a model is told about a cell."""
+"""Answers for models about cells."""

@@ -1,4 +1,4 @@
-"""What a model is told about a cell: one text, and the pictures that follow it.
+"""The answer for a model about a cell: one text, and the pictures that follow it.
 
 The first line of the text is ours and says how the cell ended; its place proves that. Then come notes of ours, each marked as
 ``[kernelexec: ...]``, and the output, in which such a mark is changed.
@@ -27,7 +27,7 @@ _LATE_CHARS = 2000
 _LONG_VALUE_CHARS, _VALUE_CHARS = 4000, 500
 _FIGURE = re.compile(r"<Figure size \d+x\d+ with \d+ Axes>")
 #: The least limit of an output in bytes: a character.
-_LIMIT_MIN = 4
+LIMIT_MIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class ModelAnswer:
 
 def make_model_answer(result: ExecutionResult, limit: int, notes: Sequence[str] = ()) -> ModelAnswer:
     """Return the answer for a model, with further ``notes``; see ``ExecutionResult.for_model``."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < _LIMIT_MIN:
-        raise InvalidRequest(f"limit={limit!r:.80}: must be a whole number of bytes >= {_LIMIT_MIN}.")
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < LIMIT_MIN:
+        raise InvalidRequest(f"limit={limit!r:.80}: must be a whole number of bytes >= {LIMIT_MIN}.")
     output = apply_returns(output_text(tuple(shown_outputs(result.outputs)))).rstrip("\n")
     output = cut_middle(output, limit, quote_output) if output.strip() else ""
     pictures = tuple(select_pictures(result.images))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from kernelexec.cells import Cell, ShellCell
@@ -13,6 +12,7 @@ from kernelexec.outputs import read_execution_count
 from kernelexec.results import Cause, Diagnosis, Error, ExecutionResult, Output, Status, Timing
 from kernelexec.results.environments import directory_note
 from kernelexec.results.json_values import LITERAL_CHARS, read_text
+from kernelexec.results.outputs import last_error
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
 
@@ -20,7 +20,6 @@ CollectFiles = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
 _TOO_LARGE = "{} output(s) were too large for this result: look in the notebook or in its files, or make them smaller."
 _UNREAD = "{} output(s) were too large to keep and are in no file: make them smaller, or save them in the code."
 _PATH_CHARS = 4096
-NOTHING_MISSING: Mapping[str, Cause] = MappingProxyType({})
 _UNKNOWN = "The cell was sent to a kernel before, and no result is recorded: its effects are unknown. It did not run again."
 
 
@@ -69,8 +68,8 @@ def build_result(
     session: str,
     epoch: int,
     files: CollectFiles,
-    networked: bool = True,
-    missing: Mapping[str, Cause] = NOTHING_MISSING,
+    networked: bool,
+    missing: Mapping[str, Cause],
 ) -> ExecutionResult:
     """Return the complete result of an ended cell; ``files`` collects its files from its number and its outputs.
 
@@ -102,6 +101,7 @@ def build_result(
     if status == "error":
         from kernelexec.diagnosis import diagnose, find_undefined_name  # noqa: PLC0415 - most cells do not fail
 
+        lost_with = missing.get(name := find_undefined_name(last_error(outputs)))
         diagnosis = diagnose(
             status,
             exit_code,
@@ -112,9 +112,9 @@ def build_result(
             limit=verdict.memory_limit,
             networked=networked,
             other_python=str(report.get("python_with_module") or ""),
-            missing=missing,
+            loss="" if lost_with is None else f"{name} was lost with an earlier kernel ({lost_with})",
         )
-        if verdict.state == "kept" and (name := find_undefined_name(outputs)) in missing:
+        if lost_with is not None and verdict.state == "kept":
             verdict.lost_names = (name,)
     return replace(
         _make_result(run, session, epoch, status),  # last, so that its timing includes the work above

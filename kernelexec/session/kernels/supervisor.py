@@ -43,8 +43,8 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 #: The note on a call into compiled code, and from how many seconds on it is written.
 _AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
 _AWAITED_SECONDS = 0.5
-#: The note on an idle kernel that did not exit in time.
 _VISITS = "Another client has run {} in this kernel."
+#: The note on an idle kernel that did not exit in time.
 _CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
@@ -71,6 +71,7 @@ class KernelSupervisor:
         self.lost_state: LostState | None = None
         """The lost state that no result has reported."""
         self._missing: dict[str, Cause] = {}
+        """See ``list_missing``."""
         self._lineage = Lineage()
         self.former: FormerSession | None = None
         """The earlier session that the next result tells from this one."""
