@@ -108,15 +108,13 @@ def test_a_dead_owners_sessions_are_not_listed(short_path: Path, tmp_path: Path)
     code = "from kernelexec import Executor\nwith Executor('local', config={'preload': ()}) as e:\n"
     code += "    e.session('orphan'); print('up', flush=True); input()"
     words = [sys.executable, "-c", code]
-    env = {"KERNELEXEC_RUNTIME_DIR": str(short_path), "PYTHONPATH": ":".join(sys.path)}
+    env = {"KERNELEXEC_RUNTIME_DIR": str(short_path), "TMPDIR": str(short_path), "PYTHONPATH": ":".join(sys.path)}
     with subprocess.Popen(words, cwd=tmp_path, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "up\n"
         assert "orphan" in kernelexec(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
         owner.kill()
     assert "orphan" not in kernelexec(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
-    with Executor("local", workspace=tmp_path):
-        pass  # sweeps what was left, in its own time
 
 
 def test_a_jupyter_console_attaches_to_a_live_session(session: Session, tmp_path: Path) -> None:
