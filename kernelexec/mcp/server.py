@@ -26,7 +26,6 @@ from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CallerMiddleware
 from kernelexec.mcp.calls.arguments import ArgumentReader
 from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.calls.tasks_extension import TasksExtension
 from kernelexec.mcp.calls.visible_text import VisibleText
 from kernelexec.mcp.definitions import drop_docstring, inline_references, slim_arguments
 from kernelexec.mcp.logs import log_call
@@ -133,7 +132,6 @@ def make_server(
         if tool.output_schema is not None:
             tool.output_schema = inline_references(tool.output_schema)
         server.add_tool(tool)
-    server.add_extension(TasksExtension(sessions))
     prompts = ServerPrompts(sessions)
     for prompt in (prompts.guidance, prompts.debug):
         server.add_prompt(Prompt.from_function(drop_docstring(prompt), description=inspect.getdoc(prompt)))

@@ -1,8 +1,8 @@
 """The MCP server before the protocol's own tools, over both transports and in both eras: ``python -m tests.conformance``.
 
-The inspector looks at the tools, the conformance runner at the protocol, the client of an old SDK uses both, and one that
-knows the tasks extension uses that. It installs them into a temporary directory, and node from the package index where this
-machine's is missing or too old, so it needs the network: where that cannot be had, it says so and fails.
+The inspector looks at the tools, the conformance runner at the protocol, and the client of an old SDK uses both. It installs
+them into a temporary directory, and node from the package index where this machine's is missing or too old, so it needs the
+network: where that cannot be had, it says so and fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from tests.conformance.inspector import ERAS, INSPECTOR, TOOLS, inspect
 from tests.conformance.node import Unavailable, install_node, install_python, with_node
 from tests.conformance.old_client import SDK, speak_old
 from tests.conformance.scenarios import RUNNER, run_scenarios
-from tests.conformance.task_client import CLIENT, speak_of_tasks
 from tests.support.mcp_server import serving
 
 #: The exit status where the tools could not be had: nothing was learnt.
@@ -29,23 +28,22 @@ def main() -> int:
         try:
             env = with_node(prefix)
             install_node(prefix, env, INSPECTOR, RUNNER)
-            python, knowing = install_python(prefix / "old", SDK), install_python(prefix / "tasks", CLIENT)
+            python = install_python(prefix / "old", SDK)
         except Unavailable as exc:
             print(f"conformance: its tools could not be had, so nothing was learnt: {exc}", file=sys.stderr)
             return UNAVAILABLE
-        server = [sys.executable, "-m", "kernelexec", "mcp", "--isolation", "local", "--tools", "all", "--workspace"]
-        beside = [*server, str(prefix / "others")]  # in the same workspace its session would be another client's again
-        server.append(str(prefix / "workspaces"))
+        server = [sys.executable, "-m", "kernelexec", "mcp", "--isolation", "local", "--tools", "all"]
+        server += ["--workspace", str(prefix / "workspaces")]
         with serving(prefix) as running:
             findings = inspect(prefix, env, server, running.url)
             more, passed = run_scenarios(prefix, env, running.url)
-            findings += [*more, *speak_old(python, server, running.url, TOOLS), *speak_of_tasks(knowing, beside, running.url)]
+            findings += [*more, *speak_old(python, server, running.url, TOOLS)]
     for finding in findings:
         print(f"conformance: {finding}", file=sys.stderr)
     if not findings:
         print(f"conformance: {INSPECTOR} --strict finds nothing in {' and '.join(ERAS)}, over stdio and HTTP")
         print(f"conformance: {RUNNER}: {', '.join(f'{era}: {count} checks passed' for era, count in passed.items())}")
-        print(f"conformance: {SDK} and {CLIENT} work over stdio and HTTP")
+        print(f"conformance: {SDK} works over stdio and HTTP")
     return 1 if findings else 0
 
 

@@ -2,8 +2,7 @@
 
 Until 2025 a server asked its client during a call. Since 2026 a call returns "input required", and the client sends it again
 with the answer. A cell that needs approval is refused the first time, and the answer is valid for that cell only. A running
-cell keeps waiting for its input, and the repeated call is recognised by the request state. A call that has already become a
-task has returned, so its task asks and the cell waits.
+cell keeps waiting for its input, and the repeated call is recognised by the request state.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Inpu
 
 from kernelexec.mcp.calls.pending_inputs import TEXT, InputAnswer, PendingInput
 from kernelexec.mcp.calls.progress import generate_report_times
-from kernelexec.mcp.calls.task import TASK
 from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import InputRequest
 from kernelexec.untrusted_text import escape_invisible, quote_line
@@ -52,7 +50,6 @@ class Elicitation:
         self.input_required: InputRequiredResult | None = None
         self._context = context
         self._format_session = format_session
-        self._task = TASK.get()
         self._began = time.monotonic()
 
     @property
@@ -107,9 +104,10 @@ class Elicitation:
         request = pending.request
         session = self._format_session(request.session)
         if self._is_stateless:
-            self._require_input(_INPUT, make_input_form(pending, session), f"{_INPUT}:{request.execution_id}:{pending.name}")
+            state = f"{_INPUT}:{request.execution_id}:{pending.name}"
+            self._require_input(_INPUT, describe_input(request, session), _INPUT_SCHEMA, state)
             return False
-        answer = await self._context.elicit(_describe_input(request, session), str, response_title="Answer")
+        answer = await self._context.elicit(describe_input(request, session), str, response_title="Answer")
         pending.answer(answer.data if isinstance(answer, AcceptedElicitation) else None, answer.action)
         return True
 
@@ -132,13 +130,11 @@ class Elicitation:
         answer = (self._context.input_responses or {}).get(_APPROVAL)
         if isinstance(answer, ElicitResult) and self._context.request_state == mark:
             return _read_approval(answer)
-        form = _make_form(question, _APPROVAL_SCHEMA)
-        if self._task is not None and self._task.is_started:
-            return _read_approval(await self._task.ask(form))
-        self._require_input(_APPROVAL, form, mark)
+        self._require_input(_APPROVAL, question, _APPROVAL_SCHEMA, mark)
         return Approval(approved=False, reason="the client must approve it first")
 
-    def _require_input(self, key: str, form: ElicitRequest, request_state: str) -> None:
+    def _require_input(self, key: str, message: str, schema: dict[str, Any], request_state: str) -> None:
+        form = ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
         self.input_required = InputRequiredResult(input_requests={key: form}, request_state=request_state)
 
     def _describe_proposal(self, request: ApprovalRequest) -> str:
@@ -150,17 +146,9 @@ class Elicitation:
         return escape_invisible(f"Run this {kind} in session {session}? {reasons}\n\n{shown}")
 
 
-def make_input_form(pending: PendingInput, session: str) -> ElicitRequest:
-    """Return a form that asks the client for a cell's input; ``session`` is the caller's name of the session."""
-    return _make_form(_describe_input(pending.request, session), _INPUT_SCHEMA)
-
-
-def _describe_input(request: InputRequest, session: str) -> str:
+def describe_input(request: InputRequest, session: str) -> str:
+    """Return the question for a cell's input; ``session`` is the caller's name of the session."""
     return quote_line(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
-
-
-def _make_form(message: str, schema: dict[str, Any]) -> ElicitRequest:
-    return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
 
 
 def _read_approval(answer: ElicitResult) -> Approval:

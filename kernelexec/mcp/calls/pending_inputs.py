@@ -31,11 +31,6 @@ class PendingInput:
             self.text, self.reason = text, f"the client's answer was {action}"
             self.answered.set()
 
-    def accept(self, form: ElicitResult) -> None:
-        """Set the answer from a client's form."""
-        text = (form.content or {}).get(TEXT) if form.action == "accept" else None
-        self.answer(text if isinstance(text, str) else None, form.action)
-
 
 class PendingInputs:
     """Pending input requests of all executions, oldest first."""
@@ -82,7 +77,8 @@ class PendingInputs:
         """Answer the input request of that name, if it is still pending."""
         for pending in self._pending:
             if (pending.request.execution_id, pending.name) == (answer.execution_id, answer.input_name):
-                pending.accept(answer.form)
+                text = (answer.form.content or {}).get(TEXT) if answer.form.action == "accept" else None
+                pending.answer(text if isinstance(text, str) else None, answer.form.action)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.results import ExecutionResult, Output, output_text
@@ -28,10 +27,6 @@ class PartialResult:
     missed_bytes: int = 0
     queue_position: int = 0
     is_readable: bool = True  #: whether read_output has its output; not so for an outcome that only the journal has
-
-
-#: Makes a tool's answer from a partial result.
-Renderer = Callable[[PartialResult], Awaitable[Any]]
 
 
 def generate_report_times(interval: float) -> Iterator[float]:

@@ -6,9 +6,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 import anyio
 from fastmcp import Context
@@ -20,8 +19,7 @@ from kernelexec.mcp.callers import CALLER, PROGRAM, Caller
 from kernelexec.mcp.calls.connections import Connections
 from kernelexec.mcp.calls.elicitation import Elicitation
 from kernelexec.mcp.calls.pending_inputs import PendingInputs
-from kernelexec.mcp.calls.progress import PartialResult, Renderer, check_wait, find_last_line, generate_report_times
-from kernelexec.mcp.calls.task import TASK, Task
+from kernelexec.mcp.calls.progress import PartialResult, check_wait, find_last_line, generate_report_times
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.server_options import WAIT_SECONDS
 from kernelexec.results import ExecutionResult, OnInput, Progress
@@ -41,23 +39,6 @@ _LINE_CHARS = 200
 _NEWEST = 20
 _TITLES_MAX = 1000
 _INTERRUPT_SECONDS = 30.0
-#: Seconds that a call waits for its cell before the client gets a task; shorter cells are answered directly.
-_TASK_AFTER = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class CallOptions:
-    """Options of a call that waits for an execution.
-
-    Args:
-        wait: seconds that the call may block; None for the server's default.
-        elicitation: asks the client, and reports progress to it.
-        render: makes the call's answer, later if it becomes a task; None if it cannot become one.
-    """
-
-    wait: float | None
-    elicitation: Elicitation | None = None
-    render: Renderer | None = None
 
 
 class SessionService:
@@ -97,7 +78,6 @@ class SessionService:
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._waiting_calls: Counter[str] = Counter()
-        self._tasks: WeakValueDictionary[str, Task] = WeakValueDictionary()
         self._waits: set[anyio.CancelScope] = set()
         self._is_releasing = False
 
@@ -274,11 +254,6 @@ class SessionService:
         )
         raise UnknownExecution(message)
 
-    def has_execution(self, caller: Caller, name: str, execution_id: str) -> bool:
-        """Return whether a caller's session of that name is open and still has an execution."""
-        session = self._executor.open_session(caller.resolve_session(name))
-        return session is not None and execution_id in session.executions()
-
     def format_session(self, session: str) -> str:
         """Return the caller's name or handle of an executor's session."""
         return self._handles.get(session) or CALLER.get().format_session(session)
@@ -292,14 +267,15 @@ class SessionService:
 
     def make_elicitation(self, context: Context) -> Elicitation:
         """Return the elicitation of a call."""
-        caller = CALLER.get()  # a task asks outside of the request, where CALLER is not set
-        return Elicitation(context, lambda session: self._handles.get(session) or caller.format_session(session))
+        return Elicitation(context, self.format_session)
 
     def choose_input_handler(self, elicitation: Elicitation) -> OnInput | None:
         """Return the handler of `input()` for a call's cell; None if the server or the client does not support input."""
         return self.inputs.ask if self._allow_input and elicitation.is_possible else None
 
-    async def resume(self, name: str | None, options: CallOptions, *, cursor: int, sends: bool = False) -> PartialResult | None:
+    async def resume(
+        self, name: str | None, elicitation: Elicitation, *, wait: float | None, cursor: int = 0, sends: bool = False
+    ) -> PartialResult | None:
         """Continue a call that brings the answer to an input request; return None for any other call.
 
         A call that ``sends`` cells has sent the waiting cell before, so cancelling it works as in ``run_cell``.
@@ -307,22 +283,24 @@ class SessionService:
         Raises:
             UnknownSession, UnknownExecution: the cell that asked is gone.
         """
-        if options.elicitation is None or (answer := options.elicitation.input_answer) is None:
+        if (answer := elicitation.input_answer) is None:
             return None
         session = await self.find_session_of(answer.execution_id, name)
         self.inputs.accept(answer)
         if not sends:
-            return await self._wait(session, answer.execution_id, options, cursor=cursor)
+            return await self.follow(session, answer.execution_id, elicitation, wait=wait, cursor=cursor)
         async with self._waiting_call(session, answer.execution_id):
-            return await self._wait(session, answer.execution_id, options, cursor=cursor)
+            return await self.follow(session, answer.execution_id, elicitation, wait=wait, cursor=cursor)
 
-    async def run_cell(self, session: AsyncSession, send: Send, options: CallOptions, *, title: str) -> PartialResult:
+    async def run_cell(
+        self, session: AsyncSession, send: Send, elicitation: Elicitation, *, wait: float | None, title: str
+    ) -> PartialResult:
         """Send a cell and follow it while the call waits. Cancellation interrupts the cell or removes it from the queue.
 
-        If several calls with one request id wait for the cell, only cancelling the last one interrupts it; if the cell is a
-        task, none does. The session owns the cell, so it survives this call. A call that may become a task does so soon.
+        If several calls with one request id wait for the cell, only cancelling the last one interrupts it. The session owns
+        the cell, so it survives this call.
         """
-        self.check_wait(options.wait)
+        self.check_wait(wait)
         with anyio.CancelScope(shield=True):  # no cancellation before the id of the cell is known
             sent = await send(SHORTEST_TIMEOUT)
         self._titles[sent.execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
@@ -331,27 +309,24 @@ class SessionService:
         if sent.status != "running":
             return PartialResult(self.rename_session(sent), sent.outputs, is_readable=sent.execution_id in session.executions())
         async with self._waiting_call(session, sent.execution_id):
-            return await self._wait(session, sent.execution_id, options, cursor=0)
+            return await self.follow(session, sent.execution_id, elicitation, wait=wait)
 
-    async def _wait(self, session: AsyncSession, execution_id: str, options: CallOptions, *, cursor: int) -> PartialResult:
-        """Follow an execution, and turn the call into a task if it may become one."""
-        task = TASK.get()
-        options = options if task is None else replace(options, wait=_TASK_AFTER)
-        partial_result = await self.follow(session, execution_id, options, cursor=cursor)
-        needed = options.elicitation.input_required if options.elicitation is not None else None
-        if task is not None and options.render is not None and partial_result.result.status == "running" and needed is None:
-            task.start(partial_result.result.session, execution_id, options.render)
-            self._tasks.setdefault(execution_id, task)
-        return partial_result
-
-    async def follow(self, session: AsyncSession, execution_id: str, options: CallOptions, *, cursor: int) -> PartialResult:
+    async def follow(
+        self, session: AsyncSession, execution_id: str, elicitation: Elicitation, *, wait: float | None, cursor: int = 0
+    ) -> PartialResult:
         """Follow an execution while a call waits. Cancelling this does not affect the cell.
 
         Its input requests go to the call's client, which may need "input required" as the call's answer.
+
+        Args:
+            session: the session of the execution.
+            execution_id: its id.
+            elicitation: asks the client, and reports progress to it.
+            wait: seconds that the call may block; None for the server's default.
+            cursor: the end of the output that the caller has.
         """
-        deadline = time.monotonic() + self.check_wait(options.wait)
-        elicitation = options.elicitation
-        began = time.monotonic() - (0.0 if elicitation is None else elicitation.seconds)
+        deadline = time.monotonic() + self.check_wait(wait)
+        began = time.monotonic() - elicitation.seconds
         report_times = generate_report_times(self.interval)
         report_at = began + next(report_times)
         read_to, last_line, over = cursor, "", False
@@ -363,7 +338,7 @@ class SessionService:
             if self._is_releasing or progress.result is not None or not await self._ask_client(execution_id, elicitation):
                 break
             read_to, last_line = progress.cursor, find_last_line(progress.outputs) or last_line
-            if not over and elicitation is not None:
+            if not over:
                 line = progress.remark or last_line
                 await elicitation.report(f"execution_id {execution_id}" + (f": {line}" if line else ""))
             while report_at <= time.monotonic():
@@ -406,10 +381,10 @@ class SessionService:
             wait = SHORTEST_TIMEOUT
         return await session.wait_for(execution_id, cursor=cursor, wait=wait)
 
-    async def _ask_client(self, execution_id: str, elicitation: Elicitation | None) -> bool:
+    async def _ask_client(self, execution_id: str, elicitation: Elicitation) -> bool:
         """Ask a call's client for an execution's input; return whether the call continues."""
         pending = self.inputs.find(execution_id)
-        if pending is None or elicitation is None or not elicitation.is_possible:
+        if pending is None or not elicitation.is_possible:
             return True
         return await elicitation.ask_input(pending)
 
@@ -435,7 +410,7 @@ class SessionService:
                 if not self._waiting_calls[execution_id]:
                     del self._waiting_calls[execution_id]
         except anyio.get_cancelled_exc_class():
-            if not (self._is_releasing or execution_id in self._waiting_calls or execution_id in self._tasks):
+            if not (self._is_releasing or execution_id in self._waiting_calls):
                 with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
                     await session.interrupt(execution_id)
             raise

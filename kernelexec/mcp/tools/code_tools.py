@@ -17,9 +17,9 @@ from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.mcp.answers import AnswerOptions, render_answer
 from kernelexec.mcp.calls.elicitation import Elicitation
-from kernelexec.mcp.calls.progress import PartialResult, Renderer
+from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sent_code import unwrap_code
-from kernelexec.mcp.calls.sessions import CallOptions, SessionService
+from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.results import ExecutionResult, OutputPage
 from kernelexec.text import clean, clean_text, utf8_size
@@ -82,6 +82,11 @@ class CodeTools:
     def _choose_form(self, context: Context) -> AnswerOptions:
         return AnswerOptions.of(context, self._options, has_checkpoints=self._sessions.has_checkpoints)
 
+    async def _make_cell_answer(self, result: PartialResult, elicitation: Elicitation, context: Context) -> ToolResult:
+        if elicitation.input_required is not None:
+            return InputRequiredToolResult(elicitation.input_required)
+        return await render_answer(result, self._choose_form(context))
+
     async def execute_code(
         self,
         context: Context,
@@ -99,10 +104,8 @@ class CodeTools:
         """Run a cell."""
         code, language = unwrap_code(code, language)
         elicitation = self._sessions.make_elicitation(context)
-        render = partial(render_answer, options=self._choose_form(context))
-        options = CallOptions(wait, elicitation, render)
         with report_errors():
-            partial_result = await self._sessions.resume(session, options, cursor=0, sends=True)
+            partial_result = await self._sessions.resume(session, elicitation, wait=wait, sends=True)
             if partial_result is None:
                 opened = await self._sessions.get_session(session, elicitation)
                 on_input = self._sessions.choose_input_handler(elicitation)
@@ -111,8 +114,8 @@ class CodeTools:
                     call = partial(opened.execute, code, language=language, timeout=timeout, approver=elicitation)
                     return await call(wait=patience, request_id=request_id, on_input=on_input)
 
-                partial_result = await self._sessions.run_cell(opened, send, options, title=opened.mask(code))
-        return await _make_cell_answer(partial_result, elicitation, render)
+                partial_result = await self._sessions.run_cell(opened, send, elicitation, wait=wait, title=opened.mask(code))
+        return await self._make_cell_answer(partial_result, elicitation, context)
 
     async def wait_execution(
         self,
@@ -124,16 +127,14 @@ class CodeTools:
     ) -> ToolResult:
         """Wait for an execution."""
         elicitation = self._sessions.make_elicitation(context)
-        options = CallOptions(wait, elicitation)
         with report_errors():
             if cursor < 0:
                 raise InvalidRequest(f"cursor={cursor} must be 0 or the cursor of an earlier answer.")
-            partial_result = await self._sessions.resume(session, options, cursor=cursor)
+            partial_result = await self._sessions.resume(session, elicitation, wait=wait, cursor=cursor)
             if partial_result is None:
                 opened = await self._sessions.find_session_of(execution_id, session)
-                partial_result = await self._sessions.follow(opened, execution_id, options, cursor=cursor)
-        render = partial(render_answer, options=self._choose_form(context))
-        return await _make_cell_answer(partial_result, elicitation, render)
+                partial_result = await self._sessions.follow(opened, execution_id, elicitation, wait=wait, cursor=cursor)
+        return await self._make_cell_answer(partial_result, elicitation, context)
 
     async def read_output(
         self,
@@ -193,12 +194,6 @@ class CodeTools:
         with report_errors():
             await self._sessions.close_session(session)
         return make_text_answer(f"Session {session} is closed. Its variables are lost, its files are kept.")
-
-
-async def _make_cell_answer(partial_result: PartialResult, elicitation: Elicitation, render: Renderer) -> ToolResult:
-    needed = elicitation.input_required
-    answer: ToolResult = await render(partial_result) if needed is None else InputRequiredToolResult(needed)
-    return answer
 
 
 def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None) -> str:

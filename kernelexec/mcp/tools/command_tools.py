@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from kernelexec.errors import KernelexecError
 from kernelexec.mcp.answers import TIMEOUT_ADVICE, AnswerOptions, preview, render_answer, render_stream
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.mcp.calls.sessions import CallOptions, SessionService
+from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.results import Error, ExecutionResult, model_notes
 from kernelexec.text import clean_text
@@ -93,22 +93,18 @@ class CommandTools:
                 call = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, approver=elicitation)
                 return await call(wait=patience, request_id=request_id)
 
-            async def render(partial_result: PartialResult) -> ToolResult:
-                answer = _make_answer(partial_result, shown, directory or str(opened.workspace))
-                if partial_result.result.status == "aborted":
-                    return _make_result(answer, is_whole=form.has_whole_record)
-                rendered = await render_answer(_drop_interrupt(partial_result), form)
-                return ToolResult(rendered.content, answer.to_structure(is_whole=form.has_whole_record))
-
-            options = CallOptions(wait, elicitation, render)
-            partial_result = await self._sessions.run_cell(opened, send, options, title=shown)
+            partial_result = await self._sessions.run_cell(opened, send, elicitation, wait=wait, title=shown)
         except KernelexecError as exc:
             mask = self._sessions.mask
             refusal = _make_refusal(mask(shown), mask(directory), mask(str(exc)))
             return _make_result(refusal, is_whole=form.has_whole_record)
         if elicitation.input_required is not None:
             return InputRequiredToolResult(elicitation.input_required)
-        return await render(partial_result)
+        answer = _make_answer(partial_result, shown, directory or str(opened.workspace))
+        if partial_result.result.status == "aborted":
+            return _make_result(answer, is_whole=form.has_whole_record)
+        rendered = await render_answer(_drop_interrupt(partial_result), form)
+        return ToolResult(rendered.content, answer.to_structure(is_whole=form.has_whole_record))
 
 
 #: The schema of the structure in answers.

@@ -14,13 +14,11 @@ from tests.support.command_line import BOUND
 from tests.support.mcp_clients import BOTH_ERAS, ENVELOPE, Agent, connected, record_of, text_of, transport, without_head
 from tests.support.mcp_in_memory import InMemory
 from tests.support.mcp_server import Server, serving
-from tests.support.mcp_task_clients import META, TASKS, Knowing, answer_of, begin, request, until
 from tests.support.takeovers import wait_until
 
 ASKS = "name = input('Name? ')\nprint('Hello', name)"
 #: The beginning of a cell that waits until the test makes a file, also after the call that sent it has let go of it.
 WAITS = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.02)\n"
-TASKING: dict[str, Any] = {"extensions": [Knowing()]}
 
 
 @pytest.fixture(scope="module")
@@ -115,23 +113,6 @@ def test_an_approved_cell_asks_too(era: str, tmp_path: Path) -> None:
         assert "Hello Ada" in agent.text("execute_code", code=ASKS)
 
 
-@pytest.mark.parametrize(
-    ("expected", "reported"),
-    [({"action": "accept", "content": {"text": "Ada"}}, "Hello Ada"), ({"action": "decline"}, "EOFError")],
-)
-def test_a_task_asks_what_its_cell_asks(server: Server, expected: dict[str, Any], reported: str, tmp_path: Path) -> None:
-    options = {"extensions": [Knowing()], "elicitation_handler": Person()}
-    with server.client(x_kernelexec_agent=f"gets {reported}", options=options) as agent:
-        task = begin(agent, "execute_code", code=WAITS.format(str(tmp_path / "go")) + ASKS)
-        (tmp_path / "go").touch()
-        asking = until(agent, task.task_id, "input_required", "completed")
-        assert asking.input_requests is not None
-        [(key, question)] = asking.input_requests.items()
-        assert question["params"]["message"] == "The running cell in session default asks: Name? "
-        request(agent, "tasks/update", task.task_id, input_responses={key: expected})
-        assert reported in text_of(answer_of(until(agent, task.task_id, "completed")))
-
-
 def test_only_the_agent_whose_cell_asks_can_answer(server: Server) -> None:
     asked = sent(server, "a", code=ASKS)
     assert asked["resultType"] == "input_required"
@@ -144,23 +125,6 @@ def test_only_the_agent_whose_cell_asks_can_answer(server: Server) -> None:
     assert without_head(reported["content"][0]["text"]).splitlines() == ["Name? Ada", "Hello Ada"]
     again = sent(server, "a", eve, code=ASKS)  # an answer that comes twice runs nothing: the result is shown again
     assert again["content"] == reported["content"]
-
-
-def test_a_task_asks_also_what_its_cell_asks_after_a_call_was_answered(server: Server, tmp_path: Path) -> None:
-    capable = META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "extensions": {TASKS: {}}}}
-    code = f"a = input('1? ')\n{WAITS.format(str(tmp_path / 'go'))}print(a, input('2? '))"
-    with server.client(x_kernelexec_agent="c", options=TASKING) as agent:
-        asked = sent(server, "c", {"_meta": capable}, code=code)
-        assert asked["resultType"] == "input_required"
-        task = sent(server, "c", {"_meta": capable} | answer(asked["requestState"], "Ada"), code=code)
-        assert task["resultType"] == "task"
-        (tmp_path / "go").touch()
-        asking = until(agent, task["taskId"], "input_required", "completed")
-        assert asking.input_requests is not None
-        [(key, question)] = asking.input_requests.items()
-        assert question["params"]["message"] == "The running cell in session default asks: 2? "
-        request(agent, "tasks/update", task["taskId"], input_responses={key: {"action": "accept", "content": {"text": "Joan"}}})
-        assert "Ada Joan" in text_of(answer_of(until(agent, task["taskId"], "completed")))
 
 
 def test_cancelling_a_call_that_has_answered_interrupts_its_cell(tmp_path: Path) -> None:

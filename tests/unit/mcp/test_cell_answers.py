@@ -13,8 +13,7 @@ from mcp.types import TextContent
 
 from kernelexec.mcp.answers.cell_answers import PREVIEW_CHARS, render_answer, render_stream
 from kernelexec.mcp.answers.options import AnswerOptions
-from kernelexec.mcp.calls.elicitation import make_input_form
-from kernelexec.mcp.calls.pending_inputs import PendingInput
+from kernelexec.mcp.calls.elicitation import describe_input
 from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
 from kernelexec.results.model import tables
@@ -64,8 +63,7 @@ def test_progress_and_questions_have_no_mark_of_a_note() -> None:
     line = NOTE.replace("n", "n\u200d") + "\u202e"
     shown = r"\[kern\u200delexec: state lost]\u202e"
     assert find_last_line([Stream("stdout", f"first\n{line}\n")]) == shown
-    form = make_input_form(PendingInput(InputRequest("e", "s", line)), "s")
-    assert form.params.message.endswith(shown)
+    assert describe_input(InputRequest("e", "s", line), "s").endswith(shown)
 
 
 def test_a_long_value_is_shown_at_both_ends_and_what_is_printed_is_not_cut() -> None:
