@@ -251,6 +251,8 @@ class KernelProcess:
         """Return whether the process ends within ``patience`` seconds, after it was asked to."""
         with anyio.move_on_after(patience):
             await self.died.wait()
+        if self.death is None and self.provisioner is not None and await self.provisioner.poll() is not None:
+            await self.died.wait()  # it has ended, and the report of its exit status, which is bounded, may come later
         return self.death is not None
 
     def set_death(self, death: Death) -> None:

@@ -212,6 +212,25 @@ def test_a_module_that_has_threads_is_left_out(tmp_path: Path) -> None:
         assert session.execute("import sys; 'threaded' in sys.modules").text == "False"
 
 
+def test_how_a_kernel_ended_is_known_although_its_server_reports_it_late(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "slowly.py").write_text(
+        "import pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
+    )
+    config = {"checkpoints": "named", "preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    with Executor("local", workspace=tmp_path / "workspaces", config={**config, "budgets": {"grace": 0.1}}) as opened:
+        session = opened.session()
+        until((tmp_path / "begun").exists)
+        with ThreadPoolExecutor(1) as pool:
+            ending = pool.submit(session.execute, "import os; os._exit(7)")
+            time.sleep(1)  # longer than the end of a kernel is waited for whose process lives
+            (tmp_path / "go").touch()
+            result = ending.result(BOUND)
+    assert (result.exit_code, result.cause) == (7, "exited")
+
+
 def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "slowly.py").write_text(
