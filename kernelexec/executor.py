@@ -474,11 +474,11 @@ def _check_surroundings(config: Config) -> None:
         from kernelexec.records import log as containerlog
 
         containerlog.check(config.log_dir, config.work_dir or config.absolute_workspace)
-    if config.cache.enabled:
-        from kernelexec import cache
+    if config.cache is not None:
+        from kernelexec.session.cells import result_store
 
         context_paths = (path.path for path in config.context_paths if path.permission == "write")
         writable = (config.work_dir or config.absolute_workspace, *config.confinement.writable, *context_paths)
-        cache.check_directory(config.cache.results_directory, writable)
+        result_store.check_directory(config.cache, writable)
     if config.enabled:
         _ = config.absolute_workspace  # refuses a relative one if the current directory is gone

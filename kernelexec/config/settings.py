@@ -6,7 +6,6 @@ uses it.
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -41,42 +40,6 @@ from kernelexec.config.types import (
     resolve_path,
 )
 from kernelexec.errors import InvalidConfig
-
-
-class ResultCache(FrozenModel):
-    """Options of the result cache on disk. ``Config(cache=True)`` enables it in the default directory, a path in that one.
-
-    A result is stored only for a Python cell that succeeded, bound no name, changed no file and, by its syntax, changed no
-    object: it reads plain data (Python's types, numpy, pandas) and calls builtins, methods and functions of earlier cells
-    that only compute. It is returned, without running the cell, where a kernel with the same environment has had the same
-    cells before, and the variables that the cell reads have the same values. All other cells run. Sessions with ``secrets``,
-    and ephemeral containers, store nothing.
-    """
-
-    enabled: bool = Field(default=False, strict=True)
-    """Whether results are stored and returned."""
-    directory: Directory | None = None
-    """The directory, private to this user; by default in the user's cache directory. Cells must not be able to write there."""
-    size_bytes: Size = Field(default=256 * MIB, ge=MIB)
-    """The size of all results together; the least recently used are removed first."""
-
-    @property
-    def results_directory(self) -> Path:
-        """Return the absolute path of the cache directory."""
-        if self.directory is not None:
-            return self.directory.expanduser().absolute()
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "kernelexec" / "results"  # noqa: PTH117 - text
-
-
-def _expand_shorthand(value: object) -> object:
-    """Turn ``True``, ``False`` or a directory into options."""
-    if isinstance(value, bool):
-        return {"enabled": value}
-    return {"enabled": True, "directory": value} if isinstance(value, str | Path) else value
-
-
-CacheChoice = Annotated[ResultCache, BeforeValidator(_expand_shorthand, json_schema_input_type=bool | Path | ResultCache)]
 
 
 class Confinement(FrozenModel):
@@ -441,8 +404,10 @@ class Config(FrozenModel):
     all output."""
     rules: Rules = Field(default_factory=all_defaults)
     capacity: Capacity = Field(default_factory=all_defaults)
-    cache: CacheChoice = Field(default_factory=all_defaults)
-    """The result cache, which returns results of cells in later sessions without running them; off by default."""
+    cache: ResolvedPath | None = None
+    """The directory of the result cache, private to this user: cells that are executed with ``cache=True`` return what they
+    returned before, also in later sessions. Cells must not be able to write there. It keeps at most 256 MiB of results, the
+    most recently used ones; nothing of sessions with ``secrets`` and of ephemeral containers."""
     checkpoints: CheckpointChoice = Field(default_factory=all_defaults)
     """Stopped copies of Python kernels (Linux), to which sessions can go back, and from which they go on if a kernel dies."""
     files: FileBounds = Field(default_factory=all_defaults)

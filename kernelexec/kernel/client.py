@@ -69,6 +69,7 @@ class KernelClient:
         """The msg_id of a cell of another client that is running."""
         self.visits = 0
         """The number of cells of other clients."""
+        self._reported_visits = 0
         self._replies: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._is_finished = False
         self._is_closing = False
@@ -326,6 +327,11 @@ class KernelClient:
             self.visits += 1
             for each in self._executions.values():
                 each.hold()
+
+    def take_visits(self) -> int:
+        """Return the number of cells of other clients since the last call."""
+        visits, self._reported_visits = self.visits - self._reported_visits, self.visits
+        return visits
 
     def _on_idle(self, execution: Execution | None, msg_id: str) -> None:
         """Note that the kernel has ended a request: that of an execution, a request that is no cell, or another client's."""

@@ -119,15 +119,16 @@ class SessionContext:
         *,
         choose_checkpoint: Callable[[], Awaitable[int]] | None = None,
         prepare: Callable[[Kernel], Awaitable[str]] | None = None,
+        keeps_variables: bool = False,
     ) -> tuple[CellRun, ExecutionResult]:
         """Run an internal cell, which waits for its place in the queue and which no notebook records.
 
         Once it has its turn, ``choose_checkpoint`` names the checkpoint to which the kernel goes back first, and ``prepare``
-        returns the source in the place of ``source``.
+        returns the source in the place of ``source``. ``keeps_variables``: the cell leaves the user's variables as they are.
         """
         cell = CodeCell(source)
         run = CellRun(cell=cell, masked_cell=cell, timeout=timeout, isolation=self.isolation, internal=True)
-        run.choose_checkpoint, run.prepare = choose_checkpoint, prepare
+        run.choose_checkpoint, run.prepare, run.keeps_variables = choose_checkpoint, prepare, keeps_variables
         self.queue.add(run)
         try:
             return run, await self.queue.wait_for_result(run, None)
@@ -136,11 +137,16 @@ class SessionContext:
             raise
 
     async def call_launcher(
-        self, source: str, timeout: float | None, *, prepare: Callable[[Kernel], Awaitable[str]] | None = None
+        self,
+        source: str,
+        timeout: float | None,
+        *,
+        prepare: Callable[[Kernel], Awaitable[str]] | None = None,
+        keeps_variables: bool = False,
     ) -> dict[str, Any]:
         """Run a function of the launcher as an internal cell, and return its answer, which is not validated.
 
-        ``prepare`` is as in ``run_internally``.
+        ``prepare`` and ``keeps_variables`` are as in ``run_internally``.
 
         Raises:
             InvalidTimeout, QueueFull, Closed: nothing ran.
@@ -149,7 +155,7 @@ class SessionContext:
         """
         self.scope.check_open()
         budget = self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
-        run, result = await self.run_internally(source, budget, prepare=prepare)
+        run, result = await self.run_internally(source, budget, prepare=prepare, keeps_variables=keeps_variables)
         answer = run.get_launcher_report().get("answer")
         if not isinstance(answer, dict):
             result.raise_for_error()

@@ -29,11 +29,11 @@ from kernelexec.provisioning.runtime.discovery import write_session_file
 from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
 from kernelexec.results.readable.one_line import count_things, join_parts, list_some
 from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.cache_settings import open_result_cache
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
+from kernelexec.session.cells.result_cache import CellResultCache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
 from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.attachments import Attachments
@@ -148,7 +148,7 @@ class AsyncSession:
         self._supervisor.notes += notes
         self._supervisor.former = former
         approval = CellApproval(name, config, validators, approver, backend.secrets)
-        self._result_cache = open_result_cache(config, backend, workspace.path)
+        self._result_cache = CellResultCache.open(config, backend, workspace.path)
         self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))
         cell_runner = CellRunner(
             session=name,
@@ -422,6 +422,7 @@ class AsyncSession:
         on_output: OnOutput | None = None,
         approver: Approver | None = None,
         on_input: OnInput | None = None,
+        cache: bool = False,
     ) -> ExecutionResult:
         """Run a cell of code or shell magic and return its result.
 
@@ -444,6 +445,9 @@ class AsyncSession:
                 while the cell continues. A repeated request gets only the outputs of its result.
             approver: decides about this cell instead of the executor's approver; see ``policy.decisions``.
             on_input: answers the cell's ``input()`` within ``budgets.approval`` seconds, which do not count as the cell's.
+            cache: says that this Python cell only computes and shows a value, from variables that the cells before it set to
+                the same values each time. If it succeeded before, in this workspace and environment and after the same
+                cells, its stored result is returned and the cell does not run. See ``Config.cache``.
 
         Raises:
             InvalidCode, InvalidTimeout, InvalidRequest, QueueFull, Closed: before anything ran.
@@ -455,7 +459,7 @@ class AsyncSession:
             cell = await self._kernels.make_cell(code, language, stdin)
             prepare = self._values.prepare_inputs(inputs, cell, request_id)
             submitted = await self._executions.submit(
-                cell, timeout, wait, on_output, request_id, approver, on_input, prepare=prepare
+                cell, timeout, wait, on_output, request_id, approver, on_input, prepare=prepare, uses_cache=cache
             )
         return await submitted.get_result()
 

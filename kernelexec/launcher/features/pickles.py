@@ -1,4 +1,4 @@
-"""Variables as pickles, in the kernel only: of a snapshot, each in a file of its own, or as a digest for the result cache."""
+"""Variables as pickles, in the kernel only: of a snapshot, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 import os
 import pickle
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import BuiltinFunctionType, EllipsisType, FunctionType, ModuleType, NoneType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, BinaryIO
 
 from ..output.truncate import truncate
@@ -17,15 +17,7 @@ from ..output.truncate import truncate
 _REASON_CHARS = 200
 _VARIABLES = 1000
 _CHUNK_BYTES = 1024 * 1024
-#: Limit of the pickled data of one digest, in bytes.
-FINGERPRINT_BYTES_MAX = 64 * 1024 * 1024
-_BUILTIN = frozenset(
-    {NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice}
-)
-#: Packages whose instances are plain data, and whose classes and functions pickle names to rebuild them.
-_PACKAGES = frozenset({"numpy", "pandas", "datetime", "decimal", "fractions"})
-_REBUILDERS = (type, FunctionType, BuiltinFunctionType)
-_CODE_TYPES = (ModuleType, *_REBUILDERS)
+_CODE_TYPES = (ModuleType, type, FunctionType, BuiltinFunctionType)
 
 
 class _QuotaExceeded(Exception):
@@ -33,9 +25,9 @@ class _QuotaExceeded(Exception):
 
 
 class _HashedData:
-    """Pickled data that are counted and hashed, up to a limit, and written to a file if there is one."""
+    """Pickled data that are counted, hashed and written to a file, up to a limit."""
 
-    def __init__(self, limit_bytes: int, file: BinaryIO | None = None) -> None:
+    def __init__(self, limit_bytes: int, file: BinaryIO) -> None:
         self.size = 0
         self._hash = hashlib.sha256()
         self._limit_bytes, self._file = limit_bytes, file
@@ -46,8 +38,7 @@ class _HashedData:
         self.size += size
         if self.size > self._limit_bytes:
             raise _QuotaExceeded
-        if self._file is not None:
-            self._file.write(content)
+        self._file.write(content)
         self._hash.update(content)
         return size
 
@@ -152,31 +143,3 @@ def _type_name(value: Any) -> str:
 
 def _describe_error(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {truncate(exc)}"[:_REASON_CHARS]
-
-
-def fingerprint(names: Iterable[str], namespace: Mapping[str, Any]) -> str | None:
-    """Return the digest of the variables of these names, or None where one is missing, not plain data, or too large."""
-    target = _HashedData(FINGERPRINT_BYTES_MAX)
-    try:
-        for name in sorted(names):
-            if isinstance(namespace[name], _REBUILDERS):
-                return None
-            target.write(f"{name}\n".encode())
-            _PlainPickler(target, protocol=4).dump(namespace[name])
-    except Exception:  # a value that cannot be pickled
-        return None
-    return target.digest()
-
-
-class _PlainPickler(pickle.Pickler):
-    """A pickler that refuses all objects but plain data."""
-
-    def persistent_id(self, obj: Any) -> None:
-        """Refuse, by TypeError, an object that is not plain data."""
-        kind = type(obj)
-        if kind in _BUILTIN or (kind is type and obj in _BUILTIN):
-            return
-        is_named = kind in _REBUILDERS or issubclass(kind, type) or kind.__name__ == "cython_function_or_method"
-        owner = obj if is_named else kind
-        if str(owner.__module__).partition(".")[0] not in _PACKAGES:
-            raise TypeError(f"{kind} is not plain data")

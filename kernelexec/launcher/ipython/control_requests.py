@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import protocol
 from ..features import variables
-from ..features.pickles import fingerprint
 from ..features.user_namespace import NameChanges
 from ..output.iopub import Publisher
 from ..owner import OwnerLease, OwnerQuestions
@@ -87,7 +86,6 @@ class ControlRequests:
             protocol.CANCEL_REQUEST: lambda _: {"cancelled": context.cell.cancel(), "is_back": context.main_thread.is_back},
             protocol.ENTER_REQUEST: self._relocate,
             protocol.ENVIRONMENT_REQUEST: lambda _: context.shell.programs.describe(),
-            protocol.FINGERPRINT_REQUEST: self._fingerprint,
             protocol.JOBS_REQUEST: lambda content: self._jobs.answer(content, context.shell.command_environment),
             protocol.KILL_REQUEST: self._kill,
             protocol.SKIP_REQUEST: self._skip,
@@ -151,11 +149,6 @@ class ControlRequests:
             names &= {name for name in requested if isinstance(name, str)}
         limit = min(limit, VARIABLES_MAX) if isinstance(limit, int) and limit > 0 else VARIABLES_MAX
         return variables.describe_variables(names, self._context.shell.user_ns, limit)
-
-    def _fingerprint(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Return a digest of the values of the named variables."""
-        names = [name for name in content.get("names", ()) if isinstance(name, str)]
-        return {"status": "ok", "digest": fingerprint(names, self._context.shell.user_ns)}
 
     def _send_program(self, question: dict[str, Any]) -> None:
         self._context.send_to_owner(protocol.PROGRAM, question, self._context.get_parent("shell").get("header"))

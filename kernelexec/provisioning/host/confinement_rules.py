@@ -162,10 +162,7 @@ def _other_sessions(config: Config) -> Iterator[str]:
     for base in all_bases():
         with suppress(OSError):
             yield from (str(path) for path in base.glob(f"{ROOT_PREFIX}*"))
-    cache_directory = config.cache.results_directory if config.cache.enabled else None
-    yield from _absolute_paths(
-        path for path in (config.absolute_workspace, config.log_dir, cache_directory) if path is not None
-    )
+    yield from _absolute_paths(path for path in (config.absolute_workspace, config.log_dir, config.cache) if path is not None)
 
 
 def record_directories(config: Config) -> list[Path]:

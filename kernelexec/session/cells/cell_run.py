@@ -82,6 +82,10 @@ class CellRun:
     isolation: str
     request_id: str | None = None
     internal: bool = False
+    keeps_variables: bool = False
+    """Whether an internal cell leaves the user's variables as they are."""
+    uses_cache: bool = False
+    """Whether the caller says that the cell only computes, so that a stored result may be returned in its place."""
     choose_checkpoint: Callable[[], Awaitable[int]] | None = None
     """Returns, in the session's turn, the number of the checkpoint to which the kernel goes back before the cell."""
     prepare: Callable[[Kernel], Awaitable[str]] | None = None

@@ -1,115 +1,147 @@
-"""The result cache of one session: results of pure cells, keyed by the chain of all cells before them.
+"""The result cache of one session: stored results of cells whose caller says that they only compute.
 
-A result is stored only for a cell that bound no name, changed no file and succeeded, and that ``cache.purity`` accepts. Its key
-is the workspace, the environment, all cells of this kernel so far, and the values of the variables that the cell reads. A hit
-is returned without running the cell, and the kernel does not change.
+The key of a result is its environment, all cells of the kernel before it, and its own code. Where anything else may have
+changed the kernel's variables, the chain of cells ends until the next kernel. A hit is returned without running the cell.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
-from kernelexec.cache import PurityChecker, ResultStore
-from kernelexec.cells import CodeCell, ShellCell
+from kernelexec.cells import Cell, CodeCell, ShellCell
+from kernelexec.config import Config
+from kernelexec.errors import InvalidRequest
 from kernelexec.kernel import Kernel
 from kernelexec.launcher import protocol
+from kernelexec.provisioning import Backend
 from kernelexec.results import ExecuteResult, ExecutionResult, Timing
 from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.result_store import ResultStore
 
 #: The version of the key format; results under other versions are ignored.
-_KEY_VERSION = 5
-#: The time limit for the kernel's answer about its environment or its values.
+_KEY_VERSION = 6
+#: The time limit for the kernel's answer about its environment.
 _ANSWER_SECONDS = 10.0
-#: Text that contains an address in memory or the id of the kernel's process.
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b|\bipykernel_\d+\b")
 
 
 class CellResultCache:
-    """The chain of cells of one session's Python kernel, and the stored results of its pure cells. They run one at a time."""
+    """The chain of cells of one session's Python kernel, and the stored results of some of them. They run one at a time."""
 
     def __init__(self, store: ResultStore, settings: Mapping[str, Any]) -> None:
         self._store = store
         self._settings = settings
         self._epoch = 0
-        self._chain = ""
-        self._cells = 0
-        self._checker = PurityChecker()
+        self._chain: str | None = None
+        """A hash of the kernel's cells so far; None after anything else that may have changed its variables."""
+        self._environment: str | None = None
+        self._visits = 0
         self._key: str | None = None
         """The key of the running cell, if its result may be stored."""
         self._names_before: set[str] = set()
 
+    @classmethod
+    def open(cls, config: Config, backend: Backend, workspace: Path) -> CellResultCache | None:
+        """Return the result cache of a new session, or None if nothing may be stored."""
+        if config.cache is None or _explain_missing(config, backend, workspace) is not None:
+            return None
+        return cls(ResultStore(config.cache), _collect_settings(config, backend, workspace))
+
     def adopt_kernel(self, epoch: int) -> None:
-        """Continue with a kernel whose earlier cells are unknown: nothing is cached until the next kernel."""
-        self._epoch = epoch
-        self._checker.is_opaque = True
+        """Continue with a kernel whose earlier cells are unknown."""
+        self._epoch, self._chain = epoch, None
 
     async def find(self, run: CellRun, epoch: int, kernel: Kernel) -> ExecutionResult | None:
         """Return the stored result of a cell that is about to run, or None."""
-        self._key = None
         if epoch != self._epoch:
-            await self._begin_chain(epoch, kernel)
-        if run.internal or not isinstance(run.cell, CodeCell):
+            is_copy = kernel.checkpoint is not None  # it has the variables of earlier cells
+            self._epoch, self._chain, self._environment, self._visits = epoch, None if is_copy else "", None, 0
+        self._key = None
+        self._check_visits(kernel)
+        if self._chain is None or not run.uses_cache:
             return None
-        variables = self._checker.find_variables(run.cell.source)
-        values = None if variables is None else await _request_fingerprint(kernel, variables)
-        if values is None:
-            return None
-        self._key = _hash_values(self._chain, run.cell.source, values)
+        if self._environment is None:
+            reply = await kernel.client.request("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ANSWER_SECONDS)
+            if reply is None or reply.get("status", "ok") != "ok":
+                return None
+            self._environment = _hash_values(self._settings, reply)
+        self._key = _hash_values(_KEY_VERSION, self._environment, self._chain, run.cell.source)
         self._names_before = set(kernel.variable_names.known)
         return await anyio.to_thread.run_sync(self._store.get, self._key)
 
     def record_hit(self, run: CellRun) -> None:
         """Extend the chain by a cell whose stored result was returned."""
-        self._extend_chain(run, "ok")
+        self._extend_chain(run.cell, "ok")
 
     async def record(self, run: CellRun, result: ExecutionResult, kernel: Kernel) -> None:
-        """Extend the chain by a cell that ran, and store its result if the cell was pure."""
+        """Extend the chain by a cell that ran, and store its result if it may be returned in the cell's place."""
         if run.internal:
-            if self._cells:
-                self._checker.is_opaque = True  # the call may have changed variables or packages
-            else:
-                self._epoch = 0
+            self._environment = None  # packages may have been installed
+            self._chain = self._chain if run.keeps_variables else None
             return
-        if isinstance(run.cell, CodeCell):
-            self._checker.record_cell(run.cell.source, ok=result.ok)
-        self._extend_chain(run, result.status)
-        is_whole = result.ok and result.state in ("kept", "new") and not (result.interrupted or result.truncated or result.late)
-        is_pure = not result.files and result.output_ref is None and kernel.variable_names.known == self._names_before
-        if self._key is not None and is_whole and is_pure and not _ADDRESS.search(result.text):
+        self._check_visits(kernel)
+        if result.interrupted is not None or result.status not in ("ok", "error"):
+            self._chain = None
+        is_whole = result.ok and result.state in ("kept", "new") and not (result.truncated or result.late)
+        changed_nothing = not result.files and result.output_ref is None and kernel.variable_names.known == self._names_before
+        if self._chain is not None and self._key is not None and is_whole and changed_nothing:
             await anyio.to_thread.run_sync(self._store.put, self._key, _strip_run_fields(result))
+        self._extend_chain(run.cell, result.status)
 
-    async def _begin_chain(self, epoch: int, kernel: Kernel) -> None:
-        """Begin the chain of a new kernel with the description of its environment."""
-        self._epoch, self._cells, self._checker = epoch, 0, PurityChecker()
-        reply = await kernel.client.request("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ANSWER_SECONDS)
-        if reply is None or reply.get("status", "ok") != "ok" or kernel.checkpoint is not None:  # a copy has earlier cells
-            self._checker.is_opaque = True
-        self._chain = _hash_values(_KEY_VERSION, self._settings, reply)
+    def _check_visits(self, kernel: Kernel) -> None:
+        """End the chain if another client has run cells."""
+        if kernel.client.visits != self._visits:
+            self._chain, self._visits = None, kernel.client.visits
 
-    def _extend_chain(self, run: CellRun, status: str) -> None:
-        cell = run.cell
+    def _extend_chain(self, cell: Cell, status: str) -> None:
+        if self._chain is None:
+            return
         options: tuple[object, ...] = (cell.work_dir, cell.stdin) if isinstance(cell, ShellCell) else ()
         if isinstance(cell, ShellCell) and cell.options is not None:
             options += (cell.options.process, cell.options.stdin_sha256)
         self._chain = _hash_values(self._chain, type(cell).__name__, cell.language, cell.source, options, status)
-        self._cells += 1
 
 
-async def _request_fingerprint(kernel: Kernel, variables: frozenset[str]) -> str | None:
-    """Return a digest of the values of variables, or None if they are not plain data."""
-    if not variables:
-        return ""
-    content = {"names": sorted(variables)}
-    reply = await kernel.client.request("control", protocol.FINGERPRINT_REQUEST, content, patience=_ANSWER_SECONDS)
-    digest = (reply or {}).get("digest")
-    return digest if isinstance(digest, str) else None
+def check_cacheable(cell: Cell, config: Config, backend: Backend, workspace: Path, *, has_inputs: bool) -> None:
+    """Raise ``InvalidRequest`` if the result of a cell cannot be stored."""
+    if not isinstance(cell, CodeCell) or cell.kernel != "python":
+        raise InvalidRequest("cache=True is for Python cells only.")
+    if has_inputs:
+        raise InvalidRequest("cache=True cannot be combined with inputs, which are not part of a result's key.")
+    if (reason := _explain_missing(config, backend, workspace)) is not None:
+        raise InvalidRequest(f"cache=True: {reason}")
+
+
+def _explain_missing(config: Config, backend: Backend, workspace: Path) -> str | None:
+    """Return why a session has no result cache, or None if it has one."""
+    if config.cache is None:
+        return "set Config(cache=DIRECTORY), where results are stored."
+    if backend.secrets is not None:
+        return "a session with secrets stores no results."
+    if config.container.mode == "ephemeral":
+        return "ephemeral containers store no results."
+    if config.cache.is_relative_to(workspace.resolve()):
+        return f"the directory of results, {config.cache}, is in the workspace, where cells can write: choose another one."
+    return None
+
+
+def _collect_settings(config: Config, backend: Backend, workspace: Path) -> Mapping[str, Any]:
+    """Return the settings; the workspace is one, since its files can change what any cell shows, for instance at an import."""
+    container = config.container.model_dump(mode="json") if config.isolation == "container" else {}
+    return {
+        "workspace": str(workspace),
+        "isolation": backend.isolation,
+        "online": config.has_network,
+        "prefix": config.programs.prefix_words,
+        "variables": dict(config.environment.set),
+        "container": {name: container.get(name) for name in ("image", "python", "environment")},
+    }
 
 
 def _strip_run_fields(result: ExecutionResult) -> ExecutionResult:

@@ -18,6 +18,7 @@ from kernelexec.policy.decisions import Approver, check_callables
 from kernelexec.results import ExecutionResult, OnInput, OutputPage, Progress
 from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
+from kernelexec.session.cells.result_cache import check_cacheable
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_account, check_variables, check_whole_number
 from kernelexec.session.features.attachments import Attachments
@@ -63,18 +64,23 @@ class Executions:
         on_input: OnInput | None = None,
         streams: CommandStreams = NO_STREAMS,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        *,
+        uses_cache: bool = False,
     ) -> SubmittedCell:
         """Submit a cell, or join the execution of the same request. ``prepare`` runs after the checks of all arguments."""
         context = self._context
         context.scope.check_open()
         self._requests.check(request_id)
+        if uses_cache:
+            has_inputs = prepare is not None
+            check_cacheable(cell, context.config, context.kernels.backend, context.workspace_path, has_inputs=has_inputs)
         budget = context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
         wait_seconds = None if wait is None else check_seconds(wait, "wait")
         _check_callback("on_output", on_output, "output")
         _check_callback("on_stdout", streams.on_stdout, "piece of bytes")
         check_callables((), approver, on_input)
         options: dict[str, Any] = {"on_output": on_output, "request_id": request_id, "approver": approver}
-        options |= {"on_input": on_input, "streams": streams}
+        options |= {"on_input": on_input, "streams": streams, "uses_cache": uses_cache}
         run = context.make_run(cell, budget, **options)
         run.notes += self._attachments.take_notes()
         if prepare is not None:

@@ -76,7 +76,8 @@ class VariableValues:
         try:
             async with self._new_directory() as directory:
                 source = protocol.write_values_source(f"{directory.kernel_path}/{_FILE}", [name], limit)
-                answer = await context.call_launcher("", None, prepare=partial(directory.prepare, source))
+                prepare = partial(directory.prepare, source)
+                answer = await context.call_launcher("", None, prepare=prepare, keeps_variables=True)
                 if read_list(answer.get("missing")):
                     if default is not ...:
                         return default

@@ -330,8 +330,7 @@ class KernelSupervisor:
 
     def _take_notes(self, kernel: Kernel) -> list[str]:
         notes, self.notes, self.has_run = self.notes, [], True
-        if visits := kernel.client.visits:
-            kernel.client.visits = 0
+        if visits := kernel.client.take_visits():
             notes.append(_VISITS.format(count_things("cell", visits)))
         if not self._has_sent_notices:
             self._has_sent_notices = True

@@ -109,11 +109,11 @@ def test_a_loss_says_more_than_a_new_state(executor: Executor) -> None:
 
 
 def test_a_stored_result_of_a_new_session_says_it_too(tmp_path: Path) -> None:
-    config = {"cache": {"enabled": True, "directory": str(tmp_path / "cache")}}
+    config = {"cache": str(tmp_path / "cache")}
 
     def run(executor: Executor) -> ExecutionResult:
         session: Session = executor.session("s")
-        result = session.execute("sum(range(10))")
+        result = session.execute("sum(range(10))", cache=True)
         session.close()
         return result
 

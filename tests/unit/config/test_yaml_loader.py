@@ -78,7 +78,7 @@ def test_a_number_to_some_readers_only_is_text(tmp_path: Path, message: str) -> 
 
 @pytest.mark.parametrize(("word", "meant"), [("yes", True), ("ON", True), ("No", False), ("off", False)])
 def test_a_word_is_a_boolean_and_no_text(tmp_path: Path, word: str, meant: bool) -> None:  # noqa: FBT001
-    assert read(tmp_path, f"cache: {word}\n")["default"].cache.enabled is meant
+    assert read(tmp_path, f"notebook: {word}\n")["default"].notebook is meant
     for line in (
         f"rules: {{allowed_commands: [ls, {word}]}}",
         f"confinement: {{level: {word}}}",

@@ -292,7 +292,7 @@ class PackageInstaller:
     async def _activate(self, result: Installation) -> list[str]:
         """Make the installed packages available to cells; return notes about packages that cells do not get."""
         try:
-            report = await self._context.call_launcher(protocol.SERVE_PACKAGES_SOURCE, None)
+            report = await self._context.call_launcher(protocol.SERVE_PACKAGES_SOURCE, None, keeps_variables=True)
             environment = await self._inspection.environment()
         except (KernelNotAnswering, ExecutionFailed, KernelexecError) as exc:
             return [f"Python cells may not find the packages before a restart of the session: {exc}"]

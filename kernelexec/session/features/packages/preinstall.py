@@ -56,7 +56,7 @@ class Preinstaller:
         script = command.format(shlex.join(names)).strip()
         source = protocol.run_program_source(["sh", "-c", script])
         try:
-            run, result = await context.run_internally(source, INSTALL_SECONDS)
+            run, result = await context.run_internally(source, INSTALL_SECONDS, keeps_variables=True)
         except KernelexecError as exc:
             self._warn_not_installed(kind, names, str(exc))
         else:

@@ -16,12 +16,14 @@ _KEPT_SHARE = 0.8
 #: A result larger than the limit divided by this number is not stored.
 _SIZE_DIVISOR = 8
 _OTHERS_MODE = 0o077
+#: The size of all results together, in bytes; the least recently used are removed first.
+_LIMIT_BYTES = 256 * 1024 * 1024
 
 
 class ResultStore:
     """A directory of results. Its methods block; several processes may use one directory concurrently."""
 
-    def __init__(self, directory: Path, limit_bytes: int) -> None:
+    def __init__(self, directory: Path, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._directory = directory
         self._limit_bytes = limit_bytes
         self._size_bytes: int | None = None
@@ -96,12 +98,12 @@ def check_directory(directory: Path, writable: Iterable[Path]) -> None:
     for path in writable:
         target = path.expanduser().resolve()
         if cache.is_relative_to(target) or target.is_relative_to(cache):
-            message = f"cache.directory: {directory} must not overlap {path}, where cells can write: choose another one."
+            message = f"cache: {directory} must not overlap {path}, where cells can write: choose another one."
             raise InvalidConfig(message)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
     except OSError as exc:
-        raise InvalidConfig(f"cache.directory: {directory}: {exc.strerror or exc}: choose another one.") from exc
+        raise InvalidConfig(f"cache: {directory}: {exc.strerror or exc}: choose another one.") from exc
     if status.st_mode & _OTHERS_MODE or status.st_uid != os.geteuid():
-        raise InvalidConfig(f"cache.directory: {directory} must be private to this user: chmod 700, or choose another one.")
+        raise InvalidConfig(f"cache: {directory} must be private to this user: chmod 700, or choose another one.")
