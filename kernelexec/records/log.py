@@ -12,8 +12,6 @@ import logging
 import os
 import stat
 import sys
-import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -33,9 +31,8 @@ Mark = Literal["in", "out", "err", "late", "note"]
 NAME = "docker_container.log"
 #: Bounds in bytes: of the log and of the one before it, of a cell's source, of a reason or note.
 LOG_BYTES, SOURCE_BYTES, REASON_BYTES = 64 * 1024 * 1024, 64 * 1024, 4096
-#: Bounds of output in bytes of the log: of a cell's output that is written as it comes, of the newest output that is held after
-#: that, and of output of ended cells between two cells.
-HEAD_BYTES, TAIL_BYTES, LATE_BYTES = 64 * 1024, 64 * 1024, 64 * 1024
+#: The bound of a cell's output, and of the output of ended cells between two cells, in bytes of the log.
+OUTPUT_BYTES = 256 * 1024
 #: About the size of a line without its text, in bytes.
 _LINE_BYTES = 48
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -67,8 +64,10 @@ class ContainerLog:
         self._session = session
         self._limit = limit_bytes
         self._pid = os.getpid()
-        self._running: dict[str, _CellOutput] = {}
-        self._late_room = LATE_BYTES
+        self._rooms: dict[str, int] = {}
+        """What is left of the bounds of running cells, by execution id, and of all late output, by an empty text."""
+        self._unended: set[tuple[str, Mark]] = set()
+        """The cells and marks of lines that have no end yet."""
         self._missed = 0
         self._torn = self._has_reported = False
         try:
@@ -99,11 +98,10 @@ class ContainerLog:
                 self._begin(event.execution_id)
                 yield from _start_lines(event)
             case events.CellExecuted():
-                if (output := self._running.pop(event.result.execution_id, None)) is not None:
-                    yield from output.rest()
+                self._rooms.pop(event.result.execution_id, None)
                 yield from _end_lines(event.result)
             case events.CellAborted(result=result):
-                self._running.pop(result.execution_id, None)
+                self._rooms.pop(result.execution_id, None)
                 yield f"{_about(result.execution_id)} never ran: {_printable(' '.join(result.notes)[:REASON_BYTES])}"
                 yield from _quote(_about(result.execution_id), "in", event.cell.source, REASON_BYTES)
             case events.SessionAdopted(execution_id=str() as running):
@@ -114,20 +112,28 @@ class ContainerLog:
                 yield from _other_lines(event)
 
     def _begin(self, execution_id: str) -> None:
-        self._running[execution_id] = _CellOutput(_about(execution_id))
-        self._late_room = LATE_BYTES
+        self._rooms[execution_id] = self._rooms[""] = OUTPUT_BYTES
+        self._unended.clear()
 
     def _output_lines(self, event: events.OutputReceived) -> Iterator[str]:
         output, about = event.output, _about(event.execution_id)
         text = output.text if isinstance(output, Stream) else output_text((output,), is_part=True)
-        if (running := self._running.get(event.execution_id)) is not None:
-            is_error = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
-            yield from running.lines("err" if is_error else "out", text)
-        elif (room := self._late_room) > 0:
-            self._late_room -= _log_size(text)
-            yield from _quote(about, "late", text if self._late_room > 0 else head_within(text, room))
-            if self._late_room <= 0:
-                yield f"{about} left out: further late output, up to the next cell"
+        is_running, is_error = event.execution_id in self._rooms, isinstance(output, Error)
+        mark: Mark = "late" if not is_running else "err" if is_error or output == Stream("stderr", text) else "out"
+        bound = event.execution_id if is_running else ""
+        room = self._rooms.get(bound, OUTPUT_BYTES)
+        if not text or (room <= 0 and not is_error):
+            return
+        size = _log_size(text)
+        self._rooms[bound] = room - size
+        continues = (about, mark) in self._unended
+        (self._unended.discard if text.endswith("\n") else self._unended.add)((about, mark))
+        if not (continues and text == "\n"):
+            allowed = max(room, REASON_BYTES)
+            head = text if size <= allowed else head_within(text, utf8_size(text) * allowed // size)
+            yield from _quote(about, mark, head, continues=continues)
+        if self._rooms[bound] <= 0 < room:
+            yield f"{about} left out: further output{'' if is_running else ' of ended cells, up to the next cell'}"
 
     def _append(self, content: bytes) -> None:
         """Append whole lines.
@@ -183,70 +189,6 @@ class ContainerLog:
             self._has_reported = True
             details = {"session": self._session, "log": str(self.path), "reason": getattr(exc, "strerror", None) or str(exc)}
             logger.error("kernelexec.log_not_written", extra=details)
-
-
-class _CellOutput:
-    """The output of one running cell on its way into the log.
-
-    Above its bound the newest output is written after pauses of one second, two, four and so on: an owner that is killed
-    leaves the cell's newest output in the log, and a flood of output costs next to nothing.
-    """
-
-    def __init__(self, about: str) -> None:
-        self._about = about
-        self._room = HEAD_BYTES
-        self._held: deque[tuple[Mark, str, int]] = deque()
-        self._held_bytes = self._cut_bytes = 0
-        self._unended: set[Mark] = set()
-        self._pause, self._due = 1.0, 0.0
-
-    def lines(self, mark: Mark, text: str) -> Iterator[str]:
-        """Yield the lines to write now for a piece of output."""
-        if self._room > 0:
-            size = _log_size(text)
-            head = text if size <= self._room else head_within(text, utf8_size(text) * self._room // size)
-            self._room -= size
-            yield from self._quote(mark, head)
-            text = text[len(head) :]
-            if self._room <= 0:
-                self._wait()
-                yield f"{self._about} left out: output over {HEAD_BYTES} bytes, but for its newest, now and then and at the end"
-        if text:
-            self._hold(mark, text)
-        if self._held and time.monotonic() >= self._due:
-            self._wait()
-            yield from self.rest()
-
-    def rest(self) -> Iterator[str]:
-        """Yield the held output, after the number of bytes that were left out before it."""
-        if self._cut_bytes:
-            self._unended.clear()
-            yield f"{self._about} left out: {self._cut_bytes} bytes of output"
-        for mark, text, _ in self._held:
-            yield from self._quote(mark, text)
-        self._held.clear()
-        self._held_bytes = self._cut_bytes = 0
-
-    def _wait(self) -> None:
-        self._due, self._pause = time.monotonic() + self._pause, self._pause * 2
-
-    def _hold(self, mark: Mark, text: str) -> None:
-        if (size := _log_size(text)) > TAIL_BYTES:
-            tail = tail_within(text, utf8_size(text) * TAIL_BYTES // size)
-            self._cut_bytes += utf8_size(text) - utf8_size(tail)
-            text, size = tail, TAIL_BYTES
-        self._held.append((mark, text, size))
-        self._held_bytes += size
-        while self._held_bytes > TAIL_BYTES and len(self._held) > 1:
-            _, oldest, size = self._held.popleft()
-            self._held_bytes -= size
-            self._cut_bytes += utf8_size(oldest)
-
-    def _quote(self, mark: Mark, text: str) -> Iterator[str]:
-        continues = mark in self._unended
-        (self._unended.discard if text.endswith("\n") else self._unended.add)(mark)
-        if text and not (continues and text == "\n"):
-            yield from _quote(self._about, mark, text, continues=continues)
 
 
 def check(log_dir: Path, workspaces: Path) -> None:

@@ -79,8 +79,8 @@ def test_a_running_cell_has_its_result_under_the_next_owner_and_the_session_goes
     until_equal(runtime_directories, set())
 
 
-def test_the_log_has_head_and_tail_of_a_cell_that_was_taken_over(tmp_path: Path) -> None:
-    code = f"x = 1; print('before')\n{WAIT}for n in range(30_000): print('line', n)"
+def test_the_log_has_the_output_of_a_cell_that_was_taken_over(tmp_path: Path) -> None:
+    code = f"x = 1; print('before')\n{WAIT}for n in range(2000): print('line', n)"
     log = ContainerLog(tmp_path / "logs", "a", tmp_path / "a")
     results: list[ExecutionResult] = []
 
@@ -96,7 +96,7 @@ def test_the_log_has_head_and_tail_of_a_cell_that_was_taken_over(tmp_path: Path)
     assert reported[0].startswith("goes on")
     assert reported[1] == "out | before"
     assert reported[2].startswith("out | line")  # a piece of output may end within a line
-    assert reported[-2] == "out | line 29999"
+    assert reported[-2] == "out | line 1999"
     assert reported[-1].startswith("ended: ok")
     assert not [line for line in reported if line.startswith("late")]
 
