@@ -22,6 +22,7 @@ from kernelexec.diagnosis.explanations import (
     PACKAGES,
     READ_STDERR,
     TIMEOUT_HINT,
+    USE_PIP,
     Explanation,
 )
 from kernelexec.diagnosis.source import CellSource
@@ -178,7 +179,8 @@ def _explain_command(exit_code: int | None, outputs: tuple[Output, ...], *, netw
         return _explain_missing_module("command", message, missing, networked=networked)
     explanation = _explain_message(text[-_ENDING_CHARS:]) or COMMANDS.get(exit_code or 0, Explanation())
     if explanation is COMMANDS[127] and (program := MISSING_PROGRAM.search(text)):
-        explanation = replace(explanation, cause=f"There is no program {program[1]}.")
+        hints = (USE_PIP,) if program[1] == "uv" else explanation.hints
+        explanation = replace(explanation, cause=f"There is no program {program[1]}.", hints=hints)
     return _make_diagnosis("command", message, replace(explanation, hints=explanation.hints or (READ_STDERR,)))
 
 

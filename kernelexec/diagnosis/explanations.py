@@ -152,6 +152,7 @@ NO_INDEX = Explanation(
     "pip has no network here.",
     ("Install packages with the tool install_packages or with session.install: it may have a network, or takes wheels.",),
 )
+USE_PIP = "Use pip: it installs into the session's environment too."
 #: Messages of programs and of Python without a network or name resolution.
 OFFLINE = re.compile(
     r"Network is unreachable|[Nn]ame or service not known|Temporary failure in name resolution|[Cc]ould ?n.t resolve host"

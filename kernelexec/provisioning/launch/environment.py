@@ -43,6 +43,7 @@ _CACHES = {
     "JUPYTER_RUNTIME_DIR": f"{_TMP}/.jupyter",
     "MPLCONFIGDIR": f"{_TMP}/.matplotlib",
     "NUMBA_CACHE_DIR": f"{_TMP}/.numba",
+    "UV_LINK_MODE": "copy",  # from its cache, which is not in the workspace's file system
     "XDG_CACHE_HOME": f"{_TMP}/.cache",
     "XDG_CONFIG_HOME": f"{_TMP}/.config",
 }

@@ -207,15 +207,17 @@ def test_a_branch_has_the_packages_of_its_session_also_after_a_restart(kind: str
         assert branch.execute("import three; three.version").text == "'1.0'"
 
 
-def test_uv_installs_into_the_environment_of_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [pytest.param("local"), pytest.param("container", marks=needs_engine)])
+def test_uv_installs_into_the_environment_of_the_session(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    index = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": "wheels"}
-    with Executor("local", workspace=tmp_path, config={"environment": {"set": index}}) as executor:
+    config = {**OFFLINE[kind], "environment": {"set": {"UV_NO_INDEX": "1", "UV_FIND_LINKS": "wheels"}}}
+    with Executor(kind, workspace=tmp_path, config=config) as executor:
         session = executor.session("uv")
         for name, code in {"bang": "!uv pip install bang", "magic": "%uv pip install -q magic"}.items():
             made_wheel(session.workspace / "wheels", name, "1.0")
             result = session.execute(code)
             assert result.ok, result.text
+            assert "warning" not in result.text
             assert session.execute(f"import {name}; {name}.version").text == "'1.0'", result.text
         session.restart()
         assert session.execute("import bang, magic; bang.version").text == "'1.0'"

@@ -522,6 +522,14 @@ def test_what_shells_say_by_their_exit_codes(exit_code: int, answer: str, cause:
     assert (actual.kind, actual.cause) == ("command", cause)
 
 
+def test_without_uv_pip_is_named() -> None:
+    actual = diagnosed(Stream("stderr", "bash: line 1: uv: command not found\n"), exit_code=127)
+    assert (actual.cause, actual.hints) == (
+        "There is no program uv.",
+        ("Use pip: it installs into the session's environment too.",),
+    )
+
+
 def test_a_failed_script_is_reported_as_a_failed_command_is() -> None:
     assert diagnosed(BASH, exit_code=3) == diagnosed(exit_code=3)
 
