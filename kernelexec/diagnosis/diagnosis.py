@@ -86,7 +86,7 @@ def diagnose(
             hint = f"{other_python!r} has it, but is not the kernel's Python: `sys.executable` is."
             diagnosis = replace(diagnosis, hints=(*diagnosis.hints, hint))
         if loss:
-            diagnosis = replace(diagnosis, cause=f"{loss}.", hints=(f"{loss}: run the cells again that define it.",))
+            diagnosis = replace(diagnosis, hints=(f"{loss}: run the cells again that define it.",))
     last, calls = last_line(error, cell), call_lines(error, cell)
     if len(calls) > _CALLS_MAX:
         calls = calls[: _CALLS_MAX // 2] + calls[-_CALLS_MAX // 2 :]
