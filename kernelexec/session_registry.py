@@ -35,6 +35,7 @@ from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session_resources import SessionResources, SessionStart, adopted_resources, config_of_orphan
 from kernelexec.workspace import FileWatcher
+from kernelexec.workspace.session_names import has_owner
 
 if TYPE_CHECKING:
     from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
@@ -44,8 +45,8 @@ logger = logging.getLogger("kernelexec")
 _FORMER_MAX = 1000
 _NUMBER = re.compile(r"[0-9]+")
 _SIMILAR = 0.8
-#: In names that programs make, such as those of the MCP server's callers; no user mistypes them.
-_DIGEST = re.compile(r"[0-9a-f]{16}|\.[0-9a-v]{16}-")
+#: In names that programs make; no user mistypes them.
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 class FormerSessions:
@@ -81,7 +82,7 @@ class FormerSessions:
 
 def _is_similar(name: str, other: str) -> bool:
     """Return whether a name may be another one with a mistake; numbered names are none."""
-    if _DIGEST.search(name) or _DIGEST.search(other):
+    if any(has_owner(each) or _DIGEST.search(each) for each in (name, other)):
         return False
     plain, other_plain = _NUMBER.sub("", name.casefold()), _NUMBER.sub("", other.casefold())
     return plain != other_plain and bool(difflib.get_close_matches(plain, [other_plain], cutoff=_SIMILAR))

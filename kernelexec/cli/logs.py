@@ -22,10 +22,10 @@ from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, read, rows, statistics
-from kernelexec.results.readable.one_line import find_names
 from kernelexec.results.usage import format_size
 from kernelexec.session.features.statistics_hook import CALLS_MAX
 from kernelexec.untrusted_text import escape_line
+from kernelexec.workspace.session_names import find_names
 
 if TYPE_CHECKING:
     from kernelexec.results import CallStatistics, Statistics

@@ -8,11 +8,9 @@ to the authenticated client, if there is one.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
-import re
 import secrets
 from collections.abc import Collection
 from contextvars import ContextVar
@@ -30,16 +28,15 @@ from kernelexec.mcp.logs import HANDLE
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import check_name
+from kernelexec.workspace.session_names import OWNED_NAME_CHARS, make_owner_prefix
 
 #: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.
 AGENT_META, AGENT_HEADER, AGENT_VARIABLE = "kernelexec/agent", "x-kernelexec-agent", "KERNELEXEC_AGENT"
 _AGENT_CHARS, _PROGRAM_CHARS = 200, 100
 #: The beginning of the identity of an agent that is known by its connection only.
 _CONNECTION = "session "
-#: Before a session's name stands its owner, as in ``alice.0f3k1q8mr2tc5v7b-default``: characters that a person reads, those of
-#: a digest (80 bits), and those that are left for the name; and the characters of the digest of a handle.
-_LABEL_CHARS, _OWNER_CHARS, _NAME_CHARS, _HANDLE_CHARS = 8, 16, 38, 40
-_NO_LABEL = re.compile(r"[^A-Za-z0-9]+")
+#: The characters of the digest of a handle.
+_HANDLE_CHARS = 40
 #: The first protocol revision with stateless requests; revisions are dates.
 _STATELESS_VERSION = "2026-07-28"
 _UNKNOWN_AGENT = (
@@ -82,8 +79,8 @@ class Caller:
             return name
         if self.agent is None:
             raise InvalidRequest(_UNKNOWN_AGENT.format(name=name))
-        if len(name) > _NAME_CHARS:
-            raise InvalidRequest(f"session name {name!r} must have at most {_NAME_CHARS} characters on this server.")
+        if len(name) > OWNED_NAME_CHARS:
+            raise InvalidRequest(f"session name {name!r} must have at most {OWNED_NAME_CHARS} characters on this server.")
         return f"{self._owner_prefix}{name}"
 
     @property
@@ -120,9 +117,7 @@ class Caller:
 
     @property
     def _owner_prefix(self) -> str:
-        digest = base64.b32hexencode(self._hash("agent", self.agent or "")).decode().lower()
-        label = _NO_LABEL.sub("-", self.title).strip("-")[:_LABEL_CHARS].strip("-")
-        return f"{label or 'client'}.{digest[:_OWNER_CHARS]}-"
+        return make_owner_prefix(self.title, self._hash("agent", self.agent or ""))
 
     def _hash(self, kind: str, name: str) -> bytes:
         return hashlib.sha256(json.dumps([kind, self.authenticated, name]).encode()).digest()

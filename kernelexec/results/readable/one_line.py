@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from itertools import islice
 
@@ -11,7 +10,6 @@ from kernelexec.untrusted_text import escape_line
 _QUOTED_CHARS, _LINE_CHARS, _NAMES_MAX = 40, 100, 8
 #: Numbers from which a number is shown with a digit less, or in the next unit, since it would be rounded up to that.
 _TEN, _THOUSAND = 9.95, 999.5
-_OWNED = re.compile(r"^([A-Za-z0-9-]{1,8})\.[0-9a-v]{16}-(?=.)")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -23,19 +21,6 @@ def join_parts(*parts: str | None) -> str:
 def quote_line(text: str) -> str:
     """Return a text on one line, cut."""
     return escape_line(text if len(text) <= _LINE_CHARS else text[:_LINE_CHARS] + "…")
-
-
-def read_owner(session: str) -> str:
-    """Return a session's name for people: ``alice/default`` of ``alice.0f3k1q8mr2tc5v7b-default``, any other as it is."""
-    return _OWNED.sub(r"\1/", session)
-
-
-def find_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return the sessions of a name: in full, as ``read_owner`` returns it, or without its owner."""
-    names = list(known)
-    if name in names:
-        return [name]
-    return [each for each in names if _OWNED.match(each) and name in (read_owner(each), read_owner(each).partition("/")[2])]
 
 
 def count_things(noun: str, number: int) -> str:
