@@ -21,6 +21,8 @@ _MARKUP = frozenset(("text/html", "text/markdown"))
 _ACTIVE_TEX = re.compile(r"\\(?:href|url|class|cssId|style|data|require|unicode|html\w*|bbox|def|let|(?:re)?newcommand)\b")
 #: The colours of a traceback's lines, which can be read on white and on black.
 _RED, _MARKED, _ARROW = "#d0453f", "#0a8f4f", re.compile(r"-+> ?\d+")
+#: JupyterLab shows `<pre>` of a display in a proportional font, and the marks of a traceback apart from their place.
+_PRE = '<pre style="font-family:var(--jp-code-font-family,monospace)">'
 _RASTER = re.compile(r"image/(?:png|jpeg|gif|webp)")
 _POLICY = (
     "default-src 'none'; img-src data: blob:; media-src data: blob:; font-src data:; style-src 'unsafe-inline'; "
@@ -108,11 +110,11 @@ def _render_error(error: Error) -> str:
         colour = _MARKED if _ARROW.match(line) else _RED if error.ename and line.startswith(error.ename) else ""
         text = html.escape(line)
         lines.append(f'<span style="color:{colour}">{text}</span>' if colour else text)
-    return f"<pre>{chr(10).join(lines)}</pre>"
+    return f"{_PRE}{chr(10).join(lines)}</pre>"
 
 
 def _render_text(output: Output) -> str:
-    return f"<pre>{html.escape(output_text([output]))}</pre>"
+    return f"{_PRE}{html.escape(output_text([output]))}</pre>"
 
 
 def render_frame(markup: str) -> str:

@@ -75,10 +75,11 @@ def test_a_formula_that_makes_links_or_names_is_text(command: str) -> None:
     assert "text/latex" not in bundle(DisplayData({"text/latex": f"${command}$", "text/plain": "f"}))
 
 
-def test_a_traceback_has_colours() -> None:
+def test_a_traceback_has_colours_and_characters_of_one_width() -> None:
     lines = ("---\nZeroDivisionError   Traceback", "Cell In[1], line 1\n----> 1 1/0 < 2", "ZeroDivisionError: division by zero")
     page = bundle(Error("ZeroDivisionError", "division by zero", lines))["text/html"]
     assert len(re.findall(r'<span style="color:#d0453f">ZeroDivisionError', page)) == 2
+    assert page.startswith('<pre style="font-family:var(--jp-code-font-family,monospace)">---\n')
     assert '<span style="color:#0a8f4f">----&gt; 1 1/0 &lt; 2</span>\n' in page
 
 
