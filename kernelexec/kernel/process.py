@@ -30,6 +30,8 @@ from kernelexec.results import Cause
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
 #: How long all checkpoints of a kernel may take to answer, in seconds: code of the user may stand in their place.
 _CHECKPOINTS_SECONDS = 5.0
+#: How long the report of a death may follow the death, in seconds: a fork server that imports a library needs ten at most.
+_REPORT_SECONDS = 12.0
 _CRASH_OUTPUT_BYTES, _STDERR_BYTES = 2 * 1024 * 1024, 4096
 
 
@@ -251,8 +253,13 @@ class KernelProcess:
         """Return whether the process ends within ``patience`` seconds, after it was asked to."""
         with anyio.move_on_after(patience):
             await self.died.wait()
-        if self.death is None and self.provisioner is not None and await self.provisioner.poll() is not None:
-            await self.died.wait()  # it has ended, and the report of its exit status, which is bounded, may come later
+        return self.death is not None
+
+    async def wait_report(self) -> bool:
+        """Return whether a process that has ended is reported as dead, within a bounded time: the report may come late."""
+        with anyio.move_on_after(_REPORT_SECONDS):
+            if self.death is None and self.provisioner is not None and await self.provisioner.poll() is not None:
+                await self.died.wait()
         return self.death is not None
 
     def set_death(self, death: Death) -> None:

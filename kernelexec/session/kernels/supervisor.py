@@ -346,7 +346,7 @@ class KernelSupervisor:
         has_lingered = False
         if execution.end == "complete" and execution.asks_exit:
             verdict.notes.append("The cell asked the kernel to exit.")
-            has_lingered = not await kernel.wait_exit(self._config.budgets.grace * 2)
+            has_lingered = not await self._has_ended(kernel)
         elif await self._confirm_state(kernel, execution, verdict):
             verdict.state = "kept"
             kernel.leave_checkpoints()
@@ -455,13 +455,17 @@ class KernelSupervisor:
                     verdict.notes.append("The kernel never reported the end of the cell, but answers again.")
                 return True
             verdict.notes.append("The kernel no longer answered after the cell and was killed.")
-        elif execution.end == "disconnected" and not await kernel.wait_exit(self._config.budgets.grace * 2):
+        elif execution.end == "disconnected" and not await self._has_ended(kernel):
             if kernel.is_unreachable:
                 self._kill_cause = "killed"  # also if the cell was interrupted before
             subject = "The container engine does not answer, and its" if kernel.is_unreachable else "The"
             act = "did not read its messages" if kernel.client.is_overrun else "closed its sockets"
             verdict.notes.append(f"{subject} kernel {act}: it counts as killed.")
         return False
+
+    async def _has_ended(self, kernel: Kernel) -> bool:
+        """Return whether a kernel that is about to end is reported as dead."""
+        return await kernel.wait_exit(self._config.budgets.grace * 2) or await kernel.wait_report()
 
     def _observe(self, kernel: Kernel) -> Kernel:
         kernel.on_death = lambda death: self._report_change("died", death.cause)
