@@ -31,8 +31,9 @@ Mark = Literal["in", "out", "err", "late", "note"]
 NAME = "docker_container.log"
 #: Bounds in bytes: of the log and of the one before it, of a cell's source, of a reason or note.
 LOG_BYTES, SOURCE_BYTES, REASON_BYTES = 64 * 1024 * 1024, 64 * 1024, 4096
-#: The bound of a cell's output, and of the output of ended cells between two cells, in bytes of the log.
-OUTPUT_BYTES = 256 * 1024
+#: The bound of a cell's output, and of the output of ended cells between two cells, in bytes of the log; and of its errors
+#: after that.
+OUTPUT_BYTES, ERROR_BYTES = 256 * 1024, 64 * 1024
 #: About the size of a line without its text, in bytes.
 _LINE_BYTES = 48
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -68,6 +69,8 @@ class ContainerLog:
         """What is left of the bounds of running cells, by execution id, and of all late output, by an empty text."""
         self._unended: set[tuple[str, Mark]] = set()
         """The cells and marks of lines that have no end yet."""
+        self._cut: set[str] = set()
+        """The keys of the bounds at which output was left out."""
         self._missed = 0
         self._torn = self._has_reported = False
         try:
@@ -114,6 +117,7 @@ class ContainerLog:
     def _begin(self, execution_id: str) -> None:
         self._rooms[execution_id] = self._rooms[""] = OUTPUT_BYTES
         self._unended.clear()
+        self._cut.clear()
 
     def _output_lines(self, event: events.OutputReceived) -> Iterator[str]:
         output, about = event.output, _about(event.execution_id)
@@ -122,17 +126,18 @@ class ContainerLog:
         mark: Mark = "late" if not is_running else "err" if is_error or output == Stream("stderr", text) else "out"
         bound = event.execution_id if is_running else ""
         room = self._rooms.get(bound, OUTPUT_BYTES)
-        if not text or (room <= 0 and not is_error):
-            return
-        size = _log_size(text)
-        self._rooms[bound] = room - size
+        allowed = max(room, min(REASON_BYTES, room + ERROR_BYTES)) if is_error and is_running else room
+        head = _cut(text, allowed)
         continues = (about, mark) in self._unended
-        (self._unended.discard if text.endswith("\n") else self._unended.add)((about, mark))
-        if not (continues and text == "\n"):
-            allowed = max(room, REASON_BYTES)
-            head = text if size <= allowed else head_within(text, utf8_size(text) * allowed // size)
-            yield from _quote(about, mark, head, continues=continues)
-        if self._rooms[bound] <= 0 < room:
+        if head:
+            self._rooms[bound] = room - _log_size(head)
+            (self._unended.discard if text.endswith("\n") else self._unended.add)((about, mark))
+            if not (continues and head == "\n"):
+                yield from _quote(about, mark, head, continues=continues)
+        if len(head) < len(text) and bound not in self._cut:
+            self._cut.add(bound)
+            self._rooms[bound] = min(self._rooms.get(bound, 0), 0)
+            self._unended.clear()
             yield f"{about} left out: further output{'' if is_running else ' of ended cells, up to the next cell'}"
 
     def _append(self, content: bytes) -> None:
@@ -317,6 +322,14 @@ def _quote(about: str, mark: Mark, text: str, limit: int = sys.maxsize, *, conti
         text = tail_within(text, limit // 2)
     for number, line in enumerate(text.removesuffix("\n").split("\n")):
         yield f"{about} {mark} {'+' if continues and not number else '|'} {_printable(line.removesuffix(chr(13)))}"
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return the beginning of a text that takes at most about ``limit`` bytes of a log."""
+    head = head_within(text, max(0, limit)) if utf8_size(text) > limit else text
+    while head and _log_size(head) > limit:
+        head = head[: len(head) // 2]
+    return head
 
 
 def _log_size(text: str) -> int:

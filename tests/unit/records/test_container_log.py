@@ -26,7 +26,7 @@ from kernelexec.events import (
     SessionClosed,
     SessionOpened,
 )
-from kernelexec.records.log import OUTPUT_BYTES, ContainerLog, check
+from kernelexec.records.log import ERROR_BYTES, OUTPUT_BYTES, ContainerLog, check
 from kernelexec.results import DisplayData, Error, ExecutionResult, Stream
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -159,10 +159,26 @@ def test_output_over_the_bound_is_left_out_but_for_errors(log: ContainerLog) -> 
     assert OUTPUT_BYTES / 2 < log.path.stat().st_size < 3 * OUTPUT_BYTES
 
 
-@pytest.mark.parametrize("text", ["x" * 5_000_000, "\n" * 5_000_000, "\x00" * 5_000_000], ids=["line", "lines", "zeros"])
+UNEVEN = "\n" * 300_000 + "x" * 5_000_000
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 5_000_000, "\n" * 5_000_000, "\x00" * 5_000_000, UNEVEN], ids=lambda text: ascii(text[:1]) + str(len(text))
+)
 def test_one_piece_over_the_bound_is_cut(log: ContainerLog, text: str) -> None:
-    lines(log, started(), printed(text), ended())
-    assert log.path.stat().st_size < 10 * OUTPUT_BYTES
+    assert lines(log, started(), printed(text), ended())[-2].endswith("left out: further output")
+    assert log.path.stat().st_size < 6 * OUTPUT_BYTES
+
+
+def test_errors_over_the_bound_have_a_bound_too(log: ContainerLog) -> None:
+    error = OutputReceived("a", ID, Error("ValueError", "no", ("Traceback " + "x" * 3000,)))
+    lines(log, started(), printed("no end", "stderr"), printed("x" * OUTPUT_BYTES), *[error] * 1000, ended())
+    assert log.path.stat().st_size < OUTPUT_BYTES + 2 * ERROR_BYTES
+    assert "err + Traceback" not in log.path.read_text()
+
+
+def test_output_that_fills_the_bound_is_all_there(log: ContainerLog) -> None:
+    assert "left out" not in "\n".join(lines(log, started(), printed("x" * (OUTPUT_BYTES - 48)), ended()))
 
 
 def test_late_output_is_bounded_until_the_next_cell(log: ContainerLog) -> None:
