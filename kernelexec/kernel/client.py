@@ -69,6 +69,8 @@ class KernelClient:
         """The msg_id of a cell of another client that is running."""
         self.visits = 0
         """The number of cells of other clients."""
+        self.foreign_events = 0
+        """Grows with each request of another client: at the beginning of a cell, at the end of any request."""
         self._reported_visits = 0
         self._replies: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._is_finished = False
@@ -325,6 +327,7 @@ class KernelClient:
         elif not msg_id.startswith(self.session.session_id):  # else a request of ours
             self._visitor = msg_id
             self.visits += 1
+            self.foreign_events += 1
             for each in self._executions.values():
                 each.hold()
 
@@ -336,6 +339,8 @@ class KernelClient:
     def _on_idle(self, execution: Execution | None, msg_id: str) -> None:
         """Note that the kernel has ended a request: that of an execution, a request that is no cell, or another client's."""
         self._quiet.set() if execution is None else execution.on_idle()
+        if execution is None and msg_id and not msg_id.startswith(self.session.session_id):
+            self.foreign_events += 1
         if msg_id == self._visitor:
             self._visitor = None
             for each in self._executions.values():

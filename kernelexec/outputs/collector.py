@@ -63,6 +63,8 @@ class Collector:
         self._limits = limits
         self.uses_widgets = False
         """Whether the cell changed a widget."""
+        self.updates_displays = False
+        """Whether the cell changed a display of its own or of an earlier cell."""
         self.widgets = WidgetStates() if widgets is None else widgets
         self._displays = Displays() if displays is None else displays
         self._spill = spill
@@ -294,6 +296,7 @@ class Collector:
     def _update_displays(self, display_id: str, bundle: Bundle, whole: WholeBundles) -> None:
         if display_id not in self._displays:
             return
+        self.updates_displays = True
         self.dropped_displays += self._displays.update(display_id, bundle, whole)
         if self._on_update is not None:
             recorded = whole.within(self._limits.record_bytes) if bundle.dropped_bytes else bundle

@@ -136,8 +136,7 @@ class VirtualEnv:
 
     def _activate_own(self) -> None:
         """Make the session's own environment, and activate it for this process unless PATH is set on purpose."""
-        workspace, parts = own_environment_place(self._home)
-        own, before = os.path.join(workspace, *parts), self._own  # noqa: PTH118 - text
+        own, before = self._own_path, self._own
         if self.prefix or not self._has_options or not self._home or own == before:
             return
         try:
@@ -153,6 +152,11 @@ class VirtualEnv:
             others = [entry for entry in entries if before is None or entry != _programs(before)]
             os.environ |= {"PATH": os.pathsep.join([_programs(own), *others]), _ACTIVE: own}
             self._active = own
+
+    @property
+    def _own_path(self) -> str:
+        workspace, parts = own_environment_place(self._home)
+        return os.path.join(workspace, *parts)  # noqa: PTH118 - text
 
     def take_report(self) -> dict[str, Any]:
         """Return what no reply has reported: the virtual environment, and new packages of which cells have others.
@@ -200,7 +204,8 @@ class VirtualEnv:
 
     def describe(self) -> dict[str, Any]:
         """Describe interpreter, system, virtual environment and packages, without running user code."""
-        installed = find_distributions(sys.path)
+        pending = [package_directory(self.venv or self._own_path)] if self._is_pending else []  # for the first cell
+        installed = find_distributions([*pending, *sys.path])
         system = f"{python_platform.system()} {python_platform.release()}"  # `platform.platform()` would start a program
         with suppress(OSError):
             system = python_platform.freedesktop_os_release()["PRETTY_NAME"]

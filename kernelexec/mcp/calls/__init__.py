@@ -1,1 +1,1 @@
-"""Tool calls: their sessions, progress, elicitation and tasks."""
+"""Tool calls: their sessions, progress and elicitation."""

@@ -37,7 +37,7 @@ _MACHINE_PREFIXES = ("LD_", "XDG_", "DBUS_", "KERNELEXEC_")
 #: Name of the kernels' user: an image need not have an account with its number.
 _USER = "kernel"
 _TMP = "/tmp"  # noqa: S108 - the container's own
-#: Directories for the caches of programs: outside the workspace, and writable where the root is read-only.
+#: The caches of programs: in directories outside the workspace, which are writable where the root is read-only.
 _CACHES = {
     "IPYTHONDIR": f"{_TMP}/.ipython",
     "JUPYTER_RUNTIME_DIR": f"{_TMP}/.jupyter",

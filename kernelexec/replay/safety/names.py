@@ -18,7 +18,7 @@ def name_changes(source: str) -> dict[str, bool]:
     """Return each name that a cell binds (True) or deletes (False) at its top level; the last change counts."""
     tree = _tree(source)
     try:
-        return dict(changes_in(tree)) if tree is not None else {}
+        return dict(_changes_in(tree)) if tree is not None else {}
     except RecursionError:  # generated code: no names are claimed
         return {}
 
@@ -65,7 +65,7 @@ def _tree(source: str) -> ast.Module | None:
     return parse_cell(_WRAPPING.sub("", source))
 
 
-def changes_in(node: ast.AST) -> Iterator[tuple[str, bool]]:
+def _changes_in(node: ast.AST) -> Iterator[tuple[str, bool]]:
     """Yield the changes of names below a node, in order, except those inside functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield from _change(child)
@@ -73,7 +73,7 @@ def changes_in(node: ast.AST) -> Iterator[tuple[str, bool]]:
             targets = [part.target for part in ast.walk(child) if isinstance(part, ast.NamedExpr)]
             yield from ((target.id, True) for target in targets)
         elif not isinstance(child, _SCOPES):
-            yield from changes_in(child)
+            yield from _changes_in(child)
 
 
 def _change(node: ast.AST) -> Iterator[tuple[str, bool]]:

@@ -1,13 +1,15 @@
 """The result cache of one session: stored results of cells whose caller says that they only compute.
 
-The key of a result is its environment, all cells of the kernel before it, and its own code. Where anything else may have
-changed the kernel's variables, the chain of cells ends until the next kernel. A hit is returned without running the cell.
+The key of a result is its environment, all cells of the kernel before it with the environments that they had, and its own code.
+Where anything else may have changed the kernel's variables, this chain ends until the next kernel. A hit is returned without
+running the cell.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.kernel import Kernel
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Backend
-from kernelexec.results import ExecuteResult, ExecutionResult, Timing
+from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output, Timing
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.result_store import ResultStore
 
@@ -29,6 +31,9 @@ from kernelexec.session.cells.result_store import ResultStore
 _KEY_VERSION = 6
 #: The time limit for the kernel's answer about its environment.
 _ANSWER_SECONDS = 10.0
+#: IPython's names of earlier values and sources: a hit is not among them.
+_HISTORY = re.compile(r"(?<![\w.])(?:_{1,3}|_\d+|_i+\d*|In|Out)(?!\w)")
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class CellResultCache:
@@ -39,9 +44,11 @@ class CellResultCache:
         self._settings = settings
         self._epoch = 0
         self._chain: str | None = None
-        """A hash of the kernel's cells so far; None after anything else that may have changed its variables."""
-        self._environment: str | None = None
-        self._visits = 0
+        """A hash of the kernel's cells so far; None during a cell, and after anything else that may have changed variables."""
+        self._before: str | None = None
+        """The chain before the running cell."""
+        self._environment, self._may_have_new_environment = "", True
+        self._foreign_events = 0
         self._key: str | None = None
         """The key of the running cell, if its result may be stored."""
         self._names_before: set[str] = set()
@@ -61,59 +68,59 @@ class CellResultCache:
         """Return the stored result of a cell that is about to run, or None."""
         if epoch != self._epoch:
             is_copy = kernel.checkpoint is not None  # it has the variables of earlier cells
-            self._epoch, self._chain, self._environment, self._visits = epoch, None if is_copy else "", None, 0
-        self._key = None
-        self._check_visits(kernel)
-        if self._chain is None or not run.uses_cache:
+            self._epoch, self._chain, self._foreign_events = epoch, None if is_copy else "", 0
+            self._environment, self._may_have_new_environment = "", True
+        self._check_other_clients(kernel)
+        is_cacheable = run.uses_cache and isinstance(run.cell, CodeCell) and _HISTORY.search(run.cell.source) is None
+        self._key, environment = None, ""
+        if self._chain is not None and (is_cacheable or self._may_have_new_environment):
+            environment = await self._request_environment(kernel)
+            if environment != self._environment:
+                self._chain = _hash_values(self._chain, environment)
+            self._environment, self._may_have_new_environment = environment, False
+        self._before, self._chain = self._chain, None  # also if the run fails
+        if self._before is None or not is_cacheable or not environment:
             return None
-        if self._environment is None:
-            reply = await kernel.client.request("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ANSWER_SECONDS)
-            if reply is None or reply.get("status", "ok") != "ok":
-                return None
-            self._environment = _hash_values(self._settings, reply)
-        self._key = _hash_values(_KEY_VERSION, self._environment, self._chain, run.cell.source)
+        self._key = _hash_values(_KEY_VERSION, environment, self._before, run.cell.source)
         self._names_before = set(kernel.variable_names.known)
         return await anyio.to_thread.run_sync(self._store.get, self._key)
 
     def record_hit(self, run: CellRun) -> None:
         """Extend the chain by a cell whose stored result was returned."""
-        self._extend_chain(run.cell, "ok")
+        self._chain = _extend(self._before, run.cell, "ok")
 
     async def record(self, run: CellRun, result: ExecutionResult, kernel: Kernel) -> None:
         """Extend the chain by a cell that ran, and store its result if it may be returned in the cell's place."""
         if run.internal:
-            self._environment = None  # packages may have been installed
-            self._chain = self._chain if run.keeps_variables else None
+            self._may_have_new_environment = True  # by an installation
+            self._chain = self._before if run.keeps_variables else None
             return
-        self._check_visits(kernel)
-        if result.interrupted is not None or result.status not in ("ok", "error"):
-            self._chain = None
-        is_whole = result.ok and result.state in ("kept", "new") and not (result.truncated or result.late)
+        has_ended_itself = result.interrupted is None and result.status in ("ok", "error")
+        self._chain = _extend(self._before, run.cell, result.status) if has_ended_itself else None
+        self._check_other_clients(kernel)
         changed_nothing = not result.files and result.output_ref is None and kernel.variable_names.known == self._names_before
-        if self._chain is not None and self._key is not None and is_whole and changed_nothing:
+        is_live = run.collector is None or run.collector.updates_displays or any(map(_is_live, result.outputs))
+        is_whole = result.ok and result.state in ("kept", "new") and not (result.truncated or result.late)
+        if self._chain is not None and self._key is not None and changed_nothing and is_whole and not is_live:
             await anyio.to_thread.run_sync(self._store.put, self._key, _strip_run_fields(result))
-        self._extend_chain(run.cell, result.status)
 
-    def _check_visits(self, kernel: Kernel) -> None:
-        """End the chain if another client has run cells."""
-        if kernel.client.visits != self._visits:
-            self._chain, self._visits = None, kernel.client.visits
+    def _check_other_clients(self, kernel: Kernel) -> None:
+        """End the chain if another client has sent requests, which may have run code."""
+        if kernel.client.foreign_events != self._foreign_events:
+            self._chain, self._foreign_events = None, kernel.client.foreign_events
 
-    def _extend_chain(self, cell: Cell, status: str) -> None:
-        if self._chain is None:
-            return
-        options: tuple[object, ...] = (cell.work_dir, cell.stdin) if isinstance(cell, ShellCell) else ()
-        if isinstance(cell, ShellCell) and cell.options is not None:
-            options += (cell.options.process, cell.options.stdin_sha256)
-        self._chain = _hash_values(self._chain, type(cell).__name__, cell.language, cell.source, options, status)
+    async def _request_environment(self, kernel: Kernel) -> str:
+        """Return a hash of the settings and the kernel's environment; empty if the kernel does not answer."""
+        reply = await kernel.client.request("control", protocol.ENVIRONMENT_REQUEST, {}, patience=_ANSWER_SECONDS)
+        return "" if reply is None or reply.get("status", "ok") != "ok" else _hash_values(self._settings, reply)
 
 
 def check_cacheable(cell: Cell, config: Config, backend: Backend, workspace: Path, *, has_inputs: bool) -> None:
-    """Raise ``InvalidRequest`` if the result of a cell cannot be stored."""
+    """Raise ``InvalidRequest`` if the result of a cell cannot be stored; one with inputs has what its key has not."""
     if not isinstance(cell, CodeCell) or cell.kernel != "python":
         raise InvalidRequest("cache=True is for Python cells only.")
     if has_inputs:
-        raise InvalidRequest("cache=True cannot be combined with inputs, which are not part of a result's key.")
+        raise InvalidRequest("cache=True cannot be combined with inputs or on_input, which are not part of a result's key.")
     if (reason := _explain_missing(config, backend, workspace)) is not None:
         raise InvalidRequest(f"cache=True: {reason}")
 
@@ -126,8 +133,8 @@ def _explain_missing(config: Config, backend: Backend, workspace: Path) -> str |
         return "a session with secrets stores no results."
     if config.container.mode == "ephemeral":
         return "ephemeral containers store no results."
-    if config.cache.is_relative_to(workspace.resolve()):
-        return f"the directory of results, {config.cache}, is in the workspace, where cells can write: choose another one."
+    if config.cache.is_relative_to(path := workspace.resolve()) or path.is_relative_to(config.cache):
+        return f"the directory of results, {config.cache}, and the workspace, where cells can write, must lie apart."
     return None
 
 
@@ -140,8 +147,24 @@ def _collect_settings(config: Config, backend: Backend, workspace: Path) -> Mapp
         "online": config.has_network,
         "prefix": config.programs.prefix_words,
         "variables": dict(config.environment.set),
+        "output": config.output.model_dump(mode="json"),
         "container": {name: container.get(name) for name in ("image", "python", "environment")},
     }
+
+
+def _extend(chain: str | None, cell: Cell, status: str) -> str | None:
+    """Return the chain of cells with one more."""
+    if chain is None:
+        return None
+    options: tuple[object, ...] = (cell.work_dir, cell.stdin) if isinstance(cell, ShellCell) else ()
+    if isinstance(cell, ShellCell) and cell.options is not None:
+        options += (cell.options.process, cell.options.stdin_sha256)
+    return _hash_values(chain, type(cell).__name__, cell.language, cell.source, options, status)
+
+
+def _is_live(output: Output) -> bool:
+    """Return whether an output belongs to its kernel: a display that can be updated, or a widget."""
+    return isinstance(output, DisplayData | ExecuteResult) and (output.display_id is not None or _WIDGET_VIEW in output.data)
 
 
 def _strip_run_fields(result: ExecutionResult) -> ExecutionResult:

@@ -71,8 +71,10 @@ class Executions:
         context = self._context
         context.scope.check_open()
         self._requests.check(request_id)
+        if not isinstance(uses_cache, bool):
+            raise InvalidRequest(f"cache={uses_cache!r:.100} must be True or False.")
         if uses_cache:
-            has_inputs = prepare is not None
+            has_inputs = prepare is not None or on_input is not None
             check_cacheable(cell, context.config, context.kernels.backend, context.workspace_path, has_inputs=has_inputs)
         budget = context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
         wait_seconds = None if wait is None else check_seconds(wait, "wait")

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from kernelexec import ExecutionResult, Executor, InvalidConfig, InvalidRequest, Session
+from kernelexec import ExecutionResult, Executor, InvalidConfig, InvalidRequest, Rewrite, Session
 from kernelexec.session.cells.result_store import ResultStore
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.pace import BOUND
+from tests.support.virtual_environments import made_wheel
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
 ALSO_CONFINED = ("test_a_hit_leaves_the_kernel_as_it_is",)
@@ -172,17 +173,21 @@ def restore(session: Session) -> None:
     session.restore(session.checkpoint())
 
 
-def visit(session: Session) -> None:
+def visit(session: Session, *, silent: bool = False) -> None:
     client = BlockingKernelClient(connection_file=str(session.connection_file))
     client.load_connection_file()
     client.start_channels()
     try:
-        client.execute_interactive("x = 5", timeout=BOUND, output_hook=lambda _: None)
+        client.execute_interactive("x = 5", timeout=BOUND, output_hook=lambda _: None, silent=silent)
     finally:
         client.stop_channels()
 
 
-@pytest.mark.parametrize("change", [put, delete, load, restore, visit], ids=lambda change: change.__name__)
+def visit_silently(session: Session) -> None:
+    visit(session, silent=True)
+
+
+@pytest.mark.parametrize("change", [put, delete, load, restore, visit, visit_silently], ids=lambda change: change.__name__)
 def test_what_else_changes_variables_ends_the_chain(change: Callable[[Session], None], tmp_path: Path) -> None:
     for _ in range(2):
         with opened(tmp_path) as session:
@@ -193,12 +198,53 @@ def test_what_else_changes_variables_ends_the_chain(change: Callable[[Session], 
     assert stored(tmp_path) == []
 
 
-def test_a_variable_that_was_read_changes_nothing(tmp_path: Path) -> None:
+def test_what_only_reads_variables_does_not(tmp_path: Path) -> None:
     for cached in (False, True):
         with opened(tmp_path) as session:
             session.execute("x = 1")
             assert session["x"] == 1
+            session.snapshot()
+            session.checkpoint()
             assert session.execute("x + 1", cache=True).cached is cached
+
+
+def test_another_version_of_a_package_is_another_key_also_when_it_is_installed_after_the_import(tmp_path: Path) -> None:
+    for version in ("1.0", "2.0"):
+        made_wheel(tmp_path / "wheels", "later", version)
+    with opened(tmp_path) as session:
+        session.install("later==1.0", wheels=tmp_path / "wheels")
+    for cached, version in ((False, "1.0"), (False, "2.0"), (True, "2.0")):
+        with opened(tmp_path) as session:
+            session.execute("import later")
+            session.install("later==2.0", wheels=tmp_path / "wheels")
+            result = session.execute("later.version", cache=True)
+            assert (result.text, result.cached) == (repr(version), cached)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["_ * 10", "Out[1]", "display(1, display_id='d')", "h.update({'text/plain': '2'}, raw=True)"],
+    ids=["value", "history", "display", "update"],
+)
+def test_what_belongs_to_one_kernel_is_not_stored(cell: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        with opened(tmp_path) as session:
+            session.execute("h = display({'text/plain': '1'}, raw=True, display_id='e'); 5")
+            result = session.execute(cell, cache=True)
+            assert (result.ok, result.cached) == (True, False), result.text
+    assert stored(tmp_path) == []
+
+
+def test_what_a_validator_makes_a_command_is_no_cell_that_computes(tmp_path: Path) -> None:
+    def rewrite(_: object) -> Rewrite:
+        return Rewrite("!echo $$")
+
+    config = {"cache": str(tmp_path / "cache"), "confinement": {"level": "off"}}
+    for _ in range(2):
+        with Executor(
+            "local", workspace=tmp_path / "ws", config=config, validators=[lambda _: Rewrite("!echo $$")]
+        ) as executor:
+            assert not executor.session("s").execute("1 + 1", cache=True).cached
 
 
 def test_nothing_is_found_in_a_branch(tmp_path: Path) -> None:
@@ -296,14 +342,19 @@ def test_what_cannot_be_stored_is_refused_before_anything_runs(tmp_path: Path, m
     refused("Python cells only", options={}, language="bash")
     refused("Python cells only", "!echo", options={})
     refused("inputs", options={}, inputs={"x": 1})
+    refused("on_input", options={}, on_input=lambda _: "1")
+    with opened(tmp_path) as session, pytest.raises(InvalidRequest, match="cache='no' must be True or False"):
+        session.execute("1", cache="no")  # type: ignore[arg-type]
     assert stored(tmp_path) == []
 
 
-def test_a_directory_in_a_sessions_workspace_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("work_dir", ["inner", "inner/cache/work"])
+def test_a_directory_in_a_sessions_workspace_or_around_it_is_refused(work_dir: str, tmp_path: Path) -> None:
     config = {"cache": str(tmp_path / "inner" / "cache")}
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as executor:
-        session = executor.session("s", work_dir=tmp_path / "inner")
-        with pytest.raises(InvalidRequest, match="is in the workspace, where cells can write"):
+        (tmp_path / work_dir).mkdir(exist_ok=True)
+        session = executor.session("s", work_dir=tmp_path / work_dir)
+        with pytest.raises(InvalidRequest, match="must lie apart"):
             session.execute("1", cache=True)
         assert session.execute("1").ok
     assert list((tmp_path / "inner").rglob("*.json")) == []

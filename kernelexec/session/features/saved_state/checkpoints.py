@@ -93,7 +93,7 @@ class SessionCheckpoints:
             raise InvalidRequest(f"name={name!r:.120}: must be text of 1 to {_NAME_CHARS} characters, or None.")
         if files:
             return await self._copy_with_files(name, timeout)
-        answer = await self._context.call_launcher(protocol.checkpoint_source(name), timeout)
+        answer = await self._context.call_launcher(protocol.checkpoint_source(name), timeout, keeps_variables=True)
         return (await self._read_answer(answer, name))[0]
 
     async def _copy_with_files(self, name: str | None, timeout: float | None) -> AsyncCheckpoint:

@@ -61,7 +61,8 @@ class VariableSnapshots:
         context, directory = self._context, KernelDirectory(self._context, SNAPSHOTS)
         call = protocol.save_variables_source(directory.kernel_path, wanted, context.config.capacity.snapshot_bytes)
         try:
-            answer = await context.call_launcher("", timeout, prepare=partial(directory.prepare, call))
+            prepare = partial(directory.prepare, call)
+            answer = await context.call_launcher("", timeout, prepare=prepare, keeps_variables=True)
         except BaseException as exc:
             await directory.remove()
             if isinstance(exc, OSError):
