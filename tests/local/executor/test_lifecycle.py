@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -179,6 +181,24 @@ def test_an_executor_may_be_opened_in_one_loop_after_the_other(executor: AsyncEx
 async def entered(executor: AsyncExecutor) -> None:
     async with executor:
         assert (await (await executor.session()).execute("1 + 1")).text == "2"
+
+
+UNCLOSED = """
+import asyncio, sys
+from kernelexec import AsyncExecutor
+
+async def main():
+    executor = await AsyncExecutor(isolation="local", workspace=sys.argv[1], config={"quiet": True}).open()
+    print((await (await executor.session()).execute("1 + 1")).text)
+
+asyncio.run(main())
+"""
+
+
+def test_a_loop_that_ends_without_close_ends(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", UNCLOSED, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=BOUND, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
 
 
 def test_a_task_of_ours_that_fails_ends_its_session_alone_and_is_reported(
