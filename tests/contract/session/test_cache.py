@@ -213,12 +213,13 @@ def test_another_version_of_a_package_is_another_key_also_when_it_is_installed_a
         made_wheel(tmp_path / "wheels", "later", version)
     with opened(tmp_path) as session:
         session.install("later==1.0", wheels=tmp_path / "wheels")
-    for cached, version in ((False, "1.0"), (False, "2.0"), (True, "2.0")):
-        with opened(tmp_path) as session:
-            session.execute("import later")
-            session.install("later==2.0", wheels=tmp_path / "wheels")
-            result = session.execute("later.version", cache=True)
-            assert (result.text, result.cached) == (repr(version), cached)
+        session.execute("import later")
+        session.install("later==2.0", wheels=tmp_path / "wheels")
+        assert session.execute("later.version", cache=True).text == "'1.0'"
+    with opened(tmp_path) as session:
+        session.execute("import later")
+        result = session.execute("later.version", cache=True)
+        assert (result.text, result.cached) == ("'2.0'", False)
 
 
 @pytest.mark.parametrize(
