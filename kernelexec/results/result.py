@@ -358,6 +358,7 @@ class ExecutionResult(JsonReadable):
     def json_schema() -> dict[str, Any]:
         """Return the JSON Schema of a result."""
         schema: dict[str, Any] = json_adapter(ExecutionResult).json_schema()
+        schema["properties"]["verdict"] = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
         return schema
 
 

@@ -129,7 +129,8 @@ def test_what_the_outputs_do_not_show_is_where_people_look(fields: dict[str, Any
 
 
 def test_the_schema_names_every_field() -> None:
-    assert set(ExecutionResult.json_schema()["properties"]) == {field.name for field in dataclasses.fields(ExecutionResult)}
+    names = {field.name for field in dataclasses.fields(ExecutionResult)}
+    assert set(ExecutionResult.json_schema()["properties"]) == names | {"verdict"}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
