@@ -204,8 +204,8 @@ class VirtualEnv:
 
     def describe(self) -> dict[str, Any]:
         """Describe interpreter, system, virtual environment and packages, without running user code."""
-        pending = [package_directory(self.venv or self._own_path)] if self._is_pending else []  # for the first cell
-        installed = find_distributions([*pending, *sys.path])
+        coming = (self.venv or (None if self.prefix else self._own_path)) if self._is_pending else None  # with the first cell
+        installed = find_distributions([*([] if coming is None else [package_directory(coming)]), *sys.path])
         system = f"{python_platform.system()} {python_platform.release()}"  # `platform.platform()` would start a program
         with suppress(OSError):
             system = python_platform.freedesktop_os_release()["PRETTY_NAME"]
