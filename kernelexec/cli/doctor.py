@@ -231,7 +231,7 @@ async def _check_command(session: AsyncSession, kind: str) -> Check:
 
 
 async def _check_interrupt(session: AsyncSession, kind: str) -> Check:
-    result = await session.execute("import time; time.sleep(60)", timeout=0.2)
+    result = await session.execute("import time; time.sleep(60)", timeout=0.2)  # the cell that has to be ended
     delay = f"{result.timing.run - 0.2:.2f} s to control, state {result.state}"
     return Check(f"{kind}: timeouts keep state", result.state == "kept", delay, "Signals do not reach the kernel.")
 

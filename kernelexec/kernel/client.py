@@ -67,11 +67,10 @@ class KernelClient:
         """Events that are set when the launcher begins to publish the output of such an execution again."""
         self._visitor: str | None = None
         """The msg_id of a cell of another client that is running."""
-        self.visits = 0
-        """The number of cells of other clients."""
+        self._visits = 0
+        """The number of cells of other clients that ``take_visits`` has not returned."""
         self.foreign_events = 0
         """Grows with each request of another client: at the beginning of a cell, at the end of any request."""
-        self._reported_visits = 0
         self._replies: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._is_finished = False
         self._is_closing = False
@@ -326,14 +325,14 @@ class KernelClient:
             execution.release(is_running=True)
         elif not msg_id.startswith(self.session.session_id):  # else a request of ours
             self._visitor = msg_id
-            self.visits += 1
+            self._visits += 1
             self.foreign_events += 1
             for each in self._executions.values():
                 each.hold()
 
     def take_visits(self) -> int:
         """Return the number of cells of other clients since the last call."""
-        visits, self._reported_visits = self.visits - self._reported_visits, self.visits
+        visits, self._visits = self._visits, 0
         return visits
 
     def _on_idle(self, execution: Execution | None, msg_id: str) -> None:

@@ -69,7 +69,7 @@ class ContainerLog:
         """What is left of the bounds of running cells, by execution id, and of all late output, by an empty text."""
         self._unended: set[tuple[str, Mark]] = set()
         """The cells and marks of lines that have no end yet."""
-        self._cut: set[str] = set()
+        self._exhausted: set[str] = set()
         """The keys of the bounds at which output was left out."""
         self._missed = 0
         self._torn = self._has_reported = False
@@ -117,13 +117,14 @@ class ContainerLog:
     def _begin(self, execution_id: str) -> None:
         self._rooms[execution_id] = self._rooms[""] = OUTPUT_BYTES
         self._unended.clear()
-        self._cut.clear()
+        self._exhausted.clear()
 
     def _output_lines(self, event: events.OutputReceived) -> Iterator[str]:
         output, about = event.output, _about(event.execution_id)
         text = output.text if isinstance(output, Stream) else output_text((output,), is_part=True)
         is_running, is_error = event.execution_id in self._rooms, isinstance(output, Error)
-        mark: Mark = "late" if not is_running else "err" if is_error or output == Stream("stderr", text) else "out"
+        is_stderr = is_error or (isinstance(output, Stream) and output.name == "stderr")
+        mark: Mark = "late" if not is_running else "err" if is_stderr else "out"
         bound = event.execution_id if is_running else ""
         room = self._rooms.get(bound, OUTPUT_BYTES)
         allowed = max(room, min(REASON_BYTES, room + ERROR_BYTES)) if is_error and is_running else room
@@ -134,8 +135,8 @@ class ContainerLog:
             (self._unended.discard if text.endswith("\n") else self._unended.add)((about, mark))
             if not (continues and head == "\n"):
                 yield from _quote(about, mark, head, continues=continues)
-        if len(head) < len(text) and bound not in self._cut:
-            self._cut.add(bound)
+        if len(head) < len(text) and bound not in self._exhausted:
+            self._exhausted.add(bound)
             self._rooms[bound] = min(self._rooms.get(bound, 0), 0)
             self._unended.clear()
             yield f"{about} left out: further output{'' if is_running else ' of ended cells, up to the next cell'}"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -212,15 +213,22 @@ def test_a_module_that_has_threads_is_left_out(tmp_path: Path) -> None:
         assert session.execute("import sys; 'threaded' in sys.modules").text == "False"
 
 
-def test_how_a_kernel_ended_is_known_although_its_server_reports_it_late(tmp_path: Path) -> None:
+def with_slow_module(tmp_path: Path, end: str = "") -> dict[str, Any]:
+    """A configuration that preloads a module whose import makes ``begun``, and waits for ``go``."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "slowly.py").write_text(
-        "import pathlib, time\n"
+        "import pathlib, threading, time\n"
         f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
         f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
+        f"{end}"
     )
-    config = {"checkpoints": "named", "preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
-    with Executor("local", workspace=tmp_path / "workspaces", config={**config, "budgets": {"grace": 0.1}}) as opened:
+    variables = {"PYTHONPATH": str(tmp_path / "modules")}
+    return {"checkpoints": "named", "preload": ["slowly"], "environment": {"set": variables}}
+
+
+def test_how_a_kernel_ended_is_known_although_its_server_reports_it_late(tmp_path: Path) -> None:
+    config = with_slow_module(tmp_path) | {"budgets": {"grace": 0.1}}
+    with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
         session = opened.session()
         until((tmp_path / "begun").exists)
         with ThreadPoolExecutor(1) as pool:
@@ -232,14 +240,7 @@ def test_how_a_kernel_ended_is_known_although_its_server_reports_it_late(tmp_pat
 
 
 def test_a_kernel_that_is_asked_for_while_a_module_gets_threads_is_one_process(tmp_path: Path) -> None:
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "slowly.py").write_text(
-        "import pathlib, threading, time\n"
-        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
-        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
-        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
-    )
-    config = {"checkpoints": "named", "preload": ["slowly"], "environment": {"set": {"PYTHONPATH": str(tmp_path / "modules")}}}
+    config = with_slow_module(tmp_path, end="threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
     with Executor("local", workspace=tmp_path / "workspaces", config=config) as opened:
         first = opened.session("first")
         until((tmp_path / "begun").exists)
