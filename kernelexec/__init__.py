@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernelexec.imports import make_getattr
-from kernelexec.imports.other_names import PACKAGE
+from kernelexec.imports.names import PACKAGE
 
 if TYPE_CHECKING:
     from kernelexec.blocking import AttachedSession as AttachedSession

@@ -34,13 +34,12 @@ from kernelexec.errors import (
     did_you_mean,
 )
 from kernelexec.imports import explain_attribute, explain_keywords
-from kernelexec.imports.other_names import EXECUTOR, SESSION_KEYWORDS
+from kernelexec.imports.names import EXECUTOR, SESSION_KEYWORDS
 from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.env_file import read_env_file
-from kernelexec.provisioning.runtime.descriptor_limit import check_descriptor_limit
 from kernelexec.results.readable.one_line import count_things, join_parts, list_some
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.untrusted_text import escape_line
@@ -53,12 +52,18 @@ if TYPE_CHECKING:
     from kernelexec.provisioning import ForkServers
     from kernelexec.session.features.saved_state.branches import BranchOptions, SessionBranches
     from kernelexec.session_registry import SessionRegistry
+from contextlib import suppress
+
+from kernelexec.errors import Refused
 
 logger = logging.getLogger("kernelexec")
 #: The module that imports all parts of sessions, which takes a tenth of a second: it is imported in a thread when an executor
 #: is entered, while a fork server starts.
 _PARTS = "kernelexec.session_registry"
 _CONTROL = "kernelexec.control.control_socket"
+#: The smallest limit with which a kernel starts, and the free descriptors with which an executor opens: with 64 and 40 a first
+#: session works, with 48 its kernel ends while it starts, and with 32 libraries wait for ever (measured 2026-11-26).
+LIMIT_MIN, FREE_MIN = 64, 40
 
 
 class ExecutorOptions(TypedDict, total=False):
@@ -482,3 +487,20 @@ def _check_surroundings(config: Config) -> None:
         result_store.check_directory(config.cache, writable)
     if config.enabled:
         _ = config.absolute_workspace  # refuses a relative one if the current directory is gone
+
+
+def check_descriptor_limit() -> None:
+    """Check that this process and its kernels may open enough files.
+
+    Raises:
+        Refused: the limit, or what is left of it, is too low.
+    """
+    limit = platform.open_files_limit()
+    if limit is None:
+        return
+    used = 0
+    with suppress(OSError):  # a system without /proc
+        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - an interrupt within leaves nothing open
+    if limit < LIMIT_MIN or limit - used < FREE_MIN:
+        needed = max(LIMIT_MIN, used + FREE_MIN)
+        raise Refused(f"The limit of open files is {limit}, and {used} are open: {needed} are needed. Raise it by `ulimit -n`.")

@@ -9,17 +9,17 @@ from kernelexec.imports import make_getattr
 if TYPE_CHECKING:
     from kernelexec.blocking.attached import AttachedSession as AttachedSession
     from kernelexec.blocking.attached import attach as attach
-    from kernelexec.blocking.checkpoint import Checkpoint as Checkpoint
     from kernelexec.blocking.executor import Executor as Executor
-    from kernelexec.blocking.files import Files as Files
+    from kernelexec.blocking.parts import Checkpoint as Checkpoint
+    from kernelexec.blocking.parts import Files as Files
     from kernelexec.blocking.portal import Portal as Portal
     from kernelexec.blocking.session import Session as Session
 
 _MODULES = {
     "AttachedSession": "attached",
-    "Checkpoint": "checkpoint",
+    "Checkpoint": "parts",
     "Executor": "executor",
-    "Files": "files",
+    "Files": "parts",
     "Portal": "portal",
     "Session": "session",
     "attach": "attached",

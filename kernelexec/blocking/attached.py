@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from kernelexec.blocking import interpreter_end
-from kernelexec.blocking.checkpoint import Checkpoint
 from kernelexec.blocking.methods import documented_as, iterate, make_blocking
+from kernelexec.blocking.parts import Checkpoint
 from kernelexec.blocking.portal import Portal
 from kernelexec.control.attached_session import AsyncAttachedSession
 from kernelexec.control.selection import find_session

@@ -18,7 +18,7 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorKeywords
 from kernelexec.imports import explain_attribute, explain_keywords
-from kernelexec.imports.other_names import EXECUTOR, SESSION_KEYWORDS
+from kernelexec.imports.names import EXECUTOR, SESSION_KEYWORDS
 from kernelexec.results import ExecutionResult
 
 

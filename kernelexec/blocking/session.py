@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from kernelexec.blocking.checkpoint import Checkpoint, SavedState
-from kernelexec.blocking.files import Files
 from kernelexec.blocking.methods import documented_as, iterate, make_blocking
+from kernelexec.blocking.parts import Checkpoint, Files, SavedState
 from kernelexec.blocking.portal import Portal
 from kernelexec.imports import explain_attribute
-from kernelexec.imports.other_names import SESSION
+from kernelexec.imports.names import SESSION
 from kernelexec.results import ExecutionResult, Output, Replay, Restored, Statistics
 from kernelexec.session.features.saved_state.branches import BranchKeywords
 from kernelexec.session.session import AsyncSession

@@ -65,7 +65,7 @@ def build(
     """Build an image, with its steps on stderr; print its name, its size and the build time in seconds."""
     from kernelexec.docker.client import Engine
     from kernelexec.docker.images.build import BuildOrder, build_image
-    from kernelexec.docker.images.ca_certificates import authorities, own_authorities
+    from kernelexec.docker.images.build_files import authorities, own_authorities
     from kernelexec.docker.images.recipes import recipe, wheels_in
 
     order = BuildOrder(
@@ -137,8 +137,8 @@ def wheels(
     platform: PlatformOption = None,
 ) -> int:
     """Download the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
+    from kernelexec.docker.images.build_files import fetch_wheels
     from kernelexec.docker.images.recipes import recipe
-    from kernelexec.docker.images.wheels import fetch_wheels
 
     fetched = fetch_wheels(recipe(name), output, python=python, platform=platform)
     size = sum(path.stat().st_size for path in fetched) // _MEGABYTE
@@ -176,7 +176,7 @@ def _state(image: BuiltImage) -> tuple[str, str]:
 
 def check_image(image: str, facts: ImageFacts) -> list[Check]:
     """Return all checks of an image."""
-    from kernelexec.docker.images.requirements import PYTHON_MIN, ipykernel_min
+    from kernelexec.docker.images.image_info import PYTHON_MIN, ipykernel_min
 
     wanted = ipykernel_min()
     upon = f"`kernelexec image build minimal --base-image {image} --tag NAME` builds an image upon it that has it."
@@ -200,7 +200,7 @@ def check_image(image: str, facts: ImageFacts) -> list[Check]:
 
 
 def _check_version(name: str, version: str | None, wanted: str, remedy: str, *, needed: bool = True) -> Check:
-    from kernelexec.docker.images.requirements import at_least
+    from kernelexec.docker.images.image_info import at_least
 
     return Check(name, at_least(version, wanted), version or "missing", remedy, needed)
 

@@ -377,8 +377,7 @@ def mcp_config(
     ] = False,
 ) -> int:
     """Print the settings entry with which MCP clients start this server; all other options are those of `kernelexec mcp`."""
-    from kernelexec.mcp.clients import add_server, make_server_entry
-    from kernelexec.mcp.registry import make_server_json
+    from kernelexec.mcp.clients import add_server, make_server_entry, make_server_json
 
     if registry:
         if context.args:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
 from kernelexec.config.container_detection import in_container
-from kernelexec.config.limits import LimitChange
 from kernelexec.config.loading import (
+    LimitChange,
     check_seconds,
     isolation_help,
     isolation_variable,

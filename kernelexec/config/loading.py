@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from kernelexec.config import short_options
-from kernelexec.config.container import is_image_name
+from kernelexec.config.container import Container, is_image_name
 from kernelexec.config.container_detection import in_container
 from kernelexec.config.messages import explain, short_repr
-from kernelexec.config.settings import Config, Isolation, Profile
+from kernelexec.config.settings import Budgets, Config, Isolation, Profile
 from kernelexec.config.types import SHORTEST_TIMEOUT, without_infinity
 from kernelexec.errors import InvalidConfig, InvalidTimeout, did_you_mean
 
@@ -262,3 +262,47 @@ def isolation_variable(environ: Mapping[str, str] | None = None) -> str | None:
     """Return the environment variable that sets the isolation, as NAME=VALUE; None if none is set."""
     values = ((name, (os.environ if environ is None else environ).get(name, "").strip()) for name in _SWITCHES)
     return next((f"{name}={value}" for name, value in values if value.lower() not in {"", "none"}), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """New limits. None means no change, or the profile's value if there is a profile."""
+
+    profile: str | None = None
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    timeout: float | None = None
+
+    def resolve_profile(self, config: Config) -> LimitChange:
+        """Return the change with the profile's values.
+
+        Raises:
+            InvalidConfig: the profile does not exist.
+        """
+        if self.profile is None:
+            return self
+        limits = find_profile(config, self.profile).model_dump()
+        return replace(self, **{name: value for name, value in limits.items() if getattr(self, name) is None})
+
+    def apply_to(self, config: Config) -> Config:
+        """Return the configuration with these limits. The amount of swap in addition to memory does not change.
+
+        Raises:
+            InvalidConfig, InvalidTimeout: a limit is invalid for any container.
+        """
+        before = config.container
+        budgets, options = config.budgets.model_dump(exclude_unset=True), before.model_dump(exclude_unset=True)
+        if self.timeout is not None:
+            budgets["timeout"] = check_seconds(self.timeout, "timeout")
+        if self.memory_bytes is not None:
+            options["memory_bytes"] = self.memory_bytes
+            if before.memory_swap_bytes is not None and isinstance(self.memory_bytes, int):
+                options["memory_swap_bytes"] = self.memory_bytes + before.memory_swap_bytes - (before.memory_bytes or 0)
+        if self.cpus is not None:
+            options["cpus"] = self.cpus
+        try:
+            container = Container.model_validate(options)
+        except ValidationError as exc:
+            raise InvalidConfig(explain(exc, Container, "Limits")) from None
+        chosen = {"profile": self.profile} if self.profile is not None else {}
+        return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets), **chosen})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from kernelexec.config import folders
-from kernelexec.config.folders import Folders
 from kernelexec.config.messages import short_repr
 from kernelexec.errors import InvalidConfig
+
+#: Values of the options ``volumes``, ``mounts`` and ``context_paths``.
+Folders = str | list[Any] | tuple[Any, ...] | Mapping[str, Any] | None
 
 
 class ShortOptions(TypedDict, total=False):
@@ -36,7 +38,6 @@ class ShortOptions(TypedDict, total=False):
     """The same in Docker's form: with ``"/a:/b"`` a container has the folder ``/a`` as ``/b``, and can write it."""
     volumes: Folders
     """See ``mounts``; also as in ``{"/a": {"bind": "/b", "mode": "ro"}}``."""
-
     quiet: bool
     """Whether no line is printed about where code runs; the log has it in any case."""
 
@@ -60,7 +61,7 @@ def check_isolation(options: Mapping[str, Any], isolation: str) -> None:
             advice = " `limits.as_bytes` bounds each process on this machine." if name == "memory" else ""
             raise InvalidConfig(f"{message}{advice}")
     for name in _FOLDERS if isolation != "container" else ():
-        if options.get(name) is not None and folders.split(name, options[name])[1]:
+        if options.get(name) is not None and split_folders(name, options[name])[1]:
             message = f"{name}={short_repr(options[name])}: only containers have other paths, and the isolation is {isolation}"
             raise InvalidConfig(f"{message}: leave the target out, and cells use the folder's own path.")
 
@@ -87,7 +88,7 @@ def _long_options(name: str, value: Any) -> list[tuple[tuple[str, ...], Any]]:  
             *([(("confinement", "network"), value)] if isinstance(value, bool) else []),
         ]
     if name in _FOLDERS:
-        contexts, mounts = folders.split(name, value)
+        contexts, mounts = split_folders(name, value)
         return [
             (path, entries) for path, entries in ((("context_paths",), contexts), (("container", "mounts"), mounts)) if entries
         ]
@@ -118,3 +119,46 @@ def _set(options: dict[str, Any], path: tuple[str, ...], value: Any, name: str) 
     elif path[-1] in branch:
         raise InvalidConfig(f"{name} and {'.'.join(path)} are the same option: set only one of them.")
     branch[path[-1]] = value
+
+
+def split_folders(name: str, value: Any) -> tuple[list[Any], list[Any]]:  # noqa: ANN401 - checked with the settings
+    """Return the entries of ``context_paths``, and those of ``container.mounts``: folders that get another path.
+
+    Raises:
+        InvalidConfig: an entry has none of the forms.
+    """
+    if isinstance(value, Mapping):
+        if name == "context_paths":
+            return value, []  # type: ignore[return-value]  # the settings say what it has to be
+        value = [_from_mapping(name, source, volume) for source, volume in value.items()]
+    entries = list(value) if isinstance(value, list | tuple) else [value]
+    contexts, mounts = list[Any](), list[Any]()
+    for entry in entries:
+        if not isinstance(entry, str):
+            (contexts if name == "context_paths" else mounts).append(entry)
+            continue
+        source, target, mode = _read(name, entry)
+        if target in (None, source):
+            contexts.append({"path": source, "permission": "write" if mode == "rw" else "read"})
+        else:
+            mounts.append({"source": source, "target": target, "read_only": mode == "ro"})
+    return contexts, mounts
+
+
+def _from_mapping(name: str, source: object, volume: object) -> str:
+    match volume:
+        case str():
+            return f"{source}:{volume}"
+        case {"bind": str(target), **rest} if rest.keys() <= {"mode"}:
+            return f"{source}:{target}:{rest.get('mode', 'rw')}"
+    raise InvalidConfig(f"{name}={{{short_repr(source)}: {short_repr(volume)}}}: must be as in {{'/a': {{'bind': '/b'}}}}.")
+
+
+def _read(name: str, entry: str) -> tuple[str, str | None, str]:
+    """Return source, target and mode. As in Docker cells can write a folder with a target, unless it is ``ro``."""
+    source, *rest = entry.split(":")
+    mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw" if rest else "ro"
+    target = rest[0] if rest else None
+    if not source or len(rest) > 1 or (target is not None and not target.startswith("/")):
+        raise InvalidConfig(f"{name}: {short_repr(entry)} must be as in 'data', '/a:/b' or '/a:/b:ro'.")
+    return str(Path(source).expanduser()), target, mode

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from kernelexec.kernel.crash_output import has_begun, undelivered_output
 from kernelexec.launcher import protocol
+from kernelexec.launcher.protocol import CRASH_HALF_BYTES, CRASH_KEY_BYTES, CRASH_OPEN_LENGTH, CRASH_RECORD
 from kernelexec.outputs import Collector
 from kernelexec.text import clean_text
 
@@ -278,3 +278,46 @@ class CommandRequestMessage:
 
 OnInputRequest = Callable[[InputRequestMessage], None]
 OnCommandRequest = Callable[[CommandRequestMessage], None]
+
+
+def has_begun(content: bytes, msg_id: str) -> bool:
+    """Return whether a cell may have begun: False if the file names other cells only."""
+    keys = [key for key, _ in _halves(content) if key]
+    return not keys or msg_id.encode()[:CRASH_KEY_BYTES] in keys
+
+
+def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
+    """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text."""
+    own_key = msg_id.encode()[:CRASH_KEY_BYTES]
+    records = sorted(record for key, half in _halves(content) if key == own_key for record in _records(half))
+    pieces = []
+    for offset, name, text in records:
+        lost = max(0, offset - received_bytes)
+        missing = text[max(0, received_bytes - offset) :].decode("utf-8", "ignore")
+        received_bytes = max(received_bytes, offset + len(text))
+        if missing:
+            pieces.append((lost, name, missing))
+    return pieces
+
+
+def _halves(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the whole halves of a file, each with the key of its cell, which is empty if there is none."""
+    for start in range(0, len(content) - CRASH_HALF_BYTES + 1, CRASH_HALF_BYTES):
+        half = content[start : start + CRASH_HALF_BYTES]
+        yield half[:CRASH_KEY_BYTES].rstrip(b"\0"), half
+
+
+def _records(half: bytes) -> list[tuple[int, str, bytes]]:
+    records: list[tuple[int, str, bytes]] = []
+    position = CRASH_KEY_BYTES
+    while position + CRASH_RECORD.size <= len(half):
+        stderr, length, offset = CRASH_RECORD.unpack_from(half, position)
+        position += CRASH_RECORD.size
+        text = half[position:].rstrip(b"\0") if length == CRASH_OPEN_LENGTH else half[position : position + length]
+        if not text or (length != CRASH_OPEN_LENGTH and len(text) < length):
+            break
+        records.append((offset, "stderr" if stderr else "stdout", text))
+        position += len(text)
+        if length == CRASH_OPEN_LENGTH:
+            break
+    return records

@@ -8,9 +8,9 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import fastmcp
 from fastmcp import FastMCP
@@ -27,16 +27,14 @@ from kernelexec.mcp.callers import CallerMiddleware
 from kernelexec.mcp.calls.arguments import ArgumentReader
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.calls.visible_text import VisibleText
-from kernelexec.mcp.definitions import drop_docstring, inline_references, slim_arguments
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.quotas import QuotaTracker
 from kernelexec.mcp.resources import Resources
 from kernelexec.mcp.run import Opening
 from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS, ServerOptions
-from kernelexec.mcp.server_prompts import ServerPrompts
 from kernelexec.mcp.tools.background_tools import BackgroundTools
 from kernelexec.mcp.tools.checkpoint_tools import CheckpointTools
-from kernelexec.mcp.tools.code_tools import CodeTools
+from kernelexec.mcp.tools.code_tools import CodeTools, report_errors
 from kernelexec.mcp.tools.command_tools import COMMAND_SCHEMA, CommandTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.package_tools import PackageTools
@@ -72,6 +70,8 @@ _SCHEMAS = {"execute_command": COMMAND_SCHEMA}
 _WITH_LIMITS = ("instructions", "execute_code")
 #: Tools that create sessions; their descriptions have the note about idle kernels.
 _CREATES = ("execute_code", "execute_command", "create_session", "set_variables")
+P = ParamSpec("P")
+_DEFINITIONS = "#/$defs/"
 
 
 def make_server(
@@ -229,3 +229,59 @@ class CallLogger(Middleware):
         if target is None:
             return await call_next(context)
         return await measure(call_next(context), partial(log_call, context.method or "", str(target)))
+
+
+class ServerPrompts:
+    """Prompts of the server, one method each. Clients show the first lines of the docstrings."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def guidance(self, session: str = "default") -> str:
+        """Explain where a session's code runs, what is available there, and how to answer."""
+        with report_errors():
+            return await (await self._sessions.get_session(session)).guidance()
+
+    async def debug(self, session: str = "default", execution_id: str = "") -> str:
+        """Debug a failed cell in five steps, with all facts about it; by default the session's newest failed cell."""
+        with report_errors():
+            return await (await self._sessions.find_session(session)).debugging(execution_id or None)
+
+
+def drop_docstring(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Return the same function without a docstring, for tools and prompts whose description is passed beside it."""
+
+    @wraps(function)
+    async def call(*args: P.args, **options: P.kwargs) -> T:
+        return await function(*args, **options)
+
+    call.__doc__ = ""  # None would stand for the docstring of the class's method
+    return call
+
+
+def slim_arguments(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tool's arguments without null, for which an optional argument is omitted: models read it all."""
+    return schema | {"properties": {name: _slim(argument) for name, argument in schema["properties"].items()}}
+
+
+def _slim(argument: dict[str, Any]) -> dict[str, Any]:
+    types = argument.get("anyOf", [])
+    if argument.get("default", ...) is not None or types[1:] != [{"type": "null"}]:
+        return argument
+    return {**types[0], **{name: value for name, value in argument.items() if name not in {"anyOf", "default"}}}
+
+
+def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its definitions in the place of references, as clients need it; no type may contain itself."""
+    definitions = schema.get("$defs", {})
+
+    def inline(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+        if isinstance(value, list):
+            return [inline(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        own = {key: inline(item) for key, item in value.items() if key not in {"$ref", "$defs"}}
+        return inline(definitions[value["$ref"].removeprefix(_DEFINITIONS)]) | own if "$ref" in value else own
+
+    inlined: dict[str, Any] = inline(schema)
+    return inlined

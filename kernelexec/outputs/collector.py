@@ -6,15 +6,16 @@ update changes every display of its id and adds none, ``clear_output(wait)`` wai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import groupby
 from typing import Any, Protocol
 
 from kernelexec.config import OutputLimits
 from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, WholeBundles, read_bundle
 from kernelexec.outputs.displays import Budget, DisplayBudgets, DisplayEntry, Displays
-from kernelexec.outputs.output_window import OutputWindow
 from kernelexec.outputs.widgets import WidgetStates, read_widget_state
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream, strip_ansi
 from kernelexec.text import RUN_BYTES, TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
@@ -28,6 +29,8 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 #: A longer display id is replaced by its hash, since ids are kept for the life of a kernel.
 _ID_CHARS = 256
 _TRACEBACK_BYTES, _EVALUE_BYTES, _ENAME_BYTES = 256 * 1024, 64 * 1024, 1024
+#: The cost of a piece of output in memory, in addition to its text, in bytes.
+_PIECE_BYTES = 256
 
 
 class Spill(Protocol):
@@ -399,3 +402,41 @@ def feed_result(collector: Collector, result: ExecutionResult) -> None:
             case Error():
                 content = {"ename": output.ename, "evalue": output.evalue, "traceback": list(output.traceback)}
                 collector.feed("error", content)
+
+
+class OutputWindow:
+    """The newest outputs. A position counts bytes of text since the start, at least one for each output."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.held_bytes = 0
+        self.end = 0
+        self._limit = limit_bytes
+        self._outputs: deque[tuple[Output, int]] = deque()
+
+    def add(self, output: Output, size: int) -> None:
+        """Add an output; the oldest are removed beyond the limit."""
+        self.end += max(1, size)
+        self._outputs.append((output, max(1, size)))
+        self.held_bytes += size + _PIECE_BYTES
+        while self.held_bytes > self._limit and len(self._outputs) > 1:
+            _, gone = self._outputs.popleft()
+            self.held_bytes -= gone + _PIECE_BYTES
+
+    def since(self, position: int) -> tuple[tuple[Output, ...], int]:
+        """Return the outputs after a position, streams joined, and the number of bytes that are no longer in memory."""
+        outputs: deque[Output] = deque()
+        start = self.end
+        for output, size in reversed(self._outputs):
+            if start <= position:
+                break
+            start -= size
+            outputs.appendleft(output)
+        return tuple(_join_streams(outputs)), max(0, start - position)
+
+
+def _join_streams(outputs: Iterable[Output]) -> Iterator[Output]:
+    for name, pieces in groupby(outputs, lambda output: output.name if isinstance(output, Stream) else None):
+        if name is None:
+            yield from pieces
+        else:
+            yield Stream(name, "".join(piece.text for piece in pieces if isinstance(piece, Stream)))

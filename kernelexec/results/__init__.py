@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import make_getattr
 
 if TYPE_CHECKING:
-    from kernelexec.results.attempts import Attempt as Attempt
-    from kernelexec.results.attempts import Attempts as Attempts
     from kernelexec.results.background import BackgroundCommand as BackgroundCommand
     from kernelexec.results.background import BackgroundOutput as BackgroundOutput
-    from kernelexec.results.call_statistics import CallStatistics as CallStatistics
-    from kernelexec.results.call_statistics import Statistics as Statistics
-    from kernelexec.results.call_statistics import StatisticsAccumulator as StatisticsAccumulator
     from kernelexec.results.environments import Installation as Installation
     from kernelexec.results.environments import Package as Package
     from kernelexec.results.environments import PythonEnvironment as PythonEnvironment
@@ -45,9 +40,13 @@ if TYPE_CHECKING:
     from kernelexec.results.outputs import output_text as output_text
     from kernelexec.results.outputs import read_audio as read_audio
     from kernelexec.results.outputs import strip_ansi as strip_ansi
-    from kernelexec.results.replay import Outcome as Outcome
-    from kernelexec.results.replay import Replay as Replay
-    from kernelexec.results.replay import ReplayedCell as ReplayedCell
+    from kernelexec.results.reports import Attempt as Attempt
+    from kernelexec.results.reports import Attempts as Attempts
+    from kernelexec.results.reports import Outcome as Outcome
+    from kernelexec.results.reports import Replay as Replay
+    from kernelexec.results.reports import ReplayedCell as ReplayedCell
+    from kernelexec.results.reports import TestCase as TestCase
+    from kernelexec.results.reports import TestReport as TestReport
     from kernelexec.results.result import Cause as Cause
     from kernelexec.results.result import CellLine as CellLine
     from kernelexec.results.result import Diagnosis as Diagnosis
@@ -61,27 +60,26 @@ if TYPE_CHECKING:
     from kernelexec.results.result import State as State
     from kernelexec.results.result import Status as Status
     from kernelexec.results.result import Timing as Timing
-    from kernelexec.results.snapshots import Restored as Restored
-    from kernelexec.results.snapshots import SavedVariable as SavedVariable
-    from kernelexec.results.snapshots import SkippedVariable as SkippedVariable
-    from kernelexec.results.snapshots import Snapshot as Snapshot
-    from kernelexec.results.tests import TestCase as TestCase
-    from kernelexec.results.tests import TestReport as TestReport
+    from kernelexec.results.usage import CallStatistics as CallStatistics
     from kernelexec.results.usage import KernelStatus as KernelStatus
     from kernelexec.results.usage import LargeVariable as LargeVariable
     from kernelexec.results.usage import LimitsSet as LimitsSet
     from kernelexec.results.usage import MemoryUse as MemoryUse
+    from kernelexec.results.usage import Statistics as Statistics
+    from kernelexec.results.usage import StatisticsAccumulator as StatisticsAccumulator
     from kernelexec.results.usage import Stats as Stats
     from kernelexec.results.variables import CodeStatus as CodeStatus
     from kernelexec.results.variables import Completion as Completion
+    from kernelexec.results.variables import Restored as Restored
+    from kernelexec.results.variables import SavedVariable as SavedVariable
+    from kernelexec.results.variables import SkippedVariable as SkippedVariable
+    from kernelexec.results.variables import Snapshot as Snapshot
     from kernelexec.results.variables import Variable as Variable
     from kernelexec.results.variables import Variables as Variables
 
 #: The names by their modules. A module is imported at the first use of one of its names.
 _NAMES = {
-    "attempts": "Attempt Attempts",
     "background": "BackgroundCommand BackgroundOutput",
-    "call_statistics": "CallStatistics Statistics StatisticsAccumulator",
     "environments": "Installation Package PythonEnvironment Served",
     "file_operations": (
         "FileBytes FileEntry FileKind FileList FilesCopied FilesDeleted FileText FileWritten NotCopied NotDeleted"
@@ -91,15 +89,13 @@ _NAMES = {
     "model.answer": "ModelAnswer make_model_answer",
     "model.notes": "model_notes",
     "outputs": "DisplayData Error ExecuteResult Output Stream best_image decode_base64 output_text read_audio strip_ansi",
-    "replay": "Outcome Replay ReplayedCell",
+    "reports": "Attempt Attempts Outcome Replay ReplayedCell TestCase TestReport",
     "result": (
         "Cause CellLine Diagnosis ExecutionFailed ExecutionResult Interrupted InterruptStep OutputPage "
         "Progress SecurityError State Status Timing"
     ),
-    "snapshots": "Restored SavedVariable SkippedVariable Snapshot",
-    "tests": "TestCase TestReport",
-    "usage": "KernelStatus LargeVariable LimitsSet MemoryUse Stats",
-    "variables": "CodeStatus Completion Variable Variables",
+    "usage": "CallStatistics KernelStatus LargeVariable LimitsSet MemoryUse Statistics StatisticsAccumulator Stats",
+    "variables": "CodeStatus Completion Restored SavedVariable SkippedVariable Snapshot Variable Variables",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.imports import explain_attribute
-from kernelexec.imports.other_names import RESULT
+from kernelexec.imports.names import RESULT
 from kernelexec.results.json_values import JsonReadable, json_adapter, read_literal
 from kernelexec.results.media.images import Audio, Image, describe_images
 from kernelexec.results.outputs import (

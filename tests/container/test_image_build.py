@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec.docker.client import Engine
 from kernelexec.docker.images.build import BuildOrder, BuiltImage, build_image, built_images
-from kernelexec.docker.images.ca_certificates import own_authorities
+from kernelexec.docker.images.build_files import own_authorities
 from kernelexec.docker.images.image_probe import PROBE, probe_image
 from kernelexec.docker.images.recipes import Recipe, recipe, wheels_in
 from kernelexec.errors import ImageBuildFailed, ImageMissing

@@ -22,7 +22,7 @@ import pytest
 import kernelexec
 from kernelexec import Executor, Session
 from kernelexec.control.attached_session import AsyncAttachedSession
-from kernelexec.control.connections import KEYLESS_MAX
+from kernelexec.control.control_socket import KEYLESS_MAX
 from kernelexec.control.selection import find_session
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
 from kernelexec.provisioning.runtime.discovery import LiveSession
@@ -458,7 +458,7 @@ def test_clients_get_through_while_another_process_takes_all_connections(session
 
 
 def test_a_client_beyond_the_limit_is_refused_by_its_number(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.control.connections.CLIENTS_MAX", 1)
+    monkeypatch.setattr("kernelexec.control.control_socket.CLIENTS_MAX", 1)
     with kernelexec.attach("a") as attached:
         with pytest.raises(CapacityReached, match="clients use the sessions of this process"):
             attached.execute("1")
@@ -475,7 +475,7 @@ def attaches() -> bool:
 
 
 def test_a_silent_connection_is_closed_soon(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.control.connections.KEY_SECONDS", 0.2)
+    monkeypatch.setattr("kernelexec.control.control_socket.KEY_SECONDS", 0.2)
     for content in (b"", b"0" * 100):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(BOUND)

@@ -15,8 +15,8 @@ import pytest
 
 import kernelexec
 from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, Session
-from kernelexec.blocking.files import Files
-from kernelexec.imports import other_names
+from kernelexec.blocking.parts import Files
+from kernelexec.imports.names import EXECUTE_KEYWORDS, EXECUTOR, FILES, PACKAGE, RESULT, SESSION, SESSION_KEYWORDS
 from kernelexec.session.features.session_files import AsyncFiles
 
 _ROW = re.compile(r"^\| (`.*`) \| (.*) \|$", re.MULTILINE)
@@ -28,11 +28,11 @@ CLASSES: dict[str, tuple[Any, ...]] = {
     "files": (Files, AsyncFiles),
 }
 NAMES = {
-    "session": other_names.SESSION,
-    "executor": other_names.EXECUTOR,
-    "result": other_names.RESULT,
-    "files": other_names.FILES,
-    "kernelexec": other_names.PACKAGE,
+    "session": SESSION,
+    "executor": EXECUTOR,
+    "result": RESULT,
+    "files": FILES,
+    "kernelexec": PACKAGE,
 }
 CASES = [(owner, name, instead) for owner, names in NAMES.items() for name, instead in names.items()]
 
@@ -79,10 +79,10 @@ def test_the_error_of_a_property_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("method", "names"),
     [
-        (Session.execute, other_names.EXECUTE_KEYWORDS),
-        (AsyncSession.execute, other_names.EXECUTE_KEYWORDS),
-        (Executor.session, other_names.SESSION_KEYWORDS),
-        (AsyncExecutor.session, other_names.SESSION_KEYWORDS),
+        (Session.execute, EXECUTE_KEYWORDS),
+        (AsyncSession.execute, EXECUTE_KEYWORDS),
+        (Executor.session, SESSION_KEYWORDS),
+        (AsyncExecutor.session, SESSION_KEYWORDS),
     ],
 )
 def test_the_error_of_such_a_keyword_says_what_to_write(method: Any, names: Mapping[str, str]) -> None:

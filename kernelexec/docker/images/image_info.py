@@ -1,7 +1,8 @@
-"""The contents of an image, from the output of a program in it, which is not trusted and is checked."""
+"""The contents of an image, from a program in it, whose output is checked; and the versions that kernels need."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 from collections.abc import Mapping
@@ -12,6 +13,9 @@ _MARK = "kernelexec="
 _PROGRAM = re.compile(r"program=(?P<name>[a-z0-9]+) (?P<version>.*)")
 _VERSION = re.compile(r"\d+(\.\d+)+\S*")
 _LONGEST = 200
+#: The oldest Python that the launcher supports.
+PYTHON_MIN = "3.11"
+_IPYKERNEL = re.compile(r"ipykernel\b[^;]*?>=(?P<version>[\d.]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,16 @@ def _version(text: str | None) -> str | None:
     """Return the number in the output of ``--version``; all of the output if there is none."""
     match = _VERSION.search(text or "")
     return match[0] if match else _text(text)
+
+
+def ipykernel_min() -> str:
+    """Return the oldest ipykernel that the launcher supports: the one that this package requires."""
+    required = importlib.metadata.requires("kernelexec") or []
+    versions = [match["version"] for line in required if (match := _IPYKERNEL.match(line.replace(" ", "")))]
+    return versions[0] if versions else "7.3"
+
+
+def at_least(version: str | None, wanted: str) -> bool:
+    """Return whether a version, if any, is at least as new as the wanted one."""
+    numbers, least = ([int(number) for number in re.findall(r"\d+", text or "")[:3]] for text in (version, wanted))
+    return version is not None and numbers >= least

@@ -16,8 +16,8 @@ from docker.types.services import Mount
 
 from kernelexec.config.container import DEFAULT_PYTHON
 from kernelexec.docker.client import Engine, map_docker_errors
+from kernelexec.docker.images.image_info import PYTHON_MIN, at_least, ipykernel_min
 from kernelexec.docker.images.image_probe import asking, known_facts, restricted_host_config, settings_of
-from kernelexec.docker.images.requirements import PYTHON_MIN, at_least, ipykernel_min
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing
 

@@ -19,12 +19,13 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.calls.connections import Connections
 from kernelexec.mcp.http.authentication import JwtOptions, make_auth_provider, read_host
-from kernelexec.mcp.http.connection_tracker import ConnectionTracker
 from kernelexec.mcp.http.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.http.metrics import PATH as METRICS_PATH
 from kernelexec.mcp.http.metrics import Metrics
@@ -41,6 +42,8 @@ _GRACE_SECONDS = 0.5
 _PORT_MAX = 65535
 #: The least idle time of an older client's connection in seconds, and a value for no limit.
 _IDLE_SECONDS_MIN, _UNLIMITED_SECONDS = 1800.0, 1e9
+_ID_HEADER = b"mcp-session-id"
+_REFUSED = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +250,31 @@ def _describe_address(http: HttpOptions, listener: socket.socket) -> str:
         return f"{PATH} on {http.socket}"
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
+
+
+class ConnectionTracker:
+    """ASGI middleware that tells ``Connections`` when requests of a connection begin and end, and when its client ends it."""
+
+    def __init__(self, app: ASGIApp, *, connections: Connections) -> None:
+        self._app = app
+        self._connections = connections
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        names = [value for name, value in scope["headers"] if name == _ID_HEADER] if scope["type"] == "http" else []
+        if not names:
+            await self._app(scope, receive, send)
+            return
+        connection_id = names[0].decode("latin-1")
+        is_stream, is_end = scope["method"] == "GET", scope["method"] == "DELETE"
+
+        async def send_and_note_end(message: Message) -> None:
+            if is_end and message["type"] == "http.response.start" and message["status"] < _REFUSED:
+                self._connections.end(connection_id)
+            await send(message)
+
+        self._connections.begin_request(connection_id, is_stream=is_stream)
+        try:
+            await self._app(scope, receive, send_and_note_end)
+        finally:
+            self._connections.end_request(connection_id, is_stream=is_stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,12 +14,12 @@ from fastmcp.exceptions import FastMCPError, ToolError
 from fastmcp.tools import InputRequiredToolResult, ToolResult
 from mcp.types import TextContent
 
+from kernelexec.adapters.shared.markdown import find_blocks
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.mcp.answers import AnswerOptions, render_answer
 from kernelexec.mcp.calls.elicitation import Elicitation
 from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.mcp.calls.sent_code import unwrap_code
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.results import ExecutionResult, OutputPage
@@ -27,6 +28,7 @@ from kernelexec.untrusted_text import format_note, quote_output
 
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
+_JSON_CHARS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +222,21 @@ def make_quoting_answer(text: str, note: str, key: str, record: Any) -> ToolResu
     if quoted != text:
         note += r"; invisible characters are shown as escapes such as \u202e, and marks as \[kernelexec:"
     return make_text_answer("\n".join(filter(None, (format_note(note), quoted))), key, record)
+
+
+def unwrap_code(code: str, language: str) -> tuple[str, str]:
+    """Return the code that is meant, and its language: that of a fence around all of it, or the text of a ``{"code": ...}``."""
+    sent = code.strip()
+    if sent.startswith(("```", "~~~")) and sent.endswith(sent[:3]):
+        blocks = find_blocks(sent)
+        if len(blocks) == 1 and sent.count("\n") == blocks[0].code.count("\n") + 2:
+            named = sent.splitlines()[0].strip("`~ ")
+            return blocks[0].code, blocks[0].language if named else language
+    if sent.startswith("{") and sent.endswith("}") and len(sent) <= _JSON_CHARS:
+        try:
+            call = json.loads(sent)
+        except (ValueError, RecursionError):
+            return code, language
+        if isinstance(call.get("code"), str) and call.keys() <= {"code", "language"}:
+            return call["code"], str(call.get("language", language))
+    return code, language

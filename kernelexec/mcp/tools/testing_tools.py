@@ -12,7 +12,7 @@ from kernelexec.mcp.answers import PREVIEW_CHARS, fit_answer, preview
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.tools.code_tools import report_errors
 from kernelexec.results import SecurityError, TestCase, TestReport
-from kernelexec.results.tests import CASE_SECONDS
+from kernelexec.results.reports import CASE_SECONDS
 
 _SHORTER_OUTPUT = "print less"
 

@@ -14,7 +14,7 @@ from kernelexec.launcher import protocol
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import TestCase, TestReport
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
-from kernelexec.results.tests import CASE_SECONDS
+from kernelexec.results.reports import CASE_SECONDS
 from kernelexec.session.context import SessionContext
 
 CASES_MAX = 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,6 @@ from kernelexec.results import Cause, MemoryUse
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
-from kernelexec.session.kernels.lineage import Lineage
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
     FormerSession,
@@ -49,6 +49,8 @@ _CUT = "The kernel before was killed: its threads or exit handlers had not ended
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
 _MISSING_MAX = 10_000
+#: Numbers of checkpoints: from the first to the last one, both included.
+_Range = tuple[int, float]
 
 
 class KernelSupervisor:
@@ -545,3 +547,25 @@ class KernelSupervisor:
     def _report_change(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
         container = self.kernel.container if self.kernel is not None and change == "started" else None
         self._dispatch(KernelChanged(self._session, self.epoch, change, cause, self.language, container))
+
+
+class Lineage:
+    """The checkpoints from which the present state has come, by their numbers, which grow with time."""
+
+    def __init__(self) -> None:
+        self._lines: list[list[_Range]] = [[(0, math.inf)]]
+        """Those of each state that the session went back from, and at last of the present one."""
+
+    def has(self, number: int) -> bool:
+        """Return whether a checkpoint is of the present state's past."""
+        return _has(self._lines[-1], number)
+
+    def go_to(self, number: int, newest: int) -> None:
+        """Note that the state is that of a checkpoint; ``newest`` is the last one of the states before."""
+        line = next((line for line in reversed(self._lines) if _has(line, number)), [(number, number)])
+        past = [(first, min(last, number)) for first, last in line if first <= number]
+        self._lines.append([*past, (newest + 1, math.inf)])
+
+
+def _has(line: list[_Range], number: int) -> bool:
+    return any(first <= number <= last for first, last in line)

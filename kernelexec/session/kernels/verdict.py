@@ -113,7 +113,7 @@ def describe_return(cause: Cause, cell: int, ended_cell: int) -> str:
 
 def add_obstacles_note(verdict: Verdict, reported: object) -> None:
     """Add a note on what has prevented a checkpoint before the cell, as its kernel has reported it."""
-    from kernelexec.kernel.obstacles import explain_obstacles, read_obstacles  # noqa: PLC0415 - few kernels end
+    from kernelexec.kernel.launcher_reports import explain_obstacles, read_obstacles  # noqa: PLC0415 - few kernels end
 
     if obstacles := read_obstacles(reported):
         verdict.notes.append(f"There was no checkpoint to go on from: {explain_obstacles(obstacles)}")

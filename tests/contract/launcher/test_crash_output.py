@@ -12,7 +12,7 @@ import pytest
 from kernelexec import Session
 from kernelexec.config import OutputLimits
 from kernelexec.kernel import Execution
-from kernelexec.kernel.crash_output import undelivered_output
+from kernelexec.kernel.execution import undelivered_output
 from kernelexec.launcher.output.kept_output import CrashBuffer
 from kernelexec.launcher.protocol import CRASH_HALF_BYTES as HALF_BYTES
 from kernelexec.outputs import Collector, Displays

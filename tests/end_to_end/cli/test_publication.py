@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kernelexec.mcp.registry import make_server_json
+from kernelexec.mcp.clients import make_server_json
 from tests.conftest import Command
 from tests.support.command_line import kernelexec as command
 from tests.support.command_line import refused

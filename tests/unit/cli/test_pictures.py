@@ -13,8 +13,7 @@ import PIL.Image
 import pytest
 
 from kernelexec.cli.terminal.picture_protocol import PictureTerminal, read_names
-from kernelexec.cli.terminal.picture_sequences import PictureArea, TerminalPictures, encode_picture
-from kernelexec.cli.terminal.sixel import encode_sixels
+from kernelexec.cli.terminal.picture_sequences import PictureArea, TerminalPictures, encode_picture, encode_sixels
 from kernelexec.cli.terminal.typed_input import TypedInput
 from kernelexec.results import DisplayData, Image, Output, Stream
 from tests.support.picture_terminal import make_png, read_iterm2, read_kitty, read_sixels, without_pictures

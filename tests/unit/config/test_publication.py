@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import kernelexec
-from kernelexec.mcp.registry import SERVER_NAME, make_server_json
+from kernelexec.mcp.clients import SERVER_NAME, make_server_json
 from tests.end_to_end.test_readme import PROJECT
 from tests.support.paths import ROOT
 

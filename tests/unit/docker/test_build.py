@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.docker.images.build import BuildOrder
-from kernelexec.docker.images.build_progress import BuildLog
-from kernelexec.docker.images.ca_certificates import authorities, own_authorities
+from kernelexec.docker.images.build import BuildLog, BuildOrder
+from kernelexec.docker.images.build_files import authorities, download_command, own_authorities, python_of
 from kernelexec.docker.images.recipes import Recipe, recipe
-from kernelexec.docker.images.wheels import download_command, python_of
 from kernelexec.errors import InvalidRequest
 
 

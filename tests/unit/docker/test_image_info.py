@@ -7,8 +7,7 @@ import json
 import pytest
 
 from kernelexec.cli.image import check_image
-from kernelexec.docker.images.image_info import ImageFacts
-from kernelexec.docker.images.requirements import at_least, ipykernel_min
+from kernelexec.docker.images.image_info import ImageFacts, at_least, ipykernel_min
 
 FULL = ImageFacts("sha256:1", "amd64", "3.11.2", "/usr/bin/python3", "7.4.0", "8.10.0", ("bash", "sh"), "24.1.0", "2.39.5")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.config.container import NAMES, sudo_variant
+from kernelexec.docker.images.image_info import at_least, ipykernel_min
 from kernelexec.docker.images.recipes import (
     how_to_get,
     pack_files,
@@ -16,7 +17,6 @@ from kernelexec.docker.images.recipes import (
     wheels_in,
     write_template,
 )
-from kernelexec.docker.images.requirements import at_least, ipykernel_min
 from kernelexec.errors import InvalidRequest
 from tests.support.paths import ROOT
 

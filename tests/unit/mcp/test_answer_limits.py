@@ -12,7 +12,7 @@ import PIL.Image
 import pytest
 from fastmcp.client.client import CallToolResult
 
-from kernelexec.mcp.answers.pictures import select_pictures
+from kernelexec.mcp.answers import select_pictures
 from kernelexec.results import Image
 from kernelexec.results.media.model_pictures import PICTURE_BYTES, SIDE_PIXELS
 from kernelexec.results.model.tables import render_table

@@ -11,8 +11,7 @@ import anyio
 import pytest
 from mcp.types import TextContent
 
-from kernelexec.mcp.answers.cell_answers import PREVIEW_CHARS, render_answer, render_stream
-from kernelexec.mcp.answers.options import AnswerOptions
+from kernelexec.mcp.answers import PREVIEW_CHARS, AnswerOptions, render_answer, render_stream
 from kernelexec.mcp.calls.elicitation import describe_input
 from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream

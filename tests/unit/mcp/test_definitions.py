@@ -11,7 +11,7 @@ import pytest
 from fastmcp.tools import FunctionTool
 from fastmcp.utilities.json_schema import dereference_refs
 
-from kernelexec.mcp.definitions import drop_docstring, inline_references, slim_arguments
+from kernelexec.mcp.server import drop_docstring, inline_references, slim_arguments
 from kernelexec.mcp.tools.code_tools import CodeTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.testing_tools import TestingTools

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.mcp.calls.sent_code import unwrap_code
+from kernelexec.mcp.tools.code_tools import unwrap_code
 
 MEANT: dict[str, tuple[str, tuple[str, str]]] = {
     "a fence": ("```\nx = 1\n```", ("x = 1", "python")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.session.kernels.lineage import Lineage
+from kernelexec.session.kernels.supervisor import Lineage
 
 
 def past(lineage: Lineage, newest: int) -> list[int]:

@@ -11,7 +11,7 @@ from kernelexec.cancellation import await_to_end
 from kernelexec.config import check_seconds
 from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelError, KernelexecError, did_you_mean
 from kernelexec.kernel import Kernel
-from kernelexec.kernel.obstacles import explain_obstacles, read_obstacles
+from kernelexec.kernel.launcher_reports import explain_obstacles, read_obstacles
 from kernelexec.launcher import protocol
 from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_seconds

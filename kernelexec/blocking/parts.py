@@ -1,16 +1,38 @@
-"""The blocking facade of a session's files."""
+"""The blocking facades of a session's files and of its checkpoints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kernelexec.blocking.methods import make_blocking
 from kernelexec.blocking.portal import Portal
 from kernelexec.config import FileBounds
 from kernelexec.imports import explain_attribute
-from kernelexec.imports.other_names import FILES
+from kernelexec.imports.names import FILES
+from kernelexec.results import Snapshot
+from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint
 from kernelexec.session.features.session_files import AsyncFiles
 from kernelexec.workspace.agent_files.tracking import ReadTracker
+
+
+class Checkpoint:
+    """``AsyncCheckpoint`` for blocking callers."""
+
+    def __init__(self, portal: Portal, checkpoint: AsyncCheckpoint) -> None:
+        self._portal = portal
+        self._target = checkpoint
+        self.number = checkpoint.number
+        self.name = checkpoint.name
+        self.cell = checkpoint.cell
+        self.seconds = checkpoint.seconds
+
+    drop = make_blocking(AsyncCheckpoint.drop)
+
+    def __repr__(self) -> str:
+        return repr(self._target)
+
+
+SavedState: TypeAlias = Snapshot | Checkpoint | str | int
 
 
 class Files:

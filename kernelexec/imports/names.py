@@ -1,9 +1,12 @@
-"""Names of other libraries for what classes here have under their own: the error of a missing attribute says what to write."""
+"""Names that import their modules at their first use, and names of other libraries, whose errors say what to write here."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib import import_module
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -95,3 +98,29 @@ def explain_keywords(names: Mapping[str, str]) -> Callable[[Callable[_P, _R]], C
 def explain_name(names: Mapping[str, str], name: str) -> str:
     """Return the end of the message about a missing name: what to write instead, or an empty text."""
     return f": write {names[name]}" if name in names else ""
+
+
+def make_getattr(
+    package: str, modules: Mapping[str, str], others: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of a package.
+
+    Args:
+        package: the package's ``__name__``.
+        modules: the module of each public name, relative to the package. ``from package import name`` imports it, and so
+            does the use of the module itself as an attribute of the package.
+        others: names of other libraries, with what to write instead.
+    """
+    own = {module.partition(".")[0] for module in modules.values()}
+
+    def find(name: str) -> object:
+        if name in modules:
+            value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        elif name in own:
+            value = import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{explain_name(others, name)}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

@@ -1,12 +1,15 @@
-"""Wheels for a build without network, fetched here for the Python and the machine of the image."""
+"""Further files of a build: wheels for one without network, fetched here, and certificate authorities."""
 
 from __future__ import annotations
 
+import hashlib
 import platform as machine
 import re
+import ssl
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from kernelexec.docker.images.recipes import Recipe, write_files
@@ -19,6 +22,16 @@ _OLD = ("manylinux2014", "manylinux2010", "manylinux1")
 _BASE_PYTHON = re.compile(r"python:(?P<version>3\.\d+)")
 _VERSION = re.compile(r"3\.\d+(\.\d+)?")
 _SAID_CHARS = 2000
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_SUFFIXES = {".crt", ".pem", ".cer"}
+_DER = b"\x30\x82"
+#: Directories for authorities of administrators: Debian, Fedora, Arch, SUSE.
+_ANCHORS = (
+    "/usr/local/share/ca-certificates",
+    "/etc/pki/ca-trust/source/anchors",
+    "/etc/ca-certificates/trust-source/anchors",
+    "/etc/pki/trust/anchors",
+)
 
 
 def fetch_wheels(recipe: Recipe, directory: Path, *, python: str | None = None, platform: str | None = None) -> list[Path]:
@@ -66,3 +79,47 @@ def download_command(lists: Path, directory: Path, *, python: str, platform: str
         *(word for name in names for word in ("--platform", f"{name}_{architecture}")),
         *("--dest", str(directory), "-r", str(lists / "requirements.txt"), "-c", str(lists / "pins.txt")),
     ]
+
+
+def authorities(paths: Iterable[Path]) -> dict[str, bytes]:
+    """Return the certificates in files and directories as files of a build's context.
+
+    Other content of the files, such as keys, is left out.
+
+    Raises:
+        InvalidRequest: a file or directory is missing, or contains no certificate.
+    """
+    certificates: list[bytes] = []
+    for path in paths:
+        if not path.exists():
+            raise InvalidRequest(f"There is no file or directory {path} with certificate authorities.")
+        if not (present := _read_certificates(path)):
+            forms = "a file in PEM or DER form is needed, in a directory as *.crt, *.pem or *.cer"
+            raise InvalidRequest(f"{path} holds no certificate: {forms}.")
+        certificates += present
+    return _as_files(certificates)
+
+
+def own_authorities(anchors: Iterable[Path] | None = None) -> dict[str, bytes]:
+    """Return the authorities that were added to this machine, or all that it trusts if none were."""
+    directories = map(Path, _ANCHORS) if anchors is None else anchors
+    if added := [pem for directory in directories if directory.is_dir() for pem in _read_certificates(directory)]:
+        return _as_files(added)
+    trusted = ssl.create_default_context().get_ca_certs(binary_form=True)
+    return _as_files(ssl.DER_cert_to_PEM_cert(certificate).encode() for certificate in trusted)
+
+
+def _read_certificates(path: Path) -> list[bytes]:
+    """Return the certificates of a file, or of all such files in a directory, in PEM form."""
+    inner = sorted(path.rglob("*")) if path.is_dir() else []
+    files = [file for file in inner if file.suffix in _SUFFIXES and file.is_file()] if path.is_dir() else [path]
+    certificates: list[bytes] = []
+    for content in (file.read_bytes() for file in files):
+        is_der = content.startswith(_DER)
+        certificates += [ssl.DER_cert_to_PEM_cert(content).encode()] if is_der else [f + b"\n" for f in _PEM.findall(content)]
+    return certificates
+
+
+def _as_files(certificates: Iterable[bytes]) -> dict[str, bytes]:
+    """Return one file for each certificate, as ``update-ca-certificates`` needs it; each once."""
+    return {f"extra-ca/{hashlib.sha256(pem).hexdigest()[:16]}.crt": pem for pem in certificates}

@@ -6,37 +6,38 @@ only. Each line of the notes is marked as ``[kernelexec: ...]``, and such a mark
 
 from __future__ import annotations
 
+import base64
 import json
 import mimetypes
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
-from typing import Any, TypeVar, cast
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
+from fastmcp import Context
 from fastmcp.tools import ToolResult
-from mcp.types import ResourceLink, TextContent
+from mcp.types import AudioContent, ImageContent, ResourceLink, TextContent
 
-from kernelexec.mcp.answers.options import AnswerOptions
-from kernelexec.mcp.answers.pictures import InlinePictures, select_pictures
-from kernelexec.mcp.answers.record import RECORD, make_record
-from kernelexec.mcp.answers.sounds import select_sounds
 from kernelexec.mcp.calls.progress import PartialResult
+from kernelexec.mcp.server_options import PicturePlace, ServerOptions
 from kernelexec.results import (
+    Audio,
     ExecutionResult,
+    Image,
     Stream,
     best_image,
     model_notes,
     output_text,
     read_audio,
 )
-from kernelexec.results.media.model_pictures import PICTURE_BYTES, PICTURES_MAX
+from kernelexec.results.media.model_pictures import PICTURE_BYTES, PICTURES_MAX, fit_picture, is_fit
 from kernelexec.results.model.answer import head_line, late_text, shown_outputs
-from kernelexec.results.model.notes import join_names
+from kernelexec.results.model.notes import JOINED_MAX, join_names
 from kernelexec.session.short_turns import short_turns
-from kernelexec.text import apply_returns, utf8_size
+from kernelexec.text import apply_returns, clean, utf8_size
 from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.
@@ -56,6 +57,30 @@ _LINKS_MAX = 10
 #: The threads in which texts are made.
 _THREADS = anyio.CapacityLimiter(4)
 _SAVED = re.compile(r"outputs/cell-\d+-(\d+)(?:-\d+)?\.(?:png|jpg|gif|webp|svg)")
+#: The number of sounds in an answer.
+SOUNDS_MAX = 2
+#: The beginnings of files by their media types; another beginning would break the whole conversation.
+_BEGINNINGS: dict[str, tuple[bytes, ...]] = {
+    "audio/wav": (b"RIFF",),
+    "audio/x-wav": (b"RIFF",),
+    "audio/mpeg": (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"),
+    "audio/ogg": (b"OggS",),
+    "audio/flac": (b"fLaC",),
+}
+#: The key of the record.
+RECORD = "kernelexec/result"
+_BULKY = ("outputs", "late")
+#: Fields of the short form that are left out unless they are set.
+_OPTIONAL = ("interrupted", "cause", "truncated")
+_SECONDS_DIGITS = 3
+#: The key in the ``_meta`` of a request by which a program asks for all fields: its value is ``whole``.
+RECORD_META = "kernelexec/record"
+#: The first protocol revision with sounds; revisions are dates.
+_SOUNDS_VERSION = "2025-03-26"
+#: Number of pictures to try, as some may be unusable.
+_TRIED = 2 * PICTURES_MAX
+_ENVELOPE_BYTES = 100
+_ONE_THREAD = anyio.CapacityLimiter(1)
 
 
 async def render_answer(partial_result: PartialResult, options: AnswerOptions) -> ToolResult:
@@ -205,3 +230,89 @@ def render_stream(partial_result: PartialResult, name: str) -> str:
     """Return one stream's text, shortened to fit an answer."""
     outputs = [output for output in partial_result.outputs if isinstance(output, Stream) and output.name == name]
     return _preview_output(apply_returns(output_text(outputs)), "read_output(execution_id) has all of it", partial_result)
+
+
+def select_sounds(sounds: Sequence[Audio], room: int) -> list[AudioContent]:
+    """Return the first usable sounds that fit into ``room`` bytes of an answer; the others are files of the workspace."""
+    selected: list[AudioContent] = []
+    for sound in sounds:
+        data = base64.b64encode(sound.content).decode("ascii")
+        if len(selected) < SOUNDS_MAX and len(data) <= room and sound.content.startswith(_BEGINNINGS.get(sound.mime, ())):
+            room -= len(data)
+            selected.append(AudioContent(type="audio", data=data, mime_type=sound.mime))
+    return selected
+
+
+def make_record(partial_result: PartialResult, *, is_whole: bool) -> dict[str, Any]:
+    """Return the result as a record without outputs, whole or in its short form."""
+    result = partial_result.result
+    progress: dict[str, Any] = {}
+    if result.status == "running":
+        progress = {"cursor": partial_result.cursor, "place": partial_result.queue_position}
+    if not is_whole:
+        fields: dict[str, Any] = {"execution_id": result.execution_id, "status": result.status, "state": result.state}
+        fields |= {"exit_code": result.exit_code, "kernel_epoch": result.kernel_epoch, "total_bytes": result.total_bytes}
+        fields |= {"seconds": round(result.timing.run, _SECONDS_DIGITS)}
+        return fields | {name: value for name in _OPTIONAL if (value := getattr(result, name))} | progress
+    plain = {key: value for key, value in result.to_dict().items() if key not in _BULKY}
+    for key in ("lost_names", "files", "notes"):
+        plain[key] = plain[key][:JOINED_MAX]
+    record: dict[str, Any] = clean(plain | progress)
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """Options of one answer: where its pictures are, what else it may have, and whether the client has a tool for undo."""
+
+    pictures: PicturePlace = "both"
+    has_links: bool = False
+    has_sounds: bool = False
+    has_whole_record: bool = False
+    has_undo: bool = False
+
+    @classmethod
+    def of(cls, context: Context, options: ServerOptions, *, has_checkpoints: bool = False) -> Self:
+        """Return the options of a call's answer; ``has_checkpoints`` where they follow the cells."""
+        version = context.session.protocol_version
+        has_sounds = options.pictures != "files" and version >= _SOUNDS_VERSION
+        has_links = options.links and "files" in options.groups
+        has_undo = has_checkpoints and "checkpoints" in options.groups
+        return cls(options.pictures, has_links, has_sounds, wants_whole_record(context), has_undo)
+
+
+def wants_whole_record(context: Context) -> bool:
+    """Return whether the client of a call asks for all fields."""
+    request = context.request_context
+    return request is not None and (request.meta or {}).get(RECORD_META) == "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class InlinePictures:
+    """Pictures of an answer, and the numbers of those that are shown smaller or left out."""
+
+    shown: list[ImageContent]
+    smaller: list[int]
+    left_out: list[int]
+
+
+async def select_pictures(images: Sequence[Image], room: int) -> InlinePictures:
+    """Return the first usable pictures that fit into ``room`` bytes of an answer."""
+    pictures = InlinePictures([], [], [])
+    for number, image in enumerate(images):
+        fit, smaller = None, False
+        if len(pictures.shown) < PICTURES_MAX and number < _TRIED:
+            if is_fit(image):
+                fit = image
+            else:
+                fit, smaller = await anyio.to_thread.run_sync(fit_picture, image, limiter=_ONE_THREAD)
+        encoded_bytes = 0 if fit is None else (len(fit.content) + 2) // 3 * 4 + _ENVELOPE_BYTES
+        if fit is None or encoded_bytes > room:
+            pictures.left_out.append(number)
+            continue
+        room -= encoded_bytes
+        if smaller:
+            pictures.smaller.append(number)
+        data = base64.b64encode(fit.content).decode("ascii")
+        pictures.shown.append(ImageContent(type="image", data=data, mime_type=fit.mime))
+    return pictures
