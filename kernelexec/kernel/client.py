@@ -131,7 +131,12 @@ class KernelClient:
         execution = self._register(msg_id, collector, late)
         if self._visitor is not None:
             execution.hold()
-        self._channels["shell"].send(frames)
+        try:
+            self._channels["shell"].send(frames)
+        except KernelConnectionFailed:  # the connection's end ends the execution too, which certainly does not begin
+            execution.has_begun = False
+            if self._is_finished:
+                execution.finish("disconnected")
         return execution
 
     def _register(self, msg_id: str, collector: Collector, late: Collector) -> Execution:

@@ -123,10 +123,7 @@ class Kernel(KernelProcess):
 
         With ``overruled`` the command rules hold for no program that is started before the next cell. `input()` needs ``asks``:
         the execution's ``on_input_request`` gets the request, and ``client.answer`` answers it. A kernel without our launcher
-        cannot ask.
-
-        Raises:
-            KernelConnectionFailed: the kernel is gone; nothing was sent.
+        cannot ask. If the kernel is gone, nothing is sent, and the execution ends with the connection.
         """
         self.usage.begin_cell()
         self._allows_all = overruled
