@@ -164,9 +164,13 @@ def _render_texts(partial_result: PartialResult) -> tuple[str, str]:
 
 def _render_output(partial_result: PartialResult) -> str:
     """Return the text of the output; empty if it is blank."""
-    partial_result = replace(partial_result, outputs=tuple(shown_outputs(partial_result.outputs)))
-    more = f"read_output(execution_id='{partial_result.result.execution_id}'{_render_offset(partial_result)}) continues"
-    output = _preview_output(apply_returns(output_text(partial_result.outputs)), more, partial_result)
+    result = partial_result.result
+    partial_result = replace(partial_result, outputs=tuple(shown_outputs(partial_result.outputs, result.language)))
+    text = apply_returns(output_text(partial_result.outputs))
+    more = f"read_output(execution_id='{result.execution_id}'{_render_offset(partial_result)}) continues"
+    if 2 * sum(len(output.text) for output in partial_result.outputs if isinstance(output, Stream)) < len(text):
+        more = "print the part that you need"  # pages are of streams
+    output = _preview_output(text, more, partial_result)
     return output if output.strip() else ""
 
 

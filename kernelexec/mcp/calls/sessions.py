@@ -32,8 +32,8 @@ Send = Callable[[float], Awaitable[ExecutionResult]]
 
 _INPUT_NOTE = "It waits for an answer to its input(): to answer, call wait_execution from a client that supports elicitation."
 _CONNECTION_NOTE = (
-    "This session ends with your client's connection, and has nothing of an earlier one. If your client makes a connection for "
-    "each call, use create_session."
+    "This session ends with your client's connection, and has neither variables nor files of an earlier one. If your client "
+    "makes a connection for each call, use create_session."
 )
 _LINE_CHARS = 200
 _NEWEST = 20

@@ -16,7 +16,7 @@ from kernelexec.mcp.answers import TIMEOUT_ADVICE, AnswerOptions, preview, rende
 from kernelexec.mcp.calls.progress import PartialResult
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.results import Error, ExecutionResult, model_notes
+from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.text import clean_text
 from kernelexec.untrusted_text import escape_line, format_note, quote_output
 
@@ -103,7 +103,7 @@ class CommandTools:
         answer = _make_answer(partial_result, shown, directory or str(opened.workspace))
         if partial_result.result.status == "aborted":
             return _make_result(answer, is_whole=form.has_whole_record)
-        rendered = await render_answer(_drop_interrupt(partial_result), form)
+        rendered = await render_answer(partial_result, form)
         return ToolResult(rendered.content, answer.to_structure(is_whole=form.has_whole_record))
 
 
@@ -145,12 +145,6 @@ def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> 
         files=[escape_line(name) for name in result.files[:_FILES_MAX]],
         notes=[collect] if running else model_notes(replace(result, files=()), timeout_advice=TIMEOUT_ADVICE),
     )
-
-
-def _drop_interrupt(partial_result: PartialResult) -> PartialResult:
-    """Return the result of a command without the traceback of its interrupt, which is of this package's code."""
-    outputs = (output for output in partial_result.outputs if not isinstance(output, Error) or output.ename != _INTERRUPT)
-    return replace(partial_result, outputs=tuple(outputs))
 
 
 def _make_refusal(command: str, work_dir: str, reason: str, execution_id: str = "", state: str = "unknown") -> CommandAnswer:

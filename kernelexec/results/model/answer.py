@@ -17,7 +17,16 @@ from kernelexec.results.media.images import Image
 from kernelexec.results.media.model_pictures import select_pictures
 from kernelexec.results.model.notes import model_notes
 from kernelexec.results.model.tables import compact_tables
-from kernelexec.results.outputs import DisplayData, ExecuteResult, Output, best_image, output_text, read_displays
+from kernelexec.results.outputs import (
+    DisplayData,
+    Error,
+    ExecuteResult,
+    Output,
+    best_image,
+    output_text,
+    read_displays,
+    strip_ansi,
+)
 from kernelexec.results.result import ExecutionResult
 from kernelexec.text import apply_returns, cut_middle
 from kernelexec.untrusted_text import format_note, format_notes, quote_output
@@ -25,6 +34,10 @@ from kernelexec.untrusted_text import format_note, format_notes, quote_output
 _LATE_CHARS = 2000
 #: The value of a cell that is long, and how much of it is shown.
 _LONG_VALUE_CHARS, _VALUE_CHARS = 4000, 500
+#: How much of an exception is shown, the line of a frame that raised, and the line above a traceback.
+_ERROR_CHARS = 450
+_RAISED = re.compile(r"-+> ")
+_RULE = re.compile(r"-{20,}")
 _FIGURE = re.compile(r"<Figure size \d+x\d+ with \d+ Axes>")
 #: The least limit of an output in bytes: a character.
 LIMIT_MIN = 4
@@ -55,7 +68,7 @@ def make_model_answer(result: ExecutionResult, limit: int, notes: Sequence[str] 
     """Return the answer for a model, with further ``notes``; see ``ExecutionResult.for_model``."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < LIMIT_MIN:
         raise InvalidRequest(f"limit={limit!r:.80}: must be a whole number of bytes >= {LIMIT_MIN}.")
-    output = apply_returns(output_text(tuple(shown_outputs(result.outputs)))).rstrip("\n")
+    output = apply_returns(output_text(tuple(shown_outputs(result.outputs, result.language)))).rstrip("\n")
     output = cut_middle(output, limit, quote_output) if output.strip() else ""
     pictures = tuple(select_pictures(result.images))
     if missing := len(result.images) - len(pictures):
@@ -94,13 +107,19 @@ def late_text(result: ExecutionResult) -> str:
     return f"{format_note('output after the end of the cell')}\n{text}" if text else ""
 
 
-def shown_outputs(outputs: Iterable[Output]) -> Iterator[Output]:
-    """Yield the outputs with the texts that a model needs: tables without padding, and long values cut."""
-    return map(_shorten_value, read_displays(compact_tables(filter(_says_something, outputs))))
+def shown_outputs(outputs: Iterable[Output], language: str) -> Iterator[Output]:
+    """Yield a cell's outputs with the texts that a model needs: tables without padding, long values and tracebacks cut."""
+    outputs = (output for output in outputs if _says_something(output, language))
+    return map(_shorten_error, map(_shorten_value, read_displays(compact_tables(outputs))))
 
 
-def _says_something(output: Output) -> bool:
-    """Return whether a model needs the text of an output: that of a figure says nothing next to its picture."""
+def _says_something(output: Output, language: str) -> bool:
+    """Return whether a model needs the text of an output.
+
+    That of a figure says nothing next to its picture, and an interrupt's in a command is of the code that runs commands.
+    """
+    if isinstance(output, Error):
+        return language == "python" or output.ename != "KeyboardInterrupt"
     plain = output.data.get("text/plain") if isinstance(output, DisplayData) else None
     return not (isinstance(plain, str) and _FIGURE.fullmatch(plain) and best_image(output) is not None)
 
@@ -110,9 +129,33 @@ def _shorten_value(output: Output) -> Output:
     plain = output.data.get("text/plain") if isinstance(output, ExecuteResult) else None
     if not isinstance(output, ExecuteResult) or not isinstance(plain, str) or len(plain) <= _LONG_VALUE_CHARS:
         return output
-    half = _VALUE_CHARS // 2
-    gap = f"\n... {len(plain) - 2 * half} more characters: print the part that you need ...\n"
-    return replace(output, data=output.data | {"text/plain": f"{plain[:half]}{gap}{plain[-half:]}"})
+    return replace(output, data=output.data | {"text/plain": _cut(plain, _VALUE_CHARS, ": print the part that you need")})
+
+
+def _shorten_error(output: Output) -> Output:
+    """Return a long exception with fewer lines: of a library's frames the last one, and of that the line that raised."""
+    if not isinstance(output, Error):
+        return output
+    traceback = output.traceback or (f"{output.ename}: {output.evalue}",)
+    if sum(map(len, traceback)) <= _ERROR_CHARS:
+        return output
+    entries: list[str] = []
+    for entry in map(strip_ansi, traceback[_RULE.fullmatch(strip_ansi(traceback[0])) is not None :]):
+        if entry.startswith("File "):
+            head, *lines = entry.splitlines()
+            entry = "\n".join([head, *filter(_RAISED.match, lines)])  # noqa: PLW2901 - the entry as it is shown
+            if entries and entries[-1].startswith("File "):
+                entries.pop()
+        entries.append(entry.rstrip("\n"))
+    return replace(output, traceback=(_cut("\n".join(entries), _ERROR_CHARS),))
+
+
+def _cut(text: str, chars: int, advice: str = "") -> str:
+    """Return the head and the tail of a text that is longer."""
+    if len(text) <= chars:
+        return text
+    half = chars // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} more characters{advice} ...\n{text[-half:]}"
 
 
 def _encode(image: Image) -> str:

@@ -25,7 +25,7 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
     elif result.state == "restored" and result.lost_names:
         notes.append(f"state restored: {_list_names(result)} are gone. Files are as they are.")
     elif result.state == "new":
-        notes.append("state new. Import and define again what you need; files are still there.")
+        notes.append("state new. Import and define again what you need.")
     if result.interrupted == "timeout":
         notes.append(f"Timeout: it was ended at its limit; give a larger timeout if it needs more time{timeout_advice}.")
     if result.diagnosis is not None and result.status == "error":

@@ -267,6 +267,8 @@ class KernelSupervisor:
     def take_former(self) -> FormerSession | None:
         """Return the earlier session that no result has told from this one."""
         former, self.former = self.former, None
+        if former is not None and former.cause is not None:
+            self._missing |= dict.fromkeys(former.names[:_MISSING_MAX], former.cause)
         return former
 
     async def take_over(self, handover: Handover) -> Kernel | None:

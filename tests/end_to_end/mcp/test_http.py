@@ -85,7 +85,7 @@ def test_an_old_clients_connection_is_an_agent(server: Server) -> None:
         answer = other.text("execute_code", code="x")
         assert "NameError" in answer
         assert "state new" in answer.splitlines()[0]
-        assert "This session ends with your client's connection, and has nothing of an earlier one." in answer
+        assert "and has neither variables nor files of an earlier one." in answer
         handle = other.call("create_session").structured_content
         assert handle is not None
         assert other.text("execute_code", code="2", session=handle["session"]) == "2"

@@ -21,7 +21,7 @@ def executor(tmp_path: Path) -> Iterator[Executor]:
 
 def is_new(result: ExecutionResult, note: str, names: tuple[str, ...] = ()) -> bool:
     assert result.notes[0] == f"A new kernel: {note}"
-    assert "state new. Import and define again what you need; files are still there." in model_notes(result)
+    assert "state new. Import and define again what you need." in model_notes(result)
     return (result.state, result.lost_names) == ("new", names)
 
 
@@ -41,7 +41,10 @@ def test_a_session_that_was_closed_names_what_is_gone(executor: Executor, *, is_
     result = session.execute_command("true") if is_command else session.execute("prices")
     assert is_new(result, "the session of this name before was closed. Gone: prices, total.", ("prices", "total"))
     assert result.cause == "closed"
-    assert session.execute("1").state == "kept"
+    later = session.execute("prices")
+    assert later.state == "kept"
+    assert later.diagnosis is not None
+    assert "lost" in later.diagnosis.hints[0]
     assert session.notebook is not None
 
 

@@ -10,7 +10,17 @@ import PIL.Image
 import pytest
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.results import Diagnosis, DisplayData, ExecuteResult, ExecutionResult, ModelAnswer, Output, Stream, Timing
+from kernelexec.results import (
+    Diagnosis,
+    DisplayData,
+    Error,
+    ExecuteResult,
+    ExecutionResult,
+    ModelAnswer,
+    Output,
+    Stream,
+    Timing,
+)
 
 _written = BytesIO()
 PIL.Image.new("RGB", (3, 2), "red").save(_written, "PNG")
@@ -69,6 +79,44 @@ def test_a_long_value_is_cut_and_a_table_has_no_padding() -> None:
     html = '<table class="dataframe"><tr><th></th><th>a</th></tr><tr><td>0</td><td>1</td></tr></table>'
     table = answer(ExecuteResult({"text/html": html, "text/plain": "     a\n0    1"})).text
     assert table.splitlines()[1:] == [" | a", "0 | 1"]
+
+
+FRAME = "File /usr/lib/pandas/frame.py:{0}, in get(self)\n    before = 1\n--> {0} raise KeyError(key)\n    after\n"
+
+
+@pytest.mark.parametrize(
+    ("traceback", "shown"),
+    [
+        (
+            (
+                "-" * 75,
+                "KeyError   Traceback",
+                "Cell In[1], line 1\n----> 1 df['a']\n",
+                *map(FRAME.format, range(9)),
+                "KeyError: 'a'",
+            ),
+            [
+                "KeyError   Traceback",
+                "Cell In[1], line 1",
+                "----> 1 df['a']",
+                "File /usr/lib/pandas/frame.py:8, in get(self)",
+                "--> 8 raise KeyError(key)",
+                "KeyError: 'a'",
+            ],
+        ),
+        (("ValueError: " + "v" * 900,), [f"ValueError: {'v' * 213}", "... 462 more characters ...", "v" * 225]),
+        ((), [f"KeyError: {'e' * 215}", "... 560 more characters ...", "e" * 225]),
+    ],
+)
+def test_a_long_exception_has_the_lines_that_matter(traceback: tuple[str, ...], shown: list[str]) -> None:
+    text = answer(Error("KeyError", "e" * 1000, traceback), status="error", exit_code=1).text
+    assert text.splitlines()[1:] == shown
+
+
+def test_the_interrupt_of_a_command_has_no_traceback() -> None:
+    error, fields = Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), dict[str, Any](status="error", exit_code=124)
+    assert answer(error, language="bash", **fields).text == "[error · exit code 124 · 0.02 s · state kept · no output]"
+    assert answer(error, **fields).text.endswith("\nKeyboardInterrupt")
 
 
 def test_pictures_are_content_in_the_shape_of_each_api() -> None:
