@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,8 @@ IGNORED = frozenset(
 )
 #: The bound of entries that are compared where the system does not report changes.
 ENTRIES_MAX = 10_000
+#: What tells the notebooks of several owners of a session's name apart.
+_NUMBER = re.compile(r"-\d+(?=\.ipynb$)")
 #: As many entries are compared in the event loop.
 _QUICK_ENTRIES = 500
 
@@ -41,7 +44,8 @@ class FileChanges:
 
     Args:
         root: the directory.
-        ignore: paths in it that are not reported, nor the files that they are replaced by.
+        ignore: paths in it that are not reported, nor the files that they are replaced by, nor notebooks with a number behind
+            the name, which are those of other owners.
         watcher: reports changes; without one, or if it refuses the directory, up to ``ENTRIES_MAX`` files are compared.
     """
 
@@ -49,7 +53,7 @@ class FileChanges:
         self.note: str | None = None
         """Why the last answer may lack files; None if it is complete."""
         self._root = str(root)
-        self._ignore = ignore
+        self._ignore = {_NUMBER.sub("", path) for path in ignore}
         self._reason = "this system does not report changes" if watcher is None else ""
         self._tree: WatchedTree | None = None
         self._gathered: set[str] = set()
@@ -133,7 +137,7 @@ class FileChanges:
         return {path for path, seen in self._known.items() if seen[1] >= since}
 
     def _is_ignored(self, path: str) -> bool:
-        return final_name(path) in self._ignore
+        return _NUMBER.sub("", final_name(path)) in self._ignore
 
     def _sign(self, path: str) -> Signature | None:
         with suppress(OSError):

@@ -113,8 +113,8 @@ COMMAND_SCHEMA: dict[str, Any] = TypeAdapter(CommandAnswer).json_schema()
 
 def _make_result(answer: CommandAnswer, *, is_whole: bool) -> ToolResult:
     """Return the answer of a refused command."""
-    text = TextContent(type="text", text=format_note(f"The command did not run: {answer.stderr}"))
-    return ToolResult([text], answer.to_structure(is_whole=is_whole))
+    text = f"[aborted]\n{format_note(f'The command did not run: {answer.stderr}')}"
+    return ToolResult([TextContent(type="text", text=text)], answer.to_structure(is_whole=is_whole))
 
 
 def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> CommandAnswer:

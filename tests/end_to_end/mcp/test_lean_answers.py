@@ -67,6 +67,7 @@ def test_a_command_has_the_fields_that_say_something(agent: PlainAgent) -> None:
     refused = agent.call("execute_command", command=" ")
     assert refused.structured_content is not None
     assert (refused.structured_content["status"], refused.structured_content["exit_code"]) == ("aborted", -1)
+    assert text_of(refused).startswith("[aborted]\n[kernelexec: The command did not run: ")
 
 
 def test_a_file_is_named_once_as_a_resource_where_the_client_reads_links(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "a link to itself": (lambda root: (root / "link").symlink_to("link"), ()),
     "a file that became a link": (become_link, ()),
     "a named pipe": (lambda root: os.mkfifo(root / "pipe"), ()),
+    "notebooks of this and another owner": (lambda root: make(root, "own.ipynb", "own-2.ipynb", "x-2.ipynb"), ("x-2.ipynb",)),
     "many, sorted": (lambda root: make(root, "z", "m", "d/x", "c"), ("c", "d/x", "m", "z")),
 }
 
