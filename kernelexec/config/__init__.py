@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
-from kernelexec.config.container_detection import in_container
 from kernelexec.config.loading import (
     LimitChange,
     check_seconds,
+    in_container,
     isolation_help,
     isolation_variable,
     load,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from kernelexec.config import short_options
 from kernelexec.config.container import Container, is_image_name
-from kernelexec.config.container_detection import in_container
 from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.settings import Budgets, Config, Isolation, Profile
 from kernelexec.config.types import SHORTEST_TIMEOUT, without_infinity
@@ -28,6 +29,11 @@ _ALIASES: dict[str, Isolation] = {"docker": "container", "host": "local"}
 UseDocker = bool | tuple[str, ...] | None
 #: Words that mean true or false elsewhere; as an image name they are rejected.
 _NO_IMAGES = frozenset({"0", "1", "f", "false", "no", "none", "t", "true", "yes"})
+_MARKS = (".dockerenv", "run/.containerenv")
+_CGROUP = re.compile(r"/(docker|lxc|crio)/|/lxc\.payload|/kubepods|/libpod|/(docker|crio|cri-containerd)-[0-9a-f]{12}")
+_LAYERS = re.compile(r"=/\S*/(docker|containerd|containers/storage|crio)/")
+_FILES = {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}
+_FROM = re.compile(r"/(containers|overlay-containers|sandboxes|pods)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,3 +312,34 @@ class LimitChange:
             raise InvalidConfig(explain(exc, Container, "Limits")) from None
         chosen = {"profile": self.profile} if self.profile is not None else {}
         return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets), **chosen})
+
+
+def in_container(root: Path = Path("/")) -> bool:
+    """Return whether this process runs in a container, by the engine's files, control group or mounts."""
+    if any((root / mark).exists() for mark in _MARKS):
+        return True
+    if _CGROUP.search(_read(root / "proc/1/cgroup")):
+        return True
+    return any(_is_container_mount(line) for line in _read(root / "proc/self/mountinfo").splitlines())
+
+
+def _is_container_mount(line: str) -> bool:
+    """Return whether a line of mountinfo shows a layered root directory, or a file that engines mount into ``/etc``.
+
+    The engine's machine also mounts the layers of its containers, but never as its root.
+    """
+    mount, _, kind = line.partition(" - ")
+    words = mount.split(" ")
+    if len(words) < 5:  # noqa: PLR2004 - two numbers, the device, the source, the target
+        return False
+    source, target = words[3], words[4]
+    if target == "/":
+        return kind.startswith("overlay ") and _LAYERS.search(kind) is not None
+    return target in _FILES and _FROM.search(source) is not None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

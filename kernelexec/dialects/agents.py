@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 
-from kernelexec.config import checkpoint_options, container, settings, short_options
+from kernelexec.config import container, settings, short_options
 from kernelexec.config.messages import check_known, mapping_error, short_repr, shorten
 from kernelexec.config.settings import Config, Isolation
 from kernelexec.config.types import parse_size
@@ -98,7 +98,7 @@ def _describe_options(schemas: dict[str, dict[str, Any]]) -> None:
 
     A field with a model of its own has that model's first sentence.
     """
-    for module in (settings, container, checkpoint_options, short_options):
+    for module in (settings, container, short_options):
         for node in ast.parse(inspect.getsource(module)).body:
             properties = schemas.get(node.name, {}).get("properties", {}) if isinstance(node, ast.ClassDef) else {}
             for field, text in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):

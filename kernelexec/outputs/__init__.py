@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kernelexec.outputs.collector import Collector, Spill, feed_result, read_execution_count
-from kernelexec.outputs.displays import Displays
-from kernelexec.outputs.widgets import WidgetStates
+from kernelexec.outputs.displays import Displays, WidgetStates
 
 __all__ = [
     "Collector",

@@ -17,7 +17,7 @@ from kernelexec.cli.terminal.text_filter import TerminalFilter
 from kernelexec.diagnosis import diagnose
 from kernelexec.diagnosis.explanations import MESSAGES
 from kernelexec.model_prompts import write_debug_prompt
-from kernelexec.records.notebook.cell_format import notebook_output
+from kernelexec.records.notebook.notebook_io import notebook_output
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
 from kernelexec.results.model.tables import compact_table, render_table
 from kernelexec.results.outputs import read_audio

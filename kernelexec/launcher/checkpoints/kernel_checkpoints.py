@@ -39,9 +39,8 @@ from ..protocol import (
 )
 from .automatic import AutomaticCheckpoints
 from .descriptors import OwnDescriptors
-from .excess import find_excess
 from .fork_safety import find_obstacles
-from .memory_costs import MemoryCosts
+from .memory_costs import MemoryCosts, find_excess
 from .moved_directories import NO_MOVES, MovedDirectories
 from .native_threads import end_pools, find_native_threads
 from .open_files import OpenFiles

@@ -1,4 +1,4 @@
-"""The memory that checkpoints cost: the pages that a checkpoint shares with no other process."""
+"""The memory that checkpoints cost, pages that a checkpoint shares with no other process; and which of them are dropped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-
-from .excess import find_excess_bytes
 
 #: The least seconds between two measurements: the system walks through all pages of each process.
 _PAUSE_SECONDS = 1.0
@@ -65,3 +63,25 @@ def _read_private_bytes(pid: int) -> int:
         if line.startswith("Private_Dirty:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def find_excess(numbers: Collection[int], requested: Collection[int], limit: int) -> list[int]:
+    """Return the checkpoints over the limit: ``limit`` of the requested ones stay, and automatic ones in the room left.
+
+    The newest automatic one stays in any case, since the session goes on from it if its kernel ends.
+    """
+    by_request = sorted(number for number in numbers if number in requested)
+    automatic = sorted(number for number in numbers if number not in requested)
+    room = max(1, limit - len(by_request))
+    return [*by_request[:-limit], *automatic[:-room]]
+
+
+def find_excess_bytes(costs: Mapping[int, int], requested: Collection[int], limit_bytes: int) -> list[int]:
+    """Return the checkpoints without which the others, or the newest alone, cost at most so much: automatic ones first."""
+    excess, left = [], sum(costs.values())
+    for number in sorted(set(costs) - {max(costs, default=0)}, key=lambda each: (each in requested, each)):
+        if left <= limit_bytes:
+            break
+        excess.append(number)
+        left -= costs[number]
+    return excess

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from kernelexec.records.journal.history import read_history
 from kernelexec.records.journal.journal import Journal
-from kernelexec.records.journal.reader import SUFFIX, JournaledRequest, JournalRow, journal_path, journals, path_of, read, rows
+from kernelexec.records.journal.reader import (
+    SUFFIX,
+    JournaledRequest,
+    JournalRow,
+    journal_path,
+    journals,
+    path_of,
+    read,
+    rows,
+    statistics,
+)
 from kernelexec.records.journal.records import shorten_result
 from kernelexec.records.journal.running_cell import RunningCell, running_cell
-from kernelexec.records.journal.statistics import statistics
 
 __all__ = [
     "SUFFIX",

@@ -1,4 +1,4 @@
-"""Readers of journals: their records, their requests, and their cells as rows for people.
+"""Readers of journals: their records, their requests, their cells as rows for people, and statistics.
 
 Any program may have written the file: types and sizes of values are checked, and lines that are not records are skipped.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.records.journal.records import request_mark
-from kernelexec.results import ExecutionResult
+from kernelexec.results import CallStatistics, ExecutionResult, Statistics, StatisticsAccumulator
 from kernelexec.text import clean
 
 DIRECTORY, SUFFIX = ".journals", ".jsonl"
@@ -202,3 +202,29 @@ def read_number(value: object, limit: float = _LARGEST) -> float | None:
     """Return a recorded number if it is plausible."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < limit else None  # type: ignore[arg-type, operator]
+
+
+def statistics(path: Path, *, keep: int) -> Statistics:
+    """Return the statistics of all ended cells of a journal, and the newest of them one by one; without their limits."""
+    tally, begun = StatisticsAccumulator(keep), dict[str, dict[str, Any]]()
+    for fields in read(path):
+        name = fields.get("execution_id")
+        if isinstance(name, str) and fields.get("event") == "started":
+            begun[name] = fields
+        elif isinstance(name, str) and fields.get("event") == "finished":
+            tally.add(_call(name, begun.pop(name, {}), fields))
+    return tally.statistics
+
+
+def _call(name: str, begun: dict[str, Any], ended: dict[str, Any]) -> CallStatistics:
+    peak = read_number(ended.get("peak_memory_bytes"))
+    return CallStatistics(
+        name,
+        str(begun.get("language", "")),
+        ended.get("status") == "ok",
+        read_number(ended.get("seconds")) or 0.0,
+        read_number(begun.get("timeout")),
+        cpu_seconds=read_number(ended.get("cpu_seconds")),
+        peak_memory_bytes=None if peak is None else int(peak),
+        output_bytes=int(read_number(ended.get("total_bytes")) or 0),
+    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import unescape as unescape_all
 from typing import Any
 
 from kernelexec.results.json_values import is_small_tree
 from kernelexec.results.readable.charts import describe_chart
-from kernelexec.results.readable.markup import SKIPPED, Tag, read_tags
 
 #: The text of an object without one: ``<IPython.core.display.Markdown object>``, ``<pkg.Chart at 0x7f...>``.
 _NO_TEXT = re.compile(r"<[\w.<>]+ (?:object(?: at 0x[0-9a-f]+)?|at 0x[0-9a-f]+)>")
@@ -33,6 +34,12 @@ _LINES = frozenset(
     """,
     )
 )
+#: Elements whose content is not text.
+SKIPPED = frozenset({"style", "script", "template", "noscript"})
+_NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,40}")
+_ATTRIBUTE = re.compile(r"(?<![a-zA-Z-])([a-zA-Z-]{1,40}+)=(?:\"([^\"]{0,1000})\"|'([^']{0,1000})'|([^\s\"'>]{1,1000}))")
+_ATTRIBUTES_CHARS = 4000
+_COMMENT, _COMMENT_END = "!--", "-->"
 
 
 class DisplayReader:
@@ -103,3 +110,56 @@ def read_markup(markup: str, limit: int) -> str:
             pieces.append(f"[{source[:_ADDRESS_CHARS]}]")
     lines = (" ".join(line.split()) for line in "".join(pieces).split("\n"))
     return "\n".join(line.rstrip("| ") for line in lines if line.strip("| "))
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A tag: its name in lower case, with a slash before that of an end tag, and its attributes as text."""
+
+    name: str
+    source: str = ""
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The attributes by name, without those that have no value."""
+        matches = _ATTRIBUTE.findall(self.source[:_ATTRIBUTES_CHARS])
+        return {name.lower(): unescape(double or single or bare) for name, double, single, bare in matches}
+
+
+def read_tags(markup: str, limit: int) -> Iterator[Tag | str]:
+    """Yield the tags and the texts between them, without comments, scripts and styles, up to the ``limit``-th ``<``."""
+    first, *pieces = markup.split("<", limit)
+    del pieces[limit - 1 :]  # the rest, unless there are fewer
+    ending: str | None = None
+    if first:
+        yield unescape(first)
+    for piece in pieces:
+        if ending == _COMMENT_END or (ending is None and piece.startswith(_COMMENT)):
+            _, closing, text = piece.partition(_COMMENT_END)
+            ending = None if closing else _COMMENT_END
+        else:
+            source, closing, text = piece.partition(">")
+            name = _NAME.match(source)
+            word = name[0].lower() if name else ""
+            if ending is not None:
+                if word != ending:
+                    continue
+                ending = None
+            elif not name and not source.startswith(("!", "?", "/")):
+                yield unescape(f"<{piece}")  # a sign in the text
+                continue
+            elif word in SKIPPED and closing and not source.endswith("/"):
+                ending = f"/{word}"
+                continue
+            if word and closing:
+                yield Tag(word, source)
+        if text and ending is None:
+            yield unescape(text)
+
+
+def unescape(text: str) -> str:
+    """Return a text with its character references resolved."""
+    try:
+        return unescape_all(text)
+    except ValueError:  # a number of thousands of digits
+        return text

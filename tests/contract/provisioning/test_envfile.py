@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, InvalidConfig, notices
-from kernelexec.provisioning.launch.env_file import read_env_file
+from kernelexec.provisioning.launch.environment import read_env_file
 from tests.conftest import EVERY_KIND, KINDS
 
 LINES = """

@@ -76,7 +76,7 @@ def test_a_long_value_is_shown_at_both_ends_and_what_is_printed_is_not_cut() -> 
     assert texts_of(ExecuteResult({"text/plain": "v" * 4000}))[0].endswith("]\n" + "v" * 4000)
 
 
-def test_only_the_text_of_streams_is_said_to_be_in_read_output() -> None:
+def test_read_output_is_named_for_the_text_of_streams_only() -> None:
     [streamed], [displayed] = texts_of(Stream("stdout", "x" * 30_000)), texts_of(DisplayData({"text/plain": "x" * 30_000}))
     assert "10000 characters left out: read_output(execution_id='e', offset=10000) continues" in streamed
     assert "10000 characters left out: print the part that you need" in displayed

@@ -15,8 +15,7 @@ from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Kernelex
 from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
 from kernelexec.workspace import openat2 as beneath
 from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.globs import Globs
-from kernelexec.workspace.agent_files.operations import FileOperations
+from kernelexec.workspace.agent_files.operations import FileOperations, Globs
 from kernelexec.workspace.agent_files.paths import FileRoot
 
 NOBODY = 65534
