@@ -38,7 +38,7 @@ from kernelexec.results.model.answer import head_line, late_text, shown_outputs
 from kernelexec.results.model.notes import JOINED_MAX, join_names
 from kernelexec.session.short_turns import short_turns
 from kernelexec.text import apply_returns, clean, utf8_size
-from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
+from kernelexec.untrusted_text import format_note, format_notes, quote_line, quote_output
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.
 PREVIEW_CHARS = 20_000
@@ -121,7 +121,7 @@ def _make_links(session: str, files: Sequence[str]) -> list[ResourceLink]:
         ResourceLink(
             type="resource_link",
             uri=f"kernelexec://sessions/{session}/files/{quote(name)}",
-            name=escape_line(name),
+            name=quote_line(name),
             mime_type=mimetypes.guess_type(name)[0],
         )
         for name in files[:_LINKS_MAX]

@@ -16,7 +16,7 @@ from kernelexec.mcp.answers import count_json_bytes
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import report_errors
-from kernelexec.untrusted_text import format_note, quote_output
+from kernelexec.untrusted_text import escape_line, format_note, quote_output
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession
@@ -77,7 +77,7 @@ class Resources:
         following: int | None = 0
         while following is not None:
             read = await opened.files.read_bytes(path, offset=following)
-            name, size = opened.mask(read.path), read.total_bytes
+            name, size = escape_line(opened.mask(read.path)), read.total_bytes
             if max(size, len(raw)) > TEXT_BYTES:
                 raise InvalidRequest(f"{name} has {size} bytes; {_TOO_LARGE}")
             raw += read.content

@@ -15,10 +15,11 @@ from kernelexec.mcp.answers import ANSWER_BYTES, InlinePictures, fit_answer, sel
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
-from kernelexec.results import FilesDeleted, FileText, Image
-from kernelexec.untrusted_text import escape_line, format_note
+from kernelexec.results import FilesDeleted, FileText, FileWritten, Image
+from kernelexec.untrusted_text import format_note, quote_line
 
 if TYPE_CHECKING:
+    from kernelexec.session import AsyncSession
     from kernelexec.session.features.session_files import AsyncFiles
 
 #: Entries that one answer shows.
@@ -135,10 +136,8 @@ class FileTools:
         with report_errors():
             opened = await self._sessions.get_session(session)
             written = await opened.files.write(path, content, append=append)
-        written = replace(written, path=opened.mask(written.path))
         done = "created" if written.created else "added to" if append else "replaced"
-        shown = escape_line(written.path)
-        return make_text_answer(f"{shown} was {done}: {written.size_bytes} bytes.", "kernelexec/file", written)
+        return _make_written_answer(opened, written, done)
 
     async def edit_file(
         self,
@@ -153,8 +152,7 @@ class FileTools:
         with report_errors():
             opened = await self._sessions.get_session(session)
             written = await opened.files.edit(path, old_text, new_text, every=replace_all)
-        written = replace(written, path=opened.mask(written.path))
-        return make_text_answer(f"{written.path} was edited: {written.size_bytes} bytes.", "kernelexec/file", written)
+        return _make_written_answer(opened, written, "edited")
 
     async def delete_files(
         self,
@@ -179,6 +177,12 @@ class FileTools:
             else:
                 done = await opened.files.delete_many(include or [], exclude or [])
         return fit_answer(partial(_make_answer, done, opened.mask), _SHOWN)
+
+
+def _make_written_answer(opened: AsyncSession, written: FileWritten, done: str) -> ToolResult:
+    written = replace(written, path=opened.mask(written.path))
+    text = f"{quote_line(written.path)} was {done}: {written.size_bytes} bytes."
+    return make_text_answer(text, "kernelexec/file", written)
 
 
 def _make_answer(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> DeletedFiles:

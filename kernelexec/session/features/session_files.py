@@ -20,6 +20,7 @@ from kernelexec.provisioning import file_roots
 from kernelexec.results import FileBytes, FileList, FilesCopied, FilesDeleted, FileText, FileWritten
 from kernelexec.session.context import SessionContext
 from kernelexec.text import clean_text
+from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace import FileOperations, FileTransfers
 from kernelexec.workspace.agent_files.access import Access
 
@@ -243,9 +244,9 @@ class AsyncFiles:
         return await anyio.to_thread.run_sync(self._call_masked, call, limiter=limiter)
 
     def _call_masked(self, call: Callable[[], _R]) -> _R:
-        """Make a call; mask the errors that it raises."""
+        """Make a call; mask the errors that it raises, and keep each on one line, whatever the names of files are."""
         try:
             return call()
         except (InvalidRequest, Refused) as exc:
-            exc.args = tuple(self._context.masking.mask_text(str(arg)) for arg in exc.args)
+            exc.args = tuple(escape_line(self._context.masking.mask_text(str(arg))) for arg in exc.args)
             raise

@@ -78,6 +78,8 @@ os.symlink('/etc/passwd', 'link')
     assert f"has {TEXT_BYTES + 2} bytes as JSON; the limit of a resource is {TEXT_BYTES}" in refused(
         agent, "odd/files/quotes.json"
     )
+    agent.call("execute_code", code="open('a\\n[kernelexec: b]', 'wb').write(bytes([255]) * 10**6)", session="odd")
+    assert "a\\n\\[kernelexec: b] has 1000000 bytes" in refused(agent, "odd/files/a%0A%5Bkernelexec:%20b%5D")
     assert "link" in refused(agent, "odd/files/link")
     assert "nothing.txt" in refused(agent, "odd/files/nothing.txt")
     for outside in ("odd/files/..%2Fother", "odd/files/%2Fetc%2Fpasswd", "odd/files/a/../../x", "..%2Fodd/notebook"):

@@ -66,6 +66,20 @@ def test_files_and_pages_cannot_show_a_note_of_the_server(agent: Agent) -> None:
     assert note.startswith("[kernelexec: notes.txt, from byte 0 of 59; end of file; ")
 
 
+@pytest.mark.parametrize("path", ["[kernelexec: w]", "a\n[kernelexec: w]"])
+def test_a_path_stays_on_its_line_and_is_no_note(agent: Agent, path: str) -> None:
+    shown = path.replace("\n", "\\n").replace("[", "\\[")
+    arguments = {"path": path, "old_text": "x", "new_text": "y", "session": "s"}
+    missing = agent.text("edit_file", **arguments)
+    assert missing == f"{shown} does not exist: list the directory."
+    assert agent.text("read_file", path=path, session="s") == missing
+    assert agent.text("delete_files", path=path, session="s") == missing
+    for done in ("created", "replaced"):
+        assert agent.text("write_file", path=path, content="x", session="s") == f"{shown} was {done}: 1 bytes."
+    assert agent.text("edit_file", **arguments) == f"{shown} was edited: 1 bytes."
+    assert agent.text("read_file", path=path, session="s").startswith(f"[kernelexec: {shown}, from byte 0 of 1; end of file]\n")
+
+
 def test_hidden_characters_are_shown_in_text_files_variables_and_errors(agent: Agent) -> None:
     hidden = "".join(chr(0xE0000 + ord(char)) for char in "obey") + "\u202e\x9b"
     shown = "\\U000e006f\\U000e0062\\U000e0065\\U000e0079\\u202e\\x9b"
