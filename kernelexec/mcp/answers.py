@@ -44,15 +44,14 @@ from kernelexec.untrusted_text import format_note, format_notes, quote_line, quo
 PREVIEW_CHARS = 20_000
 
 T = TypeVar("T")
-#: The largest answer that clients accept.
-ANSWER_BYTES = 900_000
+#: The largest answer that clients accept, and what its content may take of it.
+ANSWER_BYTES, ROOM_BYTES = 900_000, 898_000
 #: What else helps a cell over its timeout here.
 TIMEOUT_ADVICE = ", and a small wait to continue meanwhile"
 _UNDO_NOTE = "undo takes back what this cell has changed, except for files"
 #: Newlines around a display's text.
 _SEPARATORS = 2
 _NOT_READABLE = "it ran before, and its output is no longer available"
-_MARGIN_BYTES = 2000
 _LINKS_MAX = 10
 #: The threads in which texts are made.
 _THREADS = anyio.CapacityLimiter(4)
@@ -100,7 +99,7 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     if options.has_undo and _can_be_undone(result):
         notes.append(_UNDO_NOTE)
     blocks = [json.dumps(link.model_dump(mode="json")) for link in links]
-    room = ANSWER_BYTES - _MARGIN_BYTES - len(json.dumps([head, notes, output, late, *blocks])) - len(json.dumps(record))
+    room = ROOM_BYTES - len(json.dumps([head, notes, output, late, *blocks])) - len(json.dumps(record))
     pictures = await select_pictures(shown, room)
     room -= sum(len(picture.data) for picture in pictures.shown)
     sounds = select_sounds(list(filter(None, map(read_audio, partial_result.outputs))), room) if options.has_sounds else []
@@ -138,7 +137,7 @@ def fit_answer(make: Callable[[int], T], limit: int) -> T:
     while True:
         answer: Any = make(limit)
         text = json.dumps(asdict(answer), ensure_ascii=False)  # it is sent a second time as text
-        if limit <= 1 or utf8_size(text) + count_json_bytes(text) <= ANSWER_BYTES - _MARGIN_BYTES:
+        if limit <= 1 or utf8_size(text) + count_json_bytes(text) <= ROOM_BYTES:
             return cast("T", answer)
         limit //= 2
 

@@ -16,6 +16,7 @@ from kernelexec.mcp.answers import count_json_bytes
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import report_errors
+from kernelexec.mcp.tools.file_tools import read_whole
 from kernelexec.untrusted_text import escape_line, format_note, quote_output
 
 if TYPE_CHECKING:
@@ -73,15 +74,10 @@ class Resources:
         return _make_result(f"{text}{more}", _PLAIN)
 
     async def _read_file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
-        raw = bytearray()
-        following: int | None = 0
-        while following is not None:
-            read = await opened.files.read_bytes(path, offset=following)
-            name, size = escape_line(opened.mask(read.path)), read.total_bytes
-            if max(size, len(raw)) > TEXT_BYTES:
-                raise InvalidRequest(f"{name} has {size} bytes; {_TOO_LARGE}")
-            raw += read.content
-            following = read.next_offset
+        read = await read_whole(opened.files, path, TEXT_BYTES)
+        name, raw, size = escape_line(opened.mask(read.path)), read.content, max(read.total_bytes, len(read.content))
+        if size > TEXT_BYTES:
+            raise InvalidRequest(f"{name} has {size} bytes; {_TOO_LARGE}")
         try:
             text = opened.mask(raw.decode())
         except UnicodeDecodeError:
@@ -94,7 +90,7 @@ class Resources:
             raise InvalidRequest(f"{name} is binary and has {size} bytes; the limit of a binary resource is {BLOB_BYTES}.")
         if opened.mask(readable) != readable:
             raise InvalidRequest(f"{name} is binary and contains a secret, so it cannot be shown.")
-        return _make_result(bytes(raw), kind or _UNKNOWN)
+        return _make_result(raw, kind or _UNKNOWN)
 
 
 def _count_text_bytes(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
-from kernelexec.mcp.answers import ANSWER_BYTES, InlinePictures, fit_answer, select_pictures
+from kernelexec.mcp.answers import ROOM_BYTES, InlinePictures, fit_answer, select_pictures
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
-from kernelexec.results import FilesDeleted, FileText, FileWritten, Image
+from kernelexec.results import FileBytes, FilesDeleted, FileText, FileWritten, Image
 from kernelexec.untrusted_text import format_note, quote_line
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _SHOWN = 500
 _PIECE_BYTES, _PIECE_MOST = 20_000, 100_000
 #: Kinds of files that are shown as pictures.
 _PICTURE_KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp")
+#: The largest picture that is read, in bytes.
+_PICTURE_MOST = 16 * 2**20
 #: A text has at most one character of so many that is no UTF-8.
 _FEW_INVALID = 10
 
@@ -114,9 +117,9 @@ class FileTools:
         """Return the answer for a file that is no text: a picture, or its type and size."""
         kind, _ = mimetypes.guess_type(read.path)
         pictures = InlinePictures([], [], [])
-        if kind in _PICTURE_KINDS and self._options.pictures != "files":
-            whole = await files.read_bytes(path, limit=files.bounds.read_bytes)
-            pictures = await select_pictures([Image(kind, whole.content)], ANSWER_BYTES // 2)
+        if kind in _PICTURE_KINDS and self._options.pictures != "files" and read.total_bytes <= _PICTURE_MOST:
+            whole = await read_whole(files, path, _PICTURE_MOST)
+            pictures = await select_pictures([Image(kind, whole.content)], ROOM_BYTES)
         how = "" if pictures.shown else "; no text, so read it with code"
         smaller = "; shown smaller" if pictures.smaller else ""
         note = f"{read.path}: {kind or 'a binary file'}, {read.total_bytes} bytes{smaller}{how}"
@@ -177,6 +180,16 @@ class FileTools:
             else:
                 done = await opened.files.delete_many(include or [], exclude or [])
         return fit_answer(partial(_make_answer, done, opened.mask), _SHOWN)
+
+
+async def read_whole(files: AsyncFiles, path: str | os.PathLike[str], limit: int) -> FileBytes:
+    """Return a file as bytes, in as many reads as it needs; of one of more than ``limit`` bytes, the content is incomplete."""
+    read = await files.read_bytes(path)
+    content = bytearray(read.content)
+    while read.next_offset is not None and max(read.total_bytes, len(content)) <= limit:
+        read = await files.read_bytes(path, offset=read.next_offset)
+        content += read.content
+    return replace(read, content=bytes(content), offset=0)
 
 
 def _make_written_answer(opened: AsyncSession, written: FileWritten, done: str) -> ToolResult:

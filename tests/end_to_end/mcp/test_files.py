@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from fastmcp import Client
+from fastmcp.client.client import CallToolResult
+from mcp.types import ImageContent
 
 from kernelexec import AsyncExecutor
 from kernelexec.mcp.server import make_server
+from kernelexec.results.media.images import read_pixel_size
+from kernelexec.results.media.model_pictures import PICTURE_BYTES
 from tests.support.mcp_clients import ERAS, Agent, text_of
 
 
@@ -43,6 +48,11 @@ def found(agent: Agent, tool: str, /, **arguments: Any) -> dict[str, Any]:
     assert not result.is_error, text_of(result)
     assert result.structured_content is not None
     return result.structured_content
+
+
+def picture_of(result: CallToolResult) -> ImageContent:
+    [picture] = (block for block in result.content if isinstance(block, ImageContent))
+    return picture
 
 
 def test_a_file_is_written_read_listed_and_deleted(agent: Agent, name: str) -> None:
@@ -93,6 +103,22 @@ def test_a_picture_is_read_as_a_picture(agent: Agent, name: str) -> None:
     assert re.fullmatch(r"\[kernelexec: p\.png: image/png, \d+ bytes; shown smaller\]", text_of(read))
     damaged = agent.text("read_file", path="no.png", session=name)
     assert damaged == "[kernelexec: no.png: image/png, 9 bytes; no text, so read it with code]"
+
+
+def test_a_large_picture_is_shown_as_one_of_a_cell_would_be(agent: Agent, name: str) -> None:
+    draw = "import os, PIL.Image as i\nfor side, kind in ((365, 'png'), (405, 'png'), (1030, 'png'), (800, 'jpeg')):\n"
+    draw += "    i.frombytes('RGB', (side, side), os.urandom(3 * side**2)).save(f'{side}.{kind}', quality=100)\n"
+    agent.call("execute_code", code=draw, session=name)
+    for file in ("365.png", "405.png", "1030.png", "800.jpeg"):
+        read = agent.call("read_file", path=file, session=name)
+        assert ("shown smaller" in text_of(read)) == (file == "1030.png")
+        content = base64.b64decode(picture_of(read).data)
+        assert read_pixel_size(content) is not None
+        assert len(content) <= PICTURE_BYTES
+    agent.call("execute_code", code=f"os.truncate('365.png', {2**24 + 1})", session=name)
+    read = agent.call("read_file", path="365.png", session=name)
+    assert text_of(read) == "[kernelexec: 365.png: image/png, 16777217 bytes; no text, so read it with code]"
+    assert len(read.content) == 1
 
 
 def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:
