@@ -17,6 +17,7 @@ from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
 from kernelexec.results import FileBytes, FilesDeleted, FileText, FileWritten, Image
+from kernelexec.results.media.images import read_picture_type
 from kernelexec.untrusted_text import format_note, quote_line
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 #: Entries that one answer shows.
 _SHOWN = 500
 _PIECE_BYTES, _PIECE_MOST = 20_000, 100_000
-#: Kinds of files that are shown as pictures.
-_PICTURE_KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 #: The largest picture that is read, in bytes.
 _PICTURE_MOST = 16 * 2**20
 #: A text has at most one character of so many that is no UTF-8.
@@ -115,14 +114,16 @@ class FileTools:
 
     async def _show_binary(self, files: AsyncFiles, read: FileText, path: str) -> ToolResult:
         """Return the answer for a file that is no text: a picture, or its type and size."""
-        kind, _ = mimetypes.guess_type(read.path)
+        type_of_name, packing = mimetypes.guess_type(read.path)
+        picture_type = read_picture_type((await files.read_bytes(path)).content)
         pictures = InlinePictures([], [], [])
-        if kind in _PICTURE_KINDS and self._options.pictures != "files" and read.total_bytes <= _PICTURE_MOST:
+        if picture_type is not None and self._options.pictures != "files" and read.total_bytes <= _PICTURE_MOST:
             whole = await read_whole(files, path, _PICTURE_MOST)
-            pictures = await select_pictures([Image(kind, whole.content)], ROOM_BYTES)
-        how = "" if pictures.shown else "; no text, so read it with code"
+            pictures = await select_pictures([Image(picture_type, whole.content)], ROOM_BYTES)
+        kind = picture_type or packing or type_of_name or "a file of unknown type"
+        how = "" if pictures.shown else "; no text in UTF-8, so read it with code"
         smaller = "; shown smaller" if pictures.smaller else ""
-        note = f"{read.path}: {kind or 'a binary file'}, {read.total_bytes} bytes{smaller}{how}"
+        note = f"{read.path}: {kind}, {read.total_bytes} bytes{smaller}{how}"
         answer = make_text_answer(format_note(note), "kernelexec/file", read)
         answer.content += pictures.shown
         return answer

@@ -11,8 +11,8 @@ from typing import Any
 
 from kernelexec.results.readable.one_line import format_bytes
 
-_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
-_GIF = (b"GIF87a", b"GIF89a")
+#: Beginnings of pictures; WebP, whose length is in its beginning, is apart.
+_BEGINNINGS = {"image/png": (b"\x89PNG\r\n\x1a\n",), "image/jpeg": (b"\xff\xd8\xff",), "image/gif": (b"GIF87a", b"GIF89a")}
 #: Markers of JPEG: frames, whose header has the size, but for three of the same range that are none (ITU T.81, table B.1).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEGMENTS_MAX = 1000
@@ -78,18 +78,25 @@ class Audio:
         return f"<Audio {self.mime} {format_bytes(len(self.content))}>"
 
 
+def read_picture_type(content: bytes) -> str | None:
+    """Return the media type of a PNG, GIF, JPEG or WebP, by its first bytes; None for another."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((mime for mime, beginnings in _BEGINNINGS.items() if content.startswith(beginnings)), None)
+
+
 def read_pixel_size(content: bytes) -> tuple[int, int] | None:
     """Return width and height of a PNG, GIF, JPEG or WebP; None for another or a damaged one."""
-    if content.startswith(_PNG):
-        size = _number(content[16:20]), _number(content[20:24])
-    elif content[:6] in _GIF:
-        size = int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
-    elif content.startswith(_JPEG):
-        size = _read_jpeg(content)
-    elif content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        size = _read_webp(content)
-    else:
-        return None
+    size = 0, 0
+    match read_picture_type(content):
+        case "image/png":
+            size = _number(content[16:20]), _number(content[20:24])
+        case "image/gif":
+            size = int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
+        case "image/jpeg":
+            size = _read_jpeg(content)
+        case "image/webp":
+            size = _read_webp(content)
     return size if all(size) else None
 
 

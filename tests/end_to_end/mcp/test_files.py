@@ -85,7 +85,7 @@ def test_a_long_file_is_read_on(agent: Agent, name: str) -> None:
 def test_a_file_that_is_no_text_is_named_with_its_kind_and_size(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="open('raw.zip', 'wb').write(bytes(range(256)) * 200)", session=name)
     note = agent.text("read_file", path="raw.zip", session=name)
-    assert note == "[kernelexec: raw.zip: application/zip, 51200 bytes; no text, so read it with code]"
+    assert note == "[kernelexec: raw.zip: application/zip, 51200 bytes; no text in UTF-8, so read it with code]"
 
 
 def test_a_text_with_a_byte_that_is_none_is_shown(agent: Agent, name: str) -> None:
@@ -102,7 +102,28 @@ def test_a_picture_is_read_as_a_picture(agent: Agent, name: str) -> None:
     assert [block.type for block in read.content] == ["text", "image"]
     assert re.fullmatch(r"\[kernelexec: p\.png: image/png, \d+ bytes; shown smaller\]", text_of(read))
     damaged = agent.text("read_file", path="no.png", session=name)
-    assert damaged == "[kernelexec: no.png: image/png, 9 bytes; no text, so read it with code]"
+    assert damaged == "[kernelexec: no.png: image/png, 9 bytes; no text in UTF-8, so read it with code]"
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "webp"])
+def test_a_picture_is_known_by_its_content(agent: Agent, name: str, kind: str) -> None:
+    draw = (
+        f"import PIL.Image as i; [i.new('RGB', (9, 9), 'red').save(f, '{kind}') for f in ('plain', 'a.zip', 'a.png', 'a.gif')]"
+    )
+    agent.call("execute_code", code=f"{draw}; None", session=name)
+    for file in ("plain", "a.zip", "a.png", "a.gif"):
+        read = agent.call("read_file", path=file, session=name)
+        assert read_pixel_size(base64.b64decode(picture_of(read).data)) == (9, 9)
+        assert re.fullmatch(rf"\[kernelexec: {file}: image/{kind}, \d+ bytes\]", text_of(read))
+
+
+@pytest.mark.parametrize("encoding", ["cp1251", "utf-16"])
+def test_a_text_in_another_encoding_is_said_to_be_no_utf_8(agent: Agent, name: str, encoding: str) -> None:
+    save = f"for f in ('a.txt', 'a', 'a.txt.gz'): open(f, 'w', encoding='{encoding}').write('\u0431\u0443\u043a\u0432\u044b')"
+    agent.call("execute_code", code=save, session=name)
+    for file, kind in (("a.txt", "text/plain"), ("a", "a file of unknown type"), ("a.txt.gz", "gzip")):
+        note = agent.text("read_file", path=file, session=name)
+        assert re.fullmatch(rf"\[kernelexec: {file}: {kind}, \d+ bytes; no text in UTF-8, so read it with code\]", note)
 
 
 def test_a_large_picture_is_shown_as_one_of_a_cell_would_be(agent: Agent, name: str) -> None:
@@ -117,7 +138,7 @@ def test_a_large_picture_is_shown_as_one_of_a_cell_would_be(agent: Agent, name: 
         assert len(content) <= PICTURE_BYTES
     agent.call("execute_code", code=f"os.truncate('365.png', {2**24 + 1})", session=name)
     read = agent.call("read_file", path="365.png", session=name)
-    assert text_of(read) == "[kernelexec: 365.png: image/png, 16777217 bytes; no text, so read it with code]"
+    assert text_of(read) == "[kernelexec: 365.png: image/png, 16777217 bytes; no text in UTF-8, so read it with code]"
     assert len(read.content) == 1
 
 
