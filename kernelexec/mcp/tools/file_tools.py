@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +32,8 @@ _PIECE_BYTES, _PIECE_MOST = 20_000, 100_000
 _PICTURE_MOST = 16 * 2**20
 #: A text has at most one character of so many that is no UTF-8.
 _FEW_INVALID = 10
+#: A run of characters of base64 that no model reads, from its beginning: so a text is searched in linear time.
+_BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{201,}={0,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class FileTools:
                 return await self._show_binary(opened.files, replace(read, path=opened.mask(read.path)), path)
         follows = "end of file" if read.next_offset is None else f"continue with offset={read.next_offset}"
         odd = "; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}" if read.lossy else ""
-        read = replace(read, path=opened.mask(read.path), text=opened.mask(read.text))
+        read = replace(read, path=opened.mask(read.path), text=_BASE64.sub(_omit_base64, opened.mask(read.text)))
         where = f"{'empty; ' * (not read.text)}{read.path}, from byte {read.offset} of {read.total_bytes}; {follows}{odd}"
         return make_quoting_answer(read.text, where, "kernelexec/file", read)
 
@@ -203,6 +206,12 @@ def _make_answer(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> 
     deleted = [mask(path) for path in done.deleted[:shown]]
     refused = [KeptFile(mask(file.path), mask(file.reason)) for file in done.refused[:shown]]
     return DeletedFiles(deleted, len(done.deleted), refused, len(done.refused), done.complete)
+
+
+def _omit_base64(run: re.Match[str]) -> str:
+    """Return the size of a run of base64; another run of its characters, such as digits or a gene, as it is."""
+    text = run[0]
+    return text if text in (text.lower(), text.upper()) or text.isalpha() else f"[... {len(text)} bytes of base64 ...]"
 
 
 def _is_binary(text: str) -> bool:

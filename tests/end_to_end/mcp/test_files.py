@@ -142,6 +142,31 @@ def test_a_large_picture_is_shown_as_one_of_a_cell_would_be(agent: Agent, name: 
     assert len(read.content) == 1
 
 
+def test_a_notebook_is_read_without_the_base64_of_its_pictures(agent: Agent, name: str) -> None:
+    agent.call("execute_code", code="import matplotlib.pyplot as plt; plt.plot([1, 3]); plt.show()", session=name)
+    [notebook] = found(agent, "list_files", pattern="*.ipynb", session=name)["entries"]
+    read = agent.text("read_file", path=notebook["path"], limit=100_000, session=name)
+    assert re.search(r'"image/png": "\[\.\.\. \d{5} bytes of base64 \.\.\.\]"', read)
+    assert "plt.plot([1, 3])" in read
+    assert len(read) < 5000
+
+
+def test_only_long_runs_of_base64_are_left_out_of_a_text(agent: Agent, name: str) -> None:
+    encoded = base64.b64encode(bytes(range(256)) * 200).decode()
+    lines = [
+        encoded[:200],
+        encoded[:7000],
+        "acgt" * 100,
+        "GATTACA" * 100,
+        "0123456789" * 30,
+        "Abc" * 90,
+        f"<{encoded[:300]}==>",
+    ]
+    agent.call("write_file", path="runs.txt", content="\n".join(lines), session=name)
+    read = agent.text("read_file", path="runs.txt", session=name).splitlines()[1:]
+    assert read == [lines[0], "[... 7000 bytes of base64 ...]", *lines[2:6], "<[... 302 bytes of base64 ...]>"]
+
+
 def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="for n in 'abc': open(n + '.part', 'w').write(n)\nopen('x.log', 'w')", session=name)
     agent.call("read_file", path="a.part", session=name)
