@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -28,7 +29,8 @@ from kernelexec.untrusted_text import format_note, quote_output
 
 _PAGE_BYTES = 20_000
 _FURTHEST_BYTES = 2**40
-_JSON_CHARS = 1_000_000
+_JSON_CHARS, _LITERAL_CHARS = 1_000_000, 100_000
+_NO_LANGUAGES = frozenset({"", "tool_code", "code", "text", "txt", "console", "ipynb", "json", "md", "markdown", "pycon"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,18 +227,33 @@ def make_quoting_answer(text: str, note: str, key: str, record: Any) -> ToolResu
 
 
 def unwrap_code(code: str, language: str) -> tuple[str, str]:
-    """Return the code that is meant, and its language: that of a fence around all of it, or the text of a ``{"code": ...}``."""
+    """Return the code that is meant, and its language: that of a fence around all of it, or of a call, or of both."""
+    for unwrap in (_unwrap_call, _unwrap_block) * 2:
+        code, language = unwrap(code, language)
+    return code, language
+
+
+def _unwrap_block(code: str, language: str) -> tuple[str, str]:
     sent = code.strip()
     if sent.startswith(("```", "~~~")) and sent.endswith(sent[:3]):
         blocks = find_blocks(sent)
         if len(blocks) == 1 and sent.count("\n") == blocks[0].code.count("\n") + 2:
-            named = sent.splitlines()[0].strip("`~ ")
-            return blocks[0].code, blocks[0].language if named else language
-    if sent.startswith("{") and sent.endswith("}") and len(sent) <= _JSON_CHARS:
-        try:
-            call = json.loads(sent)
-        except (ValueError, RecursionError):
-            return code, language
-        if isinstance(call.get("code"), str) and call.keys() <= {"code", "language"}:
-            return call["code"], str(call.get("language", language))
+            tag = sent.splitlines()[0].strip("`~ ")
+            return blocks[0].code, blocks[0].language if tag and tag not in _NO_LANGUAGES else language
+    return code, language
+
+
+def _unwrap_call(code: str, language: str) -> tuple[str, str]:
+    """Return the code and the language of a call as JSON or as a literal of Python; its other arguments are ignored."""
+    sent, call = code.strip().removeprefix("[").removesuffix("]").strip(), None
+    if sent.startswith("{") and sent.endswith("}") and "code" in sent:
+        for read, limit in ((partial(json.loads, strict=False), _JSON_CHARS), (ast.literal_eval, _LITERAL_CHARS)):
+            with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                call = call or (read(sent) if len(sent) <= limit else None)
+    values = call.get("arguments", call) if isinstance(call, dict) else None
+    if isinstance(values, str) and (inner := _unwrap_call(values, language))[0] is not values:
+        return inner
+    own = CodeTools.execute_code.__annotations__.keys()
+    if isinstance(values, dict) and isinstance(values.get("code"), str) and values.keys() <= own:
+        return values["code"], str(values.get("language") or language)
     return code, language
