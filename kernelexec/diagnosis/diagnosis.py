@@ -85,6 +85,9 @@ def diagnose(
         if error.ename == "ModuleNotFoundError" and other_python.isprintable() and 0 < len(other_python) <= _PATH_CHARS:
             hint = f"{other_python!r} has it, but is not the kernel's Python: `sys.executable` is."
             diagnosis = replace(diagnosis, hints=(*diagnosis.hints, hint))
+        is_in_fence = error.ename in SYNTAX and re.search(r"(?m)^ *(```|~~~)", source.partition('"""')[0].partition("'''")[0])
+        fence_hint = ("The code is in a Markdown fence: send only what is inside.",)
+        diagnosis = replace(diagnosis, hints=fence_hint) if is_in_fence else diagnosis
         if loss:
             diagnosis = replace(diagnosis, hints=(f"{loss}: run the cells again that define it.",))
     last, calls = last_line(error, cell), call_lines(error, cell)

@@ -16,6 +16,7 @@ import pytest
 from kernelexec.cli.terminal.text_filter import TerminalFilter
 from kernelexec.diagnosis import diagnose
 from kernelexec.diagnosis.explanations import MESSAGES
+from kernelexec.mcp.tools.code_tools import unwrap_code
 from kernelexec.model_prompts import write_debug_prompt
 from kernelexec.records.notebook.notebook_io import notebook_output
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
@@ -124,6 +125,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "secrets of a stream": mask_in_pieces,
     "a prompt": lambda text: write_debug_prompt(text, ExecutionResult("i", "s", "error", outputs=(Stream("stderr", text),))),
     "a notebook's output": lambda text: notebook_output(DisplayData({"text/html": text, "image/svg+xml": text})),
+    "sent code": lambda text: [
+        unwrap_code(f"{begin}{text}{end}", "python") for begin in ("", "a b\n```") for end in ("", "```")
+    ],
     "a value": lambda text: ExecutionResult("i", "s", "ok", outputs=(DisplayData({"text/plain": text}),)).text,
 }
 PIECES = [
@@ -151,7 +155,21 @@ PIECES = [
     *("<a ", "<a b='", "<!--", "<br", "<br ", "<td>", "<script>", "&", "&#", "&a", "<table ", 'class="', "height ", "<source "),
     *(HIDDEN[:12], HIDDEN[-12:], f"{HIDDEN[:8]}...", f"{HIDDEN[:5]}\n", "...", "`"),
     *(f"{HIDDEN[:4]}X...", f"{HIDDEN[:4]}X'\u2026"),
-    *("File x:1\n", "---> 1 ", "a: ", "  + ", "| ", "line 1: ", "fork", "Can't get <", "Can't get attribute '"),
+    *(
+        "File x:1\n",
+        "---> 1 ",
+        "a: ",
+        "  + ",
+        "| ",
+        "line 1: ",
+        "```",
+        "```\n",
+        "``` ",
+        "\n- ",
+        "fork",
+        "Can't get <",
+        "Can't get attribute '",
+    ),
 ]
 
 

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 #: A fence at the beginning of a line or a list item, followed by an info string only.
-_FENCE = re.compile(r"(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)")
+_FENCE = re.compile(r"(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})[ \t]*+(?P<info>[^`\n]*)")
+_FENCES = re.compile(rf"^{_FENCE.pattern}$", re.MULTILINE)
+#: A block in a single line, and a closing fence behind the last line of the code.
+_ONE_LINE = re.compile(r"(?m:^)(`{3,})(?:[ \t]*+(python|py|bash|sh)[ \t])?([^`\n]+)`{3,}\Z")
+_BESIDE = re.compile(r"(?<=[^\s`~])[ \t]*(`{3,}|~{3,})\Z")
+#: Strings and magics, which may have a fence in them, and comments, which may be headings.
+_CELL, _COMMENT = re.compile(r"""'{3}|"{3}|^[ \t]*[%!]""", re.MULTILINE), re.compile(r"^#.*", re.MULTILINE)
 #: Line ends. Other characters at which ``splitlines`` splits may be in string literals of the code.
 LINE_END = re.compile(r"\r\n?|\n")
 #: The extra indentation with which a fence belongs to the code of the block.
@@ -65,6 +71,22 @@ def find_blocks(content: object) -> list[MarkdownBlock]:
         code_blocks.append(MarkdownBlock(code, _parse_language(opening["info"]) or infer_language(code)))
         number = end + 1
     return [block for block in code_blocks if block.code.strip()]
+
+
+def find_only_block(text: str) -> MarkdownBlock | None:
+    """Return the block of a text with a single one, of which a fence may be missing; None if it has several, or code around."""
+    text = _BESIDE.sub(r"\n\1", _ONE_LINE.sub(r"\1\2\n\3\n\1", LINE_END.sub("\n", text.rstrip())))
+    if not (fences := list(_FENCES.finditer(text))):
+        return None
+    first, last = fences[0], fences[-1]
+    before, after = text[: first.start()], text[last.end() :]
+    if first is last and not after and infer_language(before) == "python":
+        return MarkdownBlock(before, "python")
+    blocks = find_blocks(f"{text}\n{first['fence']}")  # an open block is closed by that
+    parts = [_COMMENT.sub("", part).strip() or "?" for part in (before, after)[: len(fences)]]
+    is_only = first is last or (blocks and text.count("\n", first.end(), last.start()) == blocks[0].code.count("\n") + 2)
+    has_code = any(_CELL.search(part) or infer_language(part) == "python" for part in parts)
+    return blocks[0] if blocks and is_only and not has_code else None
 
 
 def infer_language(code: str) -> str:

@@ -15,7 +15,7 @@ from fastmcp.exceptions import FastMCPError, ToolError
 from fastmcp.tools import InputRequiredToolResult, ToolResult
 from mcp.types import TextContent
 
-from kernelexec.adapters.shared.markdown import find_blocks
+from kernelexec.adapters.shared.markdown import find_only_block, infer_language
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.mcp.answers import AnswerOptions, render_answer
@@ -234,13 +234,14 @@ def unwrap_code(code: str, language: str) -> tuple[str, str]:
 
 
 def _unwrap_block(code: str, language: str) -> tuple[str, str]:
+    """Return the code of a block that is all of the code; of any single block, where the code is no Python but should be."""
     sent = code.strip()
-    if sent.startswith(("```", "~~~")) and sent.endswith(sent[:3]):
-        blocks = find_blocks(sent)
-        if len(blocks) == 1 and sent.count("\n") == blocks[0].code.count("\n") + 2:
-            tag = sent.splitlines()[0].strip("`~ ")
-            return blocks[0].code, blocks[0].language if tag and tag not in _NO_LANGUAGES else language
-    return code, language
+    is_whole = sent.startswith(("```", "~~~")) and sent.endswith(sent[:3])
+    is_python = len(sent) <= _JSON_CHARS and language.lower().startswith(("py", "ipy"))
+    block = find_only_block(code) if is_whole or is_python else None
+    if block is None or (not is_whole and infer_language(code) == "python"):
+        return code, language
+    return block.code, language if {block.language, sent.splitlines()[0].strip("`~ ")} & _NO_LANGUAGES else block.language
 
 
 def _unwrap_call(code: str, language: str) -> tuple[str, str]:

@@ -581,3 +581,19 @@ def test_an_interrupt_on_request_names_the_line_that_ran() -> None:
 def test_an_interrupted_command_has_no_line(interrupted: Interrupted, kind: str) -> None:
     actual = diagnosed(Stream("stderr", "^C"), exit_code=124, interrupted=interrupted)
     assert (actual.kind, actual.line, actual.line_text) == (kind, None, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_in_fence"),
+    [
+        ("Here:\n```python\n1\n```\nThere:\n```python\n2\n```", True),
+        ("x = (\n  ~~~", True),
+        ('x = """\n```\n"""\nprint(x', False),
+        ("x = '''\n```\n'''\nprint(x", False),
+        ("print(x", False),
+    ],
+)
+def test_a_fence_is_named_where_the_code_is_no_python(source: str, *, is_in_fence: bool) -> None:
+    diagnosis = diagnose("error", 1, None, None, [Error("SyntaxError", "invalid syntax", ())], source)
+    assert diagnosis is not None
+    assert (diagnosis.hints == ("The code is in a Markdown fence: send only what is inside.",)) == is_in_fence

@@ -29,6 +29,43 @@ MEANT: dict[str, tuple[str, tuple[str, str]]] = {
     "a fence in JSON in a fence": ('```json\n{"code": "```py\\n1\\n```"}\n```', ("1", "py")),
     **{f"a block of {tag}": (f"```{tag}\n1\n```", ("1", "python")) for tag in ("tool_code", "ipynb", "text", "console")},
 }
+MEANT_IN_PYTHON: dict[str, tuple[str, tuple[str, str]]] = {
+    "text before": ("Here it is:\n\n```python\nprint(1)\n```", ("print(1)", "python")),
+    "text after": ("```bash\nls\n```\nThis lists `x`.", ("ls", "bash")),
+    "text around": ("# It's\nI do.\n```\nif x:\n    y\n```\n\nDone.", ("if x:\n    y", "python")),
+    "a heading": ("# Answer\n~~~py\n1\n~~~\n", ("1", "py")),
+    "an open fence": ("```python\nx = '''a'''\n!ls", ("x = '''a'''\n!ls", "python")),
+    "an open fence after text": ("Run this.\n```bash\nls", ("ls", "bash")),
+    "a closing fence only": ("if x:\n    y\n```\n", ("if x:\n    y\n", "python")),
+    "a closing fence beside code": ("```python\nprint(1)\nprint(2)```", ("print(1)\nprint(2)", "python")),
+    "a closing fence only beside code": ("print(1)```", ("print(1)\n", "python")),
+    "a single line": ("```print(1)```", ("print(1)", "python")),
+    "a single line with its language": ("Run: \n```bash ls -a /tmp```", ("ls -a /tmp", "bash")),
+    "a fence in a string of the block": ('Do:\n````python\nx = """\n```\n"""\n````', ('x = """\n```\n"""', "python")),
+    "no language that is known": ("Do:\n```tool_code\nprint 1;\n```", ("print 1;", "python")),
+    "nothing inside": ("```", ("", "python")),
+}
+AS_SENT_IN_PYTHON: dict[str, str] = {
+    "two blocks": "a b:\n```python\n1\n```\nthen:\n```python\n2\n```",
+    "a block and an open one": "a b:\n```\n1\n```\nthen:\n```python\n2",
+    "code before": "import os\n```python\nprint(os)\n```",
+    "code after": "a b:\n```\n1\n```\nprint(2)",
+    "code on both sides of a fence": "print(1)\n```\nprint(2)",
+    "code between a block and a fence": "```\n1\n```\nx = 2\n```",
+    "text before a closing fence": "a b\n```",
+    "a string": 'text = """\n```python\n1\n```\n"""',
+    "a string that ends with a fence": "text = '''\n```'''",
+    "a string of code that is no Python": 'text = """\n```python\n1\n```\n"""\nprint(text',
+    "an open string": 'text = """\n```python\n1\n```\n',
+    "a string beside a magic": '!ls\ntext = """\n```python\n1\n```\n"""',
+    "a file of Markdown": "%%writefile README.md\n# Title\n\n```python\n1\n```\n",
+    "a file of Markdown that ends with a fence": "%%writefile a.md\nsome text\n```",
+    "a script": "%%bash\ncat > a.md <<EOF\n```python\n1\n```\nEOF",
+    "a comment": "x = 1\n# ```python\n# 1\n# ```",
+    "a comment with a fence at its end": "x = 1  # as in ```",
+    "an operator": "~~~x",
+    "several operators": "~~~x + \\\n~~~y",
+}
 AS_SENT: dict[str, str] = {
     "code": "x = 1",
     "a dictionary": '{"code": "x", "y": 1}',
@@ -70,3 +107,20 @@ def test_wrapped_code_is_the_code_inside(name: str) -> None:
 @pytest.mark.parametrize("code", AS_SENT.values(), ids=AS_SENT)
 def test_other_code_stays_as_it_was_sent(code: str) -> None:
     assert unwrap_code(code, "r") == (code, "r")
+
+
+@pytest.mark.parametrize("name", MEANT_IN_PYTHON)
+@pytest.mark.parametrize("language", ["python", "Python 3"])
+def test_the_only_block_of_a_text_that_is_no_python_is_meant(name: str, language: str) -> None:
+    text, (code, tag) = MEANT_IN_PYTHON[name]
+    assert unwrap_code(text, language) in {(code, tag), (code, language)}
+
+
+@pytest.mark.parametrize("code", AS_SENT_IN_PYTHON.values(), ids=AS_SENT_IN_PYTHON)
+def test_python_and_what_is_ambiguous_stay_as_they_were_sent(code: str) -> None:
+    assert unwrap_code(code, "python") == (code, "python")
+
+
+@pytest.mark.parametrize("code", AS_SENT_IN_PYTHON.values(), ids=AS_SENT_IN_PYTHON)
+def test_other_languages_lose_only_a_whole_block(code: str) -> None:
+    assert unwrap_code(f"a b\n{code}\nc d", "bash") == (f"a b\n{code}\nc d", "bash")
