@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -24,13 +25,9 @@ from kernelexec.session.lifecycle import TaskScope
 
 #: How long a kernel between two cells may take to describe itself.
 _INFO_SECONDS = 5.0
-_ALIASES = {
-    **dict.fromkeys(("py", "python3", "python 3", "ipython", "ipython3", "python 3 (ipykernel)"), "python"),
-    "js": "javascript",
-    "node": "javascript",
-    "ts": "typescript",
-    "sh": "bash",
-}
+#: Names of the session's own kernel, whatever the version that they name.
+_PYTHON = re.compile(r"(?:i?python|py)[ -]?(?:3[\d.]*)?(?: ?\(ipykernel\))?|ipykernel|jupyter")
+_ALIASES = {"js": "javascript", "node": "javascript", "nodejs": "javascript", "ts": "typescript", "sh": "bash", "shell": "bash"}
 
 
 class LanguageKernels:
@@ -65,7 +62,7 @@ class LanguageKernels:
         """Return the cell for a source text; raise ``InvalidRequest`` for an unknown language, or ``stdin`` of a code cell."""
         async with self.languages_lock:  # a later cell must not overtake a cell that waits for the list of kernelspecs
             label = await self._resolve_label(language)
-        if label is None and _normalize_language(language) == "bash":
+        if label is None and normalize_language(language) == "bash":
             return cells.make_command_cell(code, work_dir=None, stdin=stdin, limit_bytes=self._limit)
         if label is None:
             return cells.make_node_cell(code, stdin=stdin, limit_bytes=self._limit)
@@ -86,7 +83,7 @@ class LanguageKernels:
         """Return the supervisor of a language's kernel, or all for None; raise ``InvalidRequest`` if there is none."""
         if language is None:
             return tuple(self._supervisors.values())
-        label = self._labels.get(_normalize_language(language))
+        label = self._labels.get(normalize_language(language))
         if label is None:
             languages = ", ".join(self._supervisors)
             near = did_you_mean(str(language), self._supervisors)
@@ -105,7 +102,7 @@ class LanguageKernels:
 
     async def read_language_info(self, language: str) -> dict[str, Any]:
         """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
-        supervisor = self._supervisors.get(self._labels.get(_normalize_language(language), ""))
+        supervisor = self._supervisors.get(self._labels.get(normalize_language(language), ""))
         if supervisor is None or supervisor.kernel is None:
             return {}
         reply = await supervisor.kernel.client.request("shell", "kernel_info_request", {}, patience=_INFO_SECONDS)
@@ -160,7 +157,7 @@ class LanguageKernels:
 
     async def _resolve_label(self, language: object) -> str | None:
         """Return the label of a language's kernel; None for bash and JavaScript commands, which need no kernel."""
-        wanted = _normalize_language(language)
+        wanted = normalize_language(language)
         if wanted in self._labels:
             return self._labels[wanted]
         installed = await self.backend.list_kernelspecs()
@@ -192,8 +189,9 @@ class LanguageKernels:
         return supervisor
 
 
-def _normalize_language(language: object) -> str:
+def normalize_language(language: object) -> str:
+    """Return the name of a language in lower case, and of those with several names the usual one."""
     if not isinstance(language, str):
         raise InvalidRequest(f"language={language!r}: must be a name such as 'python', not {type(language).__name__}.")
     name = language.strip().lower()
-    return _ALIASES.get(name, name)
+    return "python" if _PYTHON.fullmatch(name) else _ALIASES.get(name, name)
