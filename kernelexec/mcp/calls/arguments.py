@@ -27,6 +27,14 @@ _NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?")
 _SECONDS = re.compile(rf"({_NUMBER.pattern}) ?s(?:ec(?:ond)?s?)?", re.IGNORECASE)
 _BOOLEANS = {"true": True, "false": False}
 _LIST_CHARS = 1_000_000
+#: Usual guesses of names of tools and arguments, with the names here.
+_GUESSES = """
+    run_python=execute_code run_code=execute_code python=execute_code shell=execute_command bash=execute_command
+    terminal=execute_command ls=list_files cat=read_file view=read_file create_file=write_file pip_install=install_packages
+    stop=interrupt_kernel command=code source=code script=code filename=path file=path file_path=path cwd=work_dir
+    old_string=old_text new_string=new_text kernel=session name=session code=command
+"""
+_SYNONYMS = dict(re.findall(r"(\w+)=(\w+)", _GUESSES))
 
 
 class ArgumentReader(Middleware):
@@ -45,7 +53,7 @@ class ArgumentReader(Middleware):
             return await call_next(context)
         except NotFoundError as exc:
             names = [tool.name for tool in await server.list_tools(run_middleware=False)] if server else []
-            reason = f"There is no tool {message.name!r:.{_VALUE_CHARS}}{did_you_mean(message.name, names)}."
+            reason = f"There is no tool {message.name!r:.{_VALUE_CHARS}}{suggest(message.name, names)}."
             raise ToolError(f"{reason} The tools are: {', '.join(names)}.") from exc
         except ValidationError as exc:
             cause: Any = exc.__cause__
@@ -95,12 +103,18 @@ def _read_text(text: str, types: frozenset[str]) -> Any:  # noqa: ANN401 - any J
     return text
 
 
+def suggest(name: str, known: list[str]) -> str:
+    """Return the hint of ``did_you_mean``, also for a usual guess, or a name that has the name of a server before it."""
+    word = re.split(r"__|[.:/]", name)[-1].lower()
+    return did_you_mean(next((near for near in (word, _SYNONYMS.get(word, "")) if near in known), word), known)
+
+
 def _explain_errors(errors: Sequence[dict[str, Any]], argument_names: list[str]) -> str:
     lines = []
     for error in errors[:_ERRORS_MAX]:
         path = ".".join(map(str, error["loc"]))
         if error["type"] == "unexpected_keyword_argument":
-            hint, listed = did_you_mean(path, argument_names), ", ".join(argument_names) or "none"
+            hint, listed = suggest(path, argument_names), ", ".join(argument_names) or "none"
             lines.append(f"{path[:_VALUE_CHARS]!r} is no argument{hint}. The arguments are: {listed}.")
         elif error["type"] == "missing_argument":
             lines.append(f"{path} is required.")

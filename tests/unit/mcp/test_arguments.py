@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernelexec.mcp.calls.arguments import read_arguments
+from kernelexec.mcp.calls.arguments import read_arguments, suggest
+from kernelexec.mcp.server_options import GROUPS
 
 NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}
 SCHEMA: dict[str, Any] = {
@@ -50,3 +51,45 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_arguments_are_read_where_their_meaning_is_plain(arguments: dict[str, Any], values: dict[str, Any]) -> None:
     assert read_arguments(arguments, SCHEMA) == values
     assert [type(value) for value in read_arguments(arguments, SCHEMA).values()] == [type(value) for value in values.values()]
+
+
+TOOLS = [tool for tools in GROUPS.values() for tool in tools]
+EDIT, CODE, COMMAND = ["path", "old_text", "new_text", "session"], ["code", "session"], ["command", "work_dir", "session"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        *((name, TOOLS, "execute_code") for name in ("run_python", "run_code", "python", "Python", "execute_cod")),
+        *((name, TOOLS, "execute_command") for name in ("bash", "Bash", "shell", "terminal", "execute_comand")),
+        *((name, TOOLS, "read_file") for name in ("cat", "view", "mcp__kernelexec__read_file", "functions.read_fil")),
+        *(("ls", TOOLS, "list_files"), ("create_file", TOOLS, "write_file"), ("stop", TOOLS, "interrupt_kernel")),
+        *(("pip_install", TOOLS, "install_packages"), ("mcp__a__b__ls", TOOLS, "list_files")),
+        *((name, CODE, "code") for name in ("command", "source", "script")),
+        *((name, EDIT, "path") for name in ("filename", "file", "file_path")),
+        *(
+            ("old_string", EDIT, "old_text"),
+            ("new_string", EDIT, "new_text"),
+            ("cwd", COMMAND, "work_dir"),
+            ("code", COMMAND, "command"),
+        ),
+        *((name, CODE, "session") for name in ("kernel", "name", "sesion")),
+    ],
+)
+def test_a_usual_guess_of_a_name_has_the_name_here(name: str, known: list[str], meant: str) -> None:
+    assert suggest(name, known) == f" (did you mean {meant!r}?)"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("ls", list(GROUPS["core"])),
+        ("pip_install", list(GROUPS["core"])),
+        ("cwd", CODE),
+        ("zzz", TOOLS),
+        ("", CODE),
+        ("a__", []),
+    ],
+)
+def test_a_name_that_the_server_lacks_is_not_proposed(name: str, known: list[str]) -> None:
+    assert suggest(name, known) == ""
