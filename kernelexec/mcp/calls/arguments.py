@@ -60,7 +60,7 @@ class ArgumentReader(Middleware):
             if not hasattr(cause, "errors"):
                 raise
             argument_names = list(tool.parameters.get("properties", {})) if tool else []
-            raise ToolError(_explain_errors(cause.errors(), argument_names)) from exc
+            raise ToolError(explain_errors(cause.errors(), argument_names)) from exc
 
 
 def read_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,15 +109,19 @@ def suggest(name: str, known: list[str]) -> str:
     return did_you_mean(next((near for near in (word, _SYNONYMS.get(word, "")) if near in known), word), known)
 
 
-def _explain_errors(errors: Sequence[dict[str, Any]], argument_names: list[str]) -> str:
-    lines = []
-    for error in errors[:_ERRORS_MAX]:
+def explain_errors(errors: Sequence[dict[str, Any]], known: list[str]) -> str:
+    """Return a line about all unknown arguments, and a line for each other error, of each the first ones."""
+    lines, unknown = [], []
+    for error in errors:
         path = ".".join(map(str, error["loc"]))
         if error["type"] == "unexpected_keyword_argument":
-            hint, listed = suggest(path, argument_names), ", ".join(argument_names) or "none"
-            lines.append(f"{path[:_VALUE_CHARS]!r} is no argument{hint}. The arguments are: {listed}.")
+            unknown.append(path)
         elif error["type"] == "missing_argument":
             lines.append(f"{path} is required.")
         else:
             lines.append(f"{path}: {error['msg']} (given: {error['input']!r:.{_VALUE_CHARS}}).")
-    return clean_text("\n".join(lines))
+    if unknown:
+        names = [f"{name[:_VALUE_CHARS]!r}{suggest(name, known)}" for name in unknown[:_ERRORS_MAX]]
+        more = f" and {len(unknown) - _ERRORS_MAX} more" * (len(unknown) > _ERRORS_MAX)
+        lines.insert(0, f"Unknown arguments: {', '.join(names)}{more}. The arguments are: {', '.join(known) or 'none'}.")
+    return clean_text("\n".join(lines[:_ERRORS_MAX]))

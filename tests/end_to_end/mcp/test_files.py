@@ -193,7 +193,7 @@ def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
         ("read_file", {"path": "pipe"}, "pipe is left alone: it is not a regular file"),
         ("read_file", {"path": "a\0b"}, "without NUL characters"),
         ("read_file", {"path": "here", "limit": 1}, "limit=1: must be a number of bytes, from 4"),
-        ("read_file", {"path": "here", "offest": 1}, "'offest' is no argument (did you mean 'offset'?)"),
+        ("read_file", {"path": "here", "offest": 1}, "Unknown arguments: 'offest' (did you mean 'offset'?)."),
         ("write_file", {"path": "link", "content": "x"}, "link is left alone: a symbolic link is there"),
         (
             "write_file",

@@ -229,7 +229,7 @@ def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments:
         ("execute_code", {"code": ""}, "code is empty"),
         ("execute_code", {"code": "1", "session": "a b"}, "session name 'a b'"),
         ("execute_code", {"code": "1", "timeout": -1}, "timeout=-1"),
-        ("execute_code", {"code": "1", "tiemout": 1}, "'tiemout' is no argument (did you mean 'timeout'?)"),
+        ("execute_code", {"code": "1", "tiemout": 1}, "Unknown arguments: 'tiemout' (did you mean 'timeout'?)."),
         ("execute_code", {"code": "1", "timeout": "5 m"}, "timeout: Input should be a valid number (given: '5 m')"),
         ("execute_code", {}, "code is required"),
         ("wait_execution", {"execution_id": "nobody"}, "None of your open sessions has an execution 'nobody'"),

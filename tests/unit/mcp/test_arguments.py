@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.mcp.calls.arguments import read_arguments, suggest
+from kernelexec.mcp.calls.arguments import explain_errors, read_arguments, suggest
 from kernelexec.mcp.server_options import GROUPS
 
 NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}
@@ -93,3 +93,25 @@ def test_a_usual_guess_of_a_name_has_the_name_here(name: str, known: list[str], 
 )
 def test_a_name_that_the_server_lacks_is_not_proposed(name: str, known: list[str]) -> None:
     assert suggest(name, known) == ""
+
+
+def unknown(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "unexpected_keyword_argument", "loc": (name,), "msg": "x", "input": 1} for name in names]
+
+
+def test_unknown_arguments_are_in_one_line_and_the_others_too() -> None:
+    missing = {"type": "missing_argument", "loc": ("code",), "msg": "x", "input": {}}
+    invalid = {"type": "int_parsing", "loc": ("lines", 0), "msg": "Not a number", "input": "x" * 1000}
+    lines = explain_errors([*unknown("sesion", "zzz"), missing, *unknown("cwd"), invalid], COMMAND).split("\n")
+    names = "'sesion' (did you mean 'session'?), 'zzz', 'cwd' (did you mean 'work_dir'?)"
+    assert lines[:2] == [f"Unknown arguments: {names}. The arguments are: command, work_dir, session.", "code is required."]
+    assert lines[2].startswith("lines.0: Not a number (given: 'xxx")
+    assert len(lines[2]) < 150
+
+
+def test_many_unknown_arguments_are_counted() -> None:
+    text = explain_errors(unknown(*(f"q{number}" for number in range(40))), CODE)
+    assert text.endswith("'q8', 'q9' and 30 more. The arguments are: code, session.")
+    assert len(text) < 150
+    assert len(explain_errors(unknown(*("q" * 10_000 for _ in range(1000))), CODE)) < 1500
+    assert explain_errors(unknown("q"), []) == "Unknown arguments: 'q'. The arguments are: none."
