@@ -52,9 +52,9 @@ class ArgumentReader(Middleware):
         try:
             return await call_next(context)
         except NotFoundError as exc:
-            names = [tool.name for tool in await server.list_tools(run_middleware=False)] if server else []
+            names = [tool.name for tool in await server.list_tools()] if server else []
             reason = f"There is no tool {message.name!r:.{_VALUE_CHARS}}{suggest(message.name, names)}."
-            raise ToolError(f"{reason} The tools are: {', '.join(names)}.") from exc
+            raise ToolError(f"{reason} The tools are: {', '.join(names) or 'none'}.") from exc
         except ValidationError as exc:
             cause: Any = exc.__cause__
             if not hasattr(cause, "errors"):

@@ -144,6 +144,11 @@ def test_tokens_say_which_user_it_is_and_what_is_allowed(guarded: tuple[Server, 
         assert [row["name"] for row in agent.rows("list_variables", "variables")] == ["x"]
         for tool in ("execute_code", "write_file", "close_session", "create_session"):
             assert "needs a token with the scope execute" in agent.text(tool, **TOOLS.get(tool, {}))
+        unknown = agent.text("run_shell_command_now")
+        assert unknown.startswith("There is no tool 'run_shell_command_now'. The tools are: wait_execution, read_output, ")
+        assert "execute_code" not in unknown
+        assert "did you mean" not in agent.text("run_python")
+        assert "(did you mean 'read_file'?)" in agent.text("cat")
         shown = agent.do("list_tools")
         assert {"read_file", "list_variables"} < {tool.name for tool in shown}
         assert all(tool.annotations.read_only_hint for tool in shown)

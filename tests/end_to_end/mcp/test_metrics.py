@@ -70,6 +70,7 @@ def test_the_users_that_may_see_them(tmp_path: Path) -> None:
         with server.client(authorization=f"Bearer {looker}") as agent:
             assert "needs a token with the scope execute" in agent.text("execute_code", code="1")
             assert "needs a token with the scope" in agent.text("list_sessions")
+            assert "The tools are: none." in agent.text("nothing")
         host, port = server.url.split("/")[2].split(":")
         connection = HTTPConnection(host, int(port), timeout=BOUND)
         connection.request("GET", "/metrics", headers={"Host": "evil.example", "Authorization": f"Bearer {looker}"})
