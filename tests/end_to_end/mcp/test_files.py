@@ -118,7 +118,7 @@ def test_a_picture_is_known_by_its_content(agent: Agent, name: str, kind: str) -
 
 
 @pytest.mark.parametrize("encoding", ["cp1251", "utf-16"])
-def test_a_text_in_another_encoding_is_said_to_be_no_utf_8(agent: Agent, name: str, encoding: str) -> None:
+def test_a_text_in_another_encoding_is_named_as_no_utf_8(agent: Agent, name: str, encoding: str) -> None:
     save = f"for f in ('a.txt', 'a', 'a.txt.gz'): open(f, 'w', encoding='{encoding}').write('\u0431\u0443\u043a\u0432\u044b')"
     agent.call("execute_code", code=save, session=name)
     for file, kind in (("a.txt", "text/plain"), ("a", "a file of unknown type"), ("a.txt.gz", "gzip")):
