@@ -13,7 +13,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 
 
 async def main() -> None:
-    server = MCPToolset(StdioTransport("kernelexec", ["mcp", "--isolation", "local"]))
+    server = MCPToolset(StdioTransport("kernelexec", ["mcp", "--isolation", "local"]), init_timeout=60)
     agent = Agent(OpenAIChatModel("stub"), toolsets=[server])
     async with agent:
         await agent.run("Go.")
