@@ -55,6 +55,9 @@ class VirtualEnv:
         self._active = os.environ.get(_ACTIVE)
         self._own: str | None = None
         """The session's own environment, once it is active."""
+        self._entered: str | None = None
+        self._used: str | None = None
+        """The environment whose programs this process uses."""
         self.directs_pip = False
         """Whether the next command runs pip of this interpreter for the virtual environment."""
         self._report: dict[str, Any] = {}
@@ -115,36 +118,36 @@ class VirtualEnv:
 
     def enter(self) -> None:
         """Use the virtual environment of this home, unless it is in use; make the session's own again if a cell removed it."""
-        if self._is_pending:
+        venv = self.venv
+        is_gone = venv is not None and venv == self._own and not _has_programs(venv)
+        if self._is_pending or is_gone or venv != self._entered:
             self.activate()
-        elif self._own is not None and not _has_programs(self._own):
-            with suppress(OSError):
-                make_environment(self._own)
 
     def activate(self) -> None:
         """Make the virtual environment's packages importable if possible."""
         self._is_pending = False
-        if self.venv is None or self.venv == self._own:
-            self._activate_own()
+        if (self.venv is None or self.venv == self._own) and self._has_options and self._home and not self.prefix:
+            with suppress(OSError):  # the workspace cannot be written
+                make_environment(self._own_path)
+                self._own = self._own_path
         venv, state = self.venv, None
+        self._entered = venv  # also if its packages hang
         if venv is not None:
             served = _import_from(venv)
             state = {"path": venv, "served": "own" if venv == self._own and served == "packages" else served}
+            if venv == self._own:
+                self._use_programs(venv)
             if served == "packages":
                 self._follow(package_directory(venv))
         self.import_state = self._report["venv"] = state
 
-    def _activate_own(self) -> None:
-        """Make the session's own environment, and activate it for this process unless PATH is set on purpose."""
-        own, before = self._own_path, self._own
-        if self.prefix or not self._has_options or not self._home or own == before:
+    def _use_programs(self, venv: str) -> None:
+        """Make the programs of an environment those of this process, unless PATH is set on purpose."""
+        before, self._used = self._used, venv
+        if venv == before:
             return
-        try:
-            make_environment(own)
-        except OSError:  # the workspace cannot be written
-            return
-        self._own = own
-        sys.executable = os.path.join(_programs(own), "python")  # noqa: PTH118 - text
+        programs = _programs(venv)
+        sys.executable = os.path.join(programs, "python")  # noqa: PTH118 - text
         if (spawn := sys.modules.get("multiprocessing.spawn")) is not None:
             spawn.set_executable(sys.executable)
         if not self._keeps_path and self._active == os.environ.get(_ACTIVE):
@@ -152,8 +155,8 @@ class VirtualEnv:
             others = [entry for entry in entries if before is None or entry != _programs(before)]
             if (beside := os.path.dirname(INTERPRETER)) not in others:  # noqa: PTH120 - text
                 others.insert(0, beside)
-            os.environ |= {"PATH": os.pathsep.join([_programs(own), *others]), _ACTIVE: own}
-            self._active = own
+            os.environ |= {"PATH": os.pathsep.join([programs, *others]), _ACTIVE: venv}
+            self._active = venv
 
     @property
     def _own_path(self) -> str:
@@ -242,8 +245,8 @@ def _import_from(venv: str) -> str:
     """Make a virtual environment's packages importable if its Python has this version.
 
     Return ``packages``, or ``commands`` if only commands find them, or ``interpreter`` if they are this interpreter's own. They
-    precede the interpreter's own packages, as in the environment's Python. ``.pth`` files count; a new one is read at the
-    next call.
+    precede the interpreter's own packages, as in the environment's Python, and those of an environment that was in use before.
+    ``.pth`` files count; a new one is read at the next call.
     """
     if os.path.realpath(venv) == os.path.realpath(sys.prefix):
         return "interpreter"
@@ -259,7 +262,8 @@ def _import_from(venv: str) -> str:
         for name in sorted(names - read_files):
             site.addpackage(directory, name, None)
     added = sys.path[count:]
-    first = min((index for index, path in enumerate(sys.path) if path in INTERPRETER_PACKAGES), default=count)
+    later = [*INTERPRETER_PACKAGES, *(other for other in _activated if other != directory)]
+    first = min((index for index, path in enumerate(sys.path) if path in later), default=count)
     sys.path[first:] = [*added, *sys.path[first:count]]
     if _sees_system_packages(venv):
         sys.path += [path for path in site.getsitepackages([sys.base_prefix]) if path not in sys.path]

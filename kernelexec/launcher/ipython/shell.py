@@ -132,6 +132,7 @@ class LauncherShell(ZMQInteractiveShell):
         if magic_name not in _PROGRAM_MAGICS:
             return super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
         self.last_exit_code = value = None
+        self.programs.enter()  # IPython asks for the interpreter first
         self.programs.directs_pip = magic_name == "pip"  # IPython runs that of this interpreter
         try:
             if magic_name == "uv" and find_spec("uv") is None:  # it runs the module of this interpreter

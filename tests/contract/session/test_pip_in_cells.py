@@ -148,6 +148,27 @@ def test_an_environment_of_the_project_is_where_pip_installs(has_pip: bool, tmp_
         assert session.execute("import magic, command; command.version").text == "'1.0'"
 
 
+@pytest.mark.parametrize("make", ["python -m venv .venv", "uv venv .venv"])
+def test_an_environment_that_a_cell_makes_or_removes_counts_from_then_on(make: str, tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
+        session = executor.session("made")
+        for name in ("before", "within", "without"):
+            made_wheel(session.workspace / "wheels", name, "1.0")
+        made_wheel(session.workspace / "wheels", "before", "2.0")
+        assert session.execute("%pip install before==1.0").ok
+        assert session.execute(f"!{make}").ok
+        result = session.execute("%pip install within before==2.0")
+        assert result.ok, result.text
+        assert any("also import from" in note for note in result.notes)
+        assert {"within.py", "before.py"} <= {path.name for path in packages_of(session.workspace / ".venv").iterdir()}
+        assert session.execute("import within, before; within.version + before.version").text == "'1.02.0'"
+        session.restart()
+        assert session.execute("import within, before; within.version + before.version").text == "'1.02.0'"
+        assert session.execute("!rm -r .venv\n%pip install without").ok
+        assert session.execute("import without; without.version").text == "'1.0'"
+        assert len(found(session)) == 1
+
+
 @pytest.mark.parametrize("kind", ["own", "plain", "system"])
 def test_what_pip_looks_at_is_what_cells_import_from(kind: str, tmp_path: Path) -> None:
     """Else a package is "already satisfied" and not importable."""
