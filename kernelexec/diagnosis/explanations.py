@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelexec.results import Cause
 
@@ -144,14 +144,17 @@ NO_NETWORK = Explanation(
     "The session has no network.",
     ("The network is off: use files in the workspace, or open the session with a network.",),
 )
-#: What pip and uv say when they find no package, and the explanation where cells have no network.
+#: What pip and uv say when they find no package, and when they reach no index, with explanations.
 NO_PACKAGE = re.compile(
     r"No matching distribution found for|Could not find a version that satisfies|No solution found when resolving"
+    r"|Failed to fetch: `?https?:"
 )
+UNREACHED = re.compile(r"Retry\(total=0\b.{1,200}connection broken by|error sending request for url")
 NO_INDEX = Explanation(
     "pip has no network here.",
     ("Install packages with the tool install_packages or with session.install: it may have a network, or takes wheels.",),
 )
+NO_SUCH_INDEX = replace(NO_INDEX, cause="The package index cannot be reached.")
 USE_PIP = "Use pip: it installs into the session's environment too."
 #: Messages of programs and of Python without a network or name resolution.
 OFFLINE = re.compile(

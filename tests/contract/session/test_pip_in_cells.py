@@ -220,6 +220,18 @@ def test_without_a_network_the_failure_names_its_cause_and_the_way_once(kind: st
             assert "session.install" in run.diagnosis.hints[0]
 
 
+def test_an_index_that_cannot_be_reached_is_the_cause(tmp_path: Path) -> None:
+    index = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
+    uv = {"UV_NO_CONFIG": "1", "UV_INDEX_URL": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": {**index, **uv}}}) as executor:
+        session = executor.session("unreached")
+        for code in ("%pip install z", "!pip install z", "!uv pip install z"):
+            diagnosis = session.execute(code).diagnosis
+            assert diagnosis is not None
+            assert diagnosis.cause == "The package index cannot be reached.", code
+            assert "session.install" in diagnosis.hints[0]
+
+
 @pytest.mark.parametrize("kind", [pytest.param("local"), pytest.param("container", marks=needs_engine)])
 def test_a_branch_has_the_packages_of_its_session_also_after_a_restart(kind: str, tmp_path: Path) -> None:
     config = {**OFFLINE[kind], "environment": {"set": {"PIP_NO_INDEX": "1"}}}
