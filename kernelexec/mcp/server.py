@@ -111,7 +111,7 @@ def make_server(
         mask_error_details=False,
     )
     idle_note = _describe_idle_limit(executor.config)
-    packages = PackageTools(sessions, options.packages_from)
+    packages = PackageTools(sessions, options.packages_from, has_network=executor.config.has_network)
     commands = CommandTools(sessions, options), BackgroundTools(sessions)
     state = VariableTools(sessions, options), CheckpointTools(sessions)
     providers = (

@@ -10,6 +10,7 @@ import anyio
 from fastmcp import Context
 from fastmcp.tools import ToolResult
 
+from kernelexec.errors import InvalidRequest
 from kernelexec.mcp.answers import preview
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import Source
@@ -18,6 +19,8 @@ from kernelexec.results import Installation, SecurityError
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession
+#: The refusal to install without a source of packages.
+_NO_SOURCE = "There is no source of packages: the operator can set `--packages-from network`, or a directory of wheels."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,9 @@ class _RunningInstallation:
 class PackageTools:
     """Tool that installs packages from ``source``, by default from the network of cells."""
 
-    def __init__(self, sessions: SessionService, source: Source = None) -> None:
+    def __init__(self, sessions: SessionService, source: Source = None, *, has_network: bool = True) -> None:
         self._sessions = sessions
+        self._has_source = source is not None or has_network
         self._from: dict[str, Any] = {"network": True} if source == "network" else {"wheels": source}
         self._running: dict[tuple[str, tuple[str, ...]], _RunningInstallation] = {}
 
@@ -57,18 +61,13 @@ class PackageTools:
         wait: float | None = None,
     ) -> InstallAnswer:
         """Install packages."""
-        # sessions have imported it
-        from kernelexec.session.features.packages import find_requirements_file, is_wheel  # noqa: PLC0415
-
         elicitation = self._sessions.make_elicitation(context)
         with report_errors():
             patience = self._sessions.check_wait(wait)
             opened = await self._sessions.get_session(session, elicitation)
             key = opened.name, tuple(packages)
             if key not in self._running:
-                for package in map(str.strip, packages):  # sessions accept files anywhere; an agent may use only its own
-                    if (path := find_requirements_file(package) or (package if is_wheel(package) else None)) is not None:
-                        await opened.files.list(path)
+                await self._check_packages(opened, packages)
                 try:
                     await opened.check_command(shlex.join(["pip", "install", *packages]), approver=elicitation)
                 except SecurityError:
@@ -94,6 +93,17 @@ class PackageTools:
         if not running.installation.ok:
             return cast("InstallAnswer", ToolResult(structured_content=asdict(answer), is_error=True))
         return answer
+
+    async def _check_packages(self, opened: AsyncSession, packages: list[str]) -> None:
+        """Refuse files outside the workspace, which sessions accept, and packages without a source."""
+        # sessions have imported it
+        from kernelexec.session.features.packages import find_requirements_file, is_wheel  # noqa: PLC0415
+
+        for package in map(str.strip, packages):
+            if (path := find_requirements_file(package) or (package if is_wheel(package) else None)) is not None:
+                await opened.files.list(path)
+            if not self._has_source and not is_wheel(package):
+                raise InvalidRequest(_NO_SOURCE)
 
     async def _install(self, opened: AsyncSession, key: tuple[str, tuple[str, ...]]) -> None:
         """Install in a task of the session, independent of any call."""

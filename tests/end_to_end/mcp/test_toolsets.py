@@ -114,6 +114,16 @@ def test_what_cannot_be_installed_is_reported_and_what_makes_no_sense_is_refused
         assert agent.call("install_packages", packages=packages, session="b").is_error
 
 
+def test_without_a_source_the_refusal_names_the_operators_option(tmp_path: Path) -> None:
+    with connected(InMemory(tmp_path, "--network", "none"), "auto") as agent:
+        for package in ("six", "-r requirements.txt"):
+            agent.call("write_file", path="requirements.txt", content="six", session="a")
+            refused = agent.call("install_packages", packages=[package], session="a")
+            assert refused.is_error
+            assert "--packages-from network" in text_of(refused)
+            assert "wheels=" not in text_of(refused)
+
+
 def test_the_rules_for_commands_hold_for_installations(agent: Agent) -> None:
     refused = agent.call("install_packages", packages=["lower"], session="c")
     assert refused.is_error
