@@ -24,7 +24,7 @@ from .own_environment import (
     package_directory,
 )
 
-_ACTIVE = "VIRTUAL_ENV"
+_ACTIVE, _PIP_PYTHON = "VIRTUAL_ENV", "PIP_PYTHON"
 #: Limits of one listing: distributions, seconds, and characters of a name or version.
 _DISTRIBUTIONS_MAX, _LOOK_SECONDS, _CHARS = 5000, 1.0, 100
 _SEPARATORS = re.compile(r"[-_.]+")
@@ -58,6 +58,8 @@ class VirtualEnv:
         self._entered: str | None = None
         self._used: str | None = None
         """The environment whose programs this process uses."""
+        self._pip_python: str | None = None
+        """Its Python, if it has no pip."""
         self.directs_pip = False
         """Whether the next command runs pip of this interpreter for the virtual environment."""
         self._report: dict[str, Any] = {}
@@ -104,6 +106,8 @@ class VirtualEnv:
         variables = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
         venv = self.active
         if venv is None or _ACTIVE in changes:
+            if variables.get(_PIP_PYTHON) == self._pip_python:
+                variables.pop(_PIP_PYTHON, None)
             return variables
         if "PYTHONHOME" not in changes:
             variables.pop("PYTHONHOME", None)
@@ -113,14 +117,13 @@ class VirtualEnv:
             if "PATH" not in changes or since != venv:
                 variables["PATH"] = _put_first(programs, variables.get("PATH") or os.defpath)
             if self.directs_pip or not os.path.exists(os.path.join(programs, "pip")):  # noqa: PTH110, PTH118 - as below
-                variables.setdefault("PIP_PYTHON", os.path.join(programs, "python"))  # noqa: PTH118 - as below
+                variables.setdefault(_PIP_PYTHON, os.path.join(programs, "python"))  # noqa: PTH118 - as below
         return variables
 
     def enter(self) -> None:
         """Use the virtual environment of this home, unless it is in use; make the session's own again if a cell removed it."""
         venv = self.venv
-        is_gone = venv is not None and venv == self._own and not _has_programs(venv)
-        if self._is_pending or is_gone or venv != self._entered:
+        if self._is_pending or venv != self._entered or (venv is not None and venv == self._own and not _has_programs(venv)):
             self.activate()
 
     def activate(self) -> None:
@@ -135,22 +138,29 @@ class VirtualEnv:
         if venv is not None:
             served = _import_from(venv)
             state = {"path": venv, "served": "own" if venv == self._own and served == "packages" else served}
-            if venv == self._own:
-                self._use_programs(venv)
             if served == "packages":
+                self._use_programs(venv)
                 self._follow(package_directory(venv))
         self.import_state = self._report["venv"] = state
 
     def _use_programs(self, venv: str) -> None:
-        """Make the programs of an environment those of this process, unless PATH is set on purpose."""
+        """Make the programs of an environment those of this process; PATH, unless it is set on purpose."""
         before, self._used = self._used, venv
         if venv == before:
             return
         programs = _programs(venv)
-        sys.executable = os.path.join(programs, "python")  # noqa: PTH118 - text
-        if (spawn := sys.modules.get("multiprocessing.spawn")) is not None:
-            spawn.set_executable(sys.executable)
-        if not self._keeps_path and self._active == os.environ.get(_ACTIVE):
+        python, pip = os.path.join(programs, "python"), os.path.join(programs, "pip")  # noqa: PTH118 - text
+        has_pip = venv == self._own or os.path.exists(pip)  # noqa: PTH110 - text
+        if has_pip:  # otherwise ``sys.executable -m pip`` is another one's, and installs there
+            sys.executable = python
+            if (spawn := sys.modules.get("multiprocessing.spawn")) is not None:
+                spawn.set_executable(python)
+        if os.environ.get(_PIP_PYTHON) == self._pip_python:
+            os.environ.pop(_PIP_PYTHON, None)
+        self._pip_python = None if has_pip else python
+        if self._pip_python is not None:
+            os.environ.setdefault(_PIP_PYTHON, self._pip_python)
+        if not self.prefix and not self._keeps_path and self._active == os.environ.get(_ACTIVE):
             entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
             others = [entry for entry in entries if before is None or entry != _programs(before)]
             if (beside := os.path.dirname(INTERPRETER)) not in others:  # noqa: PTH120 - text

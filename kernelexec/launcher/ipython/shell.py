@@ -135,7 +135,8 @@ class LauncherShell(ZMQInteractiveShell):
         self.programs.enter()  # IPython asks for the interpreter first
         self.programs.directs_pip = magic_name == "pip"  # IPython runs that of this interpreter
         try:
-            if magic_name == "uv" and find_spec("uv") is None:  # it runs the module of this interpreter
+            served = (self.programs.import_state or {}).get("served")
+            if magic_name == "uv" and (served == "packages" or find_spec("uv") is None):  # else ``sys.executable -m uv``
                 self.system(f"uv {line}")
             else:
                 value = super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)

@@ -136,7 +136,8 @@ def test_a_kernel_keeps_the_packages_that_it_needs(tmp_path: Path) -> None:
 def test_an_environment_of_the_project_is_where_pip_installs(has_pip: bool, tmp_path: Path) -> None:  # noqa: FBT001
     with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
         session = executor.session("project")
-        for name in ("magic", "command"):
+        cells = {name: CELLS[name] for name in ("system", "run", "executable")}
+        for name in ("magic", "command", *cells):
             made_wheel(session.workspace / "wheels", name, "1.0")
         venv = made_venv(session.workspace / ".venv")
         if has_pip:
@@ -144,8 +145,31 @@ def test_an_environment_of_the_project_is_where_pip_installs(has_pip: bool, tmp_
             (venv / "bin" / "pip").symlink_to("pip3")
         assert session.execute("%pip install magic").ok
         assert session.execute_command("pip install command").ok
-        assert {"magic.py", "command.py"} <= {path.name for path in packages_of(venv).iterdir()}
-        assert session.execute("import magic, command; command.version").text == "'1.0'"
+        for name, code in cells.items():
+            assert session.execute(code).ok, name
+        installed = {"magic", "command", *cells}
+        assert {f"{name}.py" for name in installed} <= {path.name for path in packages_of(venv).iterdir()}
+        assert session.execute(f"import {', '.join(installed)}; command.version, sys.prefix").text == f"('1.0', {sys.prefix!r})"
+        if has_pip:
+            assert found(session) == {str(venv / "bin")}
+        other = made_venv(session.workspace / "other", system=True)
+        assert session.execute_command(f"source {other}/bin/activate; python -m pip install magic").ok
+        assert not session.execute_command("echo $PIP_PYTHON").stdout.strip()
+
+
+def test_a_named_environment_is_where_pip_and_uv_install(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    venv = made_venv(tmp_path / "project" / "env")
+    config = {"programs": {"venv": venv}, "environment": {"set": {**INDEX, "UV_NO_INDEX": "1", "UV_FIND_LINKS": "wheels"}}}
+    with Executor("local", workspace=tmp_path / "work", config=config) as executor:
+        session = executor.session("named", work_dir=tmp_path / "project")
+        for name in ("executable", "magic", "bang"):
+            made_wheel(tmp_path / "project" / "wheels", name, "1.0")
+        for code in (CELLS["executable"], "%uv pip install magic", "!uv pip install bang"):
+            result = session.execute(code)
+            assert result.ok, result.text
+        assert session.execute("import executable, magic, bang; bang.version").text == "'1.0'"
+        assert {"executable.py", "magic.py", "bang.py"} <= {path.name for path in packages_of(venv).iterdir()}
 
 
 @pytest.mark.parametrize("make", ["python -m venv .venv", "uv venv .venv"])
