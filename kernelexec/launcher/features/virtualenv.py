@@ -129,7 +129,7 @@ class VirtualEnv:
     def activate(self) -> None:
         """Make the virtual environment's packages importable if possible."""
         self._is_pending = False
-        if (self.venv is None or self.venv == self._own) and self._has_options and self._home and not self.prefix:
+        if (self.venv is None or self.venv == self._own) and self._has_options and self._home:
             with suppress(OSError):  # the workspace cannot be written
                 make_environment(self._own_path)
                 self._own = self._own_path
@@ -219,7 +219,7 @@ class VirtualEnv:
 
     def describe(self) -> dict[str, Any]:
         """Describe interpreter, system, virtual environment and packages, without running user code."""
-        coming = (self.venv or (None if self.prefix else self._own_path)) if self._is_pending else None  # with the first cell
+        coming = (self.venv or self._own_path) if self._is_pending else None  # with the first cell
         installed = find_distributions([*([] if coming is None else [package_directory(coming)]), *sys.path])
         system = f"{python_platform.system()} {python_platform.release()}"  # `platform.platform()` would start a program
         with suppress(OSError):

@@ -205,6 +205,21 @@ def test_what_pip_looks_at_is_what_cells_import_from(kind: str, tmp_path: Path) 
         assert set(for_commands) <= set(for_cells)
 
 
+def test_behind_a_prefix_cells_import_what_is_installed(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"programs": {"prefix": "env X=1"}}) as executor:
+        session = executor.session("prefixed")
+        wheels = session.workspace / "wheels"
+        for name in ("installed", "executable"):
+            made_wheel(wheels, name, "1.0")
+        path = session.execute_command("echo $PATH,$VIRTUAL_ENV").stdout
+        assert session.install("installed", wheels=wheels).ok
+        assert session.execute(CELLS["executable"].replace("'install'", "'install', '--no-index', '-fwheels'")).ok
+        for _ in range(2):
+            assert session.execute("import installed, executable; installed.version").text == "'1.0'"
+            assert session.execute_command("echo $PATH,$VIRTUAL_ENV").stdout == path
+            session.restart()
+
+
 def test_an_environment_without_packages_goes_with_its_session(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}, "notebook": False}) as executor:
         unused, used = executor.session("unused"), executor.session("used")
