@@ -19,12 +19,14 @@ from kernelexec.diagnosis.explanations import (
     NO_NETWORK,
     NO_PACKAGE,
     NO_SUCH_INDEX,
+    NO_USER_INSTALL,
     OFFLINE,
     PACKAGES,
     READ_STDERR,
     TIMEOUT_HINT,
     UNREACHED,
     USE_PIP,
+    USER_INSTALL,
     Explanation,
 )
 from kernelexec.diagnosis.source import CellSource
@@ -80,7 +82,7 @@ def diagnose(
         diagnosis = _make_diagnosis("timeout", message, Explanation(message, (TIMEOUT_HINT,), retryable=True))
     elif interrupted == "request":
         diagnosis = _make_diagnosis("interrupted", "The cell was interrupted on request.", Explanation(retryable=True))
-    elif error is None or _is_script(error) or _is_failed_installation(error, all_outputs, networked=networked):
+    elif error is None or _is_script(error, _explain_installation(all_outputs, networked=networked)):
         return _explain_command(exit_code, all_outputs, networked=networked)
     else:
         diagnosis = _explain_exception(error, cell, networked=networked)
@@ -175,8 +177,8 @@ def _explain_missing_submodule(kind: str, message: str, module: str, *, is_packa
 
 def _explain_command(exit_code: int | None, outputs: tuple[Output, ...], *, networked: bool) -> Diagnosis:
     message = f"The command ended with exit code {exit_code}."
-    text = _last_text(outputs)
-    if (installation := _explain_installation(text, networked=networked)) is not None:
+    text = "".join(output.text for output in outputs if isinstance(output, Stream))[-_STDERR_CHARS:]
+    if (installation := _explain_installation(outputs, networked=networked)) is not None:
         return _make_diagnosis("command", message, installation)
     if not networked and OFFLINE.search(text):
         return _make_diagnosis("command", message, NO_NETWORK)
@@ -189,25 +191,20 @@ def _explain_command(exit_code: int | None, outputs: tuple[Output, ...], *, netw
     return _make_diagnosis("command", message, replace(explanation, hints=explanation.hints or (READ_STDERR,)))
 
 
-def _is_failed_installation(error: Error, outputs: tuple[Output, ...], *, networked: bool) -> bool:
-    """Return whether the exception only reports that ``%pip`` failed, and its output says how."""
-    return error.ename == "CalledProcessError" and _explain_installation(_last_text(outputs), networked=networked) is not None
-
-
-def _explain_installation(text: str, *, networked: bool) -> Explanation | None:
-    """Return the explanation of the output of pip or uv if the source of packages is the cause."""
+def _explain_installation(outputs: tuple[Output, ...], *, networked: bool) -> Explanation | None:
+    """Return the explanation of the output of pip or uv if the source of packages, or ``--user``, is the cause."""
+    text = "".join(output.text for output in outputs if isinstance(output, Stream))[-_STDERR_CHARS:]
+    if USER_INSTALL in text:
+        return NO_USER_INSTALL
     if NO_PACKAGE.search(text) is None or (networked and UNREACHED.search(text) is None):
         return None
     return NO_SUCH_INDEX if networked else NO_INDEX
 
 
-def _last_text(outputs: tuple[Output, ...]) -> str:
-    return "".join(output.text for output in outputs if isinstance(output, Stream))[-_STDERR_CHARS:]
-
-
-def _is_script(error: Error) -> bool:
-    """Return whether the exception only reports the failure of a ``%%bash`` or ``%%sh`` cell."""
-    return error.ename == "CalledProcessError" and any("run_cell_magic(" in entry for entry in error.traceback)
+def _is_script(error: Error, installation: Explanation | None) -> bool:
+    """Return whether the exception only reports the failure of a ``%%bash`` or ``%%sh`` cell, or of a failed installation."""
+    is_script = installation is not None or any("run_cell_magic(" in entry for entry in error.traceback)
+    return is_script and error.ename == "CalledProcessError"
 
 
 def _error_message(error: Error) -> str:

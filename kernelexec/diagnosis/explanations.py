@@ -155,6 +155,8 @@ NO_INDEX = Explanation(
     ("Install packages with the tool install_packages or with session.install: it may have a network, or takes wheels.",),
 )
 NO_SUCH_INDEX = replace(NO_INDEX, cause="The package index cannot be reached.")
+USER_INSTALL = "Can not perform a '--user' install"
+NO_USER_INSTALL = Explanation("pip installs into the session's environment, not for a user.", ("Leave `--user` out.",))
 USE_PIP = "Use pip: it installs into the session's environment too."
 #: Messages of programs and of Python without a network or name resolution.
 OFFLINE = re.compile(

@@ -52,7 +52,7 @@ def make_environment(path: str) -> None:
     if pip is not None and pip.endswith(".whl"):  # the interpreter has none itself
         parents.append(pip)
     _write(packages / OWN_PACKAGES, "".join(f"import site; site.addsitedir({directory!r})\n" for directory in parents))
-    for name in ("pip", "pip3") if pip is not None else ():
+    for name in ("pip", "pip3", _PYTHON.replace("python", "pip")) if pip is not None else ():
         _write(programs / name, _PIP, mode=0o755)
     for name in ("python3", _PYTHON, "python"):  # the last one makes it an environment
         link = programs / name

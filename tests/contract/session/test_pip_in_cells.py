@@ -42,6 +42,7 @@ COMMANDS = {
     "command": "pip install command",
     "module": "python3 -m pip install module",
     "pip3": "pip3 install pip3",
+    "versioned": f"pip{sys.version_info[0]}.{sys.version_info[1]} install versioned",
     "by_path": "pip install ./wheels/by_path-1.0-py3-none-any.whl",
 }
 
@@ -257,6 +258,15 @@ def test_without_a_network_the_failure_names_its_cause_and_the_way_once(kind: st
             assert run.diagnosis is not None
             assert run.diagnosis.cause == "pip has no network here."
             assert "session.install" in run.diagnosis.hints[0]
+
+
+def test_an_installation_for_a_user_is_explained(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
+        session = executor.session("user")
+        for code in ("!pip install --user z", "%pip install --user z"):
+            diagnosis = session.execute(code).diagnosis
+            assert diagnosis is not None
+            assert diagnosis.hints == ("Leave `--user` out.",)
 
 
 def test_an_index_that_cannot_be_reached_is_the_cause(tmp_path: Path) -> None:
