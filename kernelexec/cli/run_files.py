@@ -36,6 +36,7 @@ from kernelexec.cli.stdio import (
     TIMED_OUT,
     CommandFailed,
     Signals,
+    cell_status,
     current_directory,
     eprint,
     is_refusal,
@@ -275,7 +276,7 @@ class FileRun:
             return INTERRUPTED
         if self.allow_errors or self.document.allows_error(number):
             return 0
-        return TIMED_OUT if result.interrupted == "timeout" else result.exit_status or CELL_FAILED
+        return TIMED_OUT if result.interrupted == "timeout" else cell_status(result)
 
     def write(self, moment: str) -> None:
         """Write the executed notebook; ``moment`` completes the message of a failure."""

@@ -102,7 +102,7 @@ class ExecutionResult(JsonReadable):
     ``no-new-privileges``, ``capabilities`` if it is root, ``no-network``; a container has its own. ``cached`` says that the
     stored result of an earlier run of the same cells was returned and the cell did not run. ``literal`` says that the text of
     the last expression's value is a literal of Python for it, or is such a literal; ``value`` reads it. ``exit_status`` is the
-    status with which code of a cell exited, by ``sys.exit`` or ``exit``; the rest of the cell did not run.
+    status with which code of a cell exited, by ``sys.exit``, ``exit`` or ``os._exit``; the rest of the cell did not run.
     """
 
     execution_id: str

@@ -133,7 +133,7 @@ def build_result(
         output_ref=run.execution_id if collector.spilled else None,
         diagnosis=diagnosis,
         literal=read_text(literal, LITERAL_CHARS) if isinstance(literal := report.get("literal"), str) else literal is True,
-        exit_status=left if isinstance(left := report.get("exit_status"), int) and left in range(256) else None,
+        exit_status=_read_exit_status(report, verdict),
         work_dir=read_text(work_dir, _PATH_CHARS) if isinstance(run.cell, ShellCell) and isinstance(work_dir, str) else None,
         notes=tuple(verdict.notes),
     )
@@ -155,6 +155,12 @@ def _decide_status(
     if failed and reply.get("ename") == "CalledProcessError" and isinstance(code, int) and code:  # of `%pip` and the like
         return "error", code
     return ("error", 1) if failed else ("ok", 0)
+
+
+def _read_exit_status(report: dict[str, Any], verdict: Verdict) -> int | None:
+    """Return the status with which code exited, or with which it ended its kernel, as ``os._exit`` does."""
+    status = report.get("exit_status", verdict.exit_code if verdict.cause == "exited" else None)
+    return status if isinstance(status, int) and status in range(256) else None
 
 
 def _find_cause(execution: Execution, verdict: Verdict) -> Cause | None:

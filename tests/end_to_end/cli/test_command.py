@@ -49,8 +49,8 @@ def test_stdin_runs_and_is_written_only_to_the_given_file(tmp_path: Path, in_pro
     [
         ("print('a')", (), 0, "a\nend\n"),
         ("print('a')\n1/0", (), 1, "a\n"),
-        ("!exit 7", (), 1, ""),
-        ("import os; os._exit(0)", (), 1, ""),
+        ("!exit 7", (), 7, ""),
+        ("import os; os._exit(0)", (), 0, ""),
         ("import time\nprint('a')\ntime.sleep(60)", ("--timeout", ENOUGH), 124, "a\n"),
         (f"import time\nprint('a')\n{SWALLOW}", ("--timeout", ENOUGH), 124, "a\n"),
         ("print('a')\n1/0", ("--allow-errors",), 0, "a\nend\n"),
