@@ -15,11 +15,13 @@ from typing import Any
 
 from ipykernel.jsonutil import json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.autocall import ZMQExitAutocall
 from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.display import publish_display_data
 from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
+from traitlets import default
 
 from ..features import pickles, testing
 from ..features.chart_pictures import add_chart_pictures
@@ -190,18 +192,11 @@ class LauncherShell(ZMQInteractiveShell):
         if self.interrupts > 1:
             code_obj, async_ = _INTERRUPT, False
         is_failed: bool = await super().run_code(code_obj, result, async_=async_)
-        error: Any = getattr(result, "error_in_exec", None)
-        exits = issubclass(type(error), SystemExit)  # ``isinstance`` would ask the exception, which may raise another
-        self.exit_status = misbehaving.read_exit_status(error) if exits else None
         return is_failed
 
-    def ask_exit(self) -> None:
-        """End the cell, as Python's ``exit`` does; without a status the kernel too, as IPython's does afterwards."""
-        shell: Any = self  # IPython's class declares that there is none
-        status = shell.keepkernel_on_exit
-        shell.keepkernel_on_exit = bool(status)
-        super().ask_exit()
-        raise SystemExit(None if isinstance(status, bool) else status)
+    @default("exiter")
+    def _default_exiter(self) -> ZMQExitAutocall:
+        return _Exit(self)
 
     @wraps(ZMQInteractiveShell.run_cell_async)  # ipykernel looks at its parameters
     def run_cell_async(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -428,7 +423,8 @@ class LauncherShell(ZMQInteractiveShell):
         for stream in (sys.stdout, sys.stderr):  # the cell may have replaced them
             with suppress(Exception):
                 stream.flush()
-        if issubclass(etype, SystemExit) and misbehaving.read_exit_status(evalue) == 0:
+        self.exit_status = misbehaving.read_exit_status(evalue) if issubclass(etype, SystemExit) else None
+        if self.exit_status == 0:
             return
         lines = [stb] if isinstance(stb, str) else stb
         if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
@@ -446,6 +442,15 @@ class LauncherShell(ZMQInteractiveShell):
             self._last_traceback_during_displayhook = True
         topic = hook.topic.replace(b"execute_result", b"error") if hook.topic else None
         hook.session.send(hook.pub_socket, "error", json_clean(content), hook.parent_header, ident=topic)
+
+
+class _Exit(ZMQExitAutocall):
+    """``exit`` and ``quit``, which end the cell; without a status the kernel too, as IPython's do afterwards."""
+
+    def __call__(self, *status: Any, keep_kernel: bool = False) -> None:
+        if not status:
+            super().__call__(keep_kernel)
+        raise SystemExit(*status)
 
 
 class _EmptyOutputs(dict[int, list[Any]]):

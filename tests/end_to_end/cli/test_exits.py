@@ -23,6 +23,8 @@ from tests.support.command_line import LOCAL, notebook, script
         ("quit()", 0),
         ("exit", 0),
         ("import sys; sys.exit(256)", 0),
+        ("exit(0)", 0),
+        ("exit(True)", 1),
         ("exit(3)", 3),
         ("quit(3)", 3),
         ("import sys; sys.exit(-1)", 255),
@@ -66,8 +68,13 @@ def test_an_expected_failure_by_exit_is_no_end(is_tagged: bool, tmp_path: Path, 
         ("class Odd(SystemExit):\n    code = property(lambda self: 1 / 0)\nraise Odd", "error", 1),
         ("import asyncio; await asyncio.sleep(0); raise SystemExit", "ok", 0),
         ("%%time\nraise SystemExit", "ok", 0),
-        ("%%capture\nraise SystemExit", "ok", None),
-        ("%%capture\nraise SystemExit(3)", "error", None),
+        ("%%capture\nraise SystemExit", "ok", 0),
+        ("%%capture\nraise SystemExit(3)", "error", 3),
+        ("exit(0)", "ok", 0),
+        ("quit(0)", "ok", 0),
+        ("exit(None)", "ok", 0),
+        ("exit(True)", "error", 1),
+        ("class Odd(SystemExit):\n    def __str__(self): return 1 / 0\nraise Odd(4)", "error", 4),
     ],
 )
 @pytest.mark.shared_session
@@ -82,7 +89,16 @@ def test_an_exit_keeps_the_state_of_a_session(session: Session, code: str, statu
     assert session.execute("x").value == "kept"
 
 
-@pytest.mark.parametrize("code", ["exit()", "quit()", "exit(0)", "exit"])
+@pytest.mark.shared_session
+def test_a_script_within_a_cell_exits_with_its_status(session: Session) -> None:
+    (session.workspace / "exits.py").write_text("raise SystemExit(3)")
+    result = session.execute("%run exits.py\nprint('after')")
+    assert (result.status, result.exit_status, result.stdout) == ("error", 3, "after\n")
+    nested = "get_ipython().run_cell('raise SystemExit')\n1 / 0"
+    assert (session.execute(nested).status, session.execute(nested).exit_status) == ("error", None)
+
+
+@pytest.mark.parametrize("code", ["exit()", "quit()", "exit"])
 def test_without_a_status_exit_ends_the_kernel_and_the_cell(session: Session, code: str) -> None:
     session.execute("x = 1")
     result = session.execute(code if code == "exit" else f"print('in')\n{code}\nprint('after')")
