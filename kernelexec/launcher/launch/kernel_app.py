@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import warnings
+import zipfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ from ..sandbox.confinement import confine
 
 #: The filters that the modules of a fork server have added, the newest first; in a fresh kernel they precede ipykernel's.
 imported_filters: list[Any] = []
-#: Files with text or bytes that Python would write when it frees them, the outer ones first.
-_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_BUFFERED = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
+#: Classes of files by their order at the end, the outer ones first: an archive may be in a buffer, or have one below it.
+_LAYERS = (io.TextIOBase, _BUFFERED, io.BufferedIOBase, zipfile.ZipFile, _BUFFERED, io.IOBase)
 
 
 class _NoSubshells:
@@ -241,10 +243,22 @@ def exit_without_freeing() -> None:
     with suppress(Exception):
         threads._shutdown()  # noqa: SLF001 - the only way to wait for threads (Python 3.11 to 3.14)
         atexit._run_exitfuncs()  # noqa: SLF001 - and to run exit handlers
-    for file in [each for each in gc.get_objects() if type(each) in _BUFFERED]:  # the user's: those of the start are frozen
-        with suppress(Exception):
-            file.flush()
+    close_files()
     for stream in (sys.__stdout__, sys.__stderr__):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(0)
+
+
+def close_files() -> None:
+    """Close the user's open files as Python does when it frees them; those of the start are frozen.
+
+    Python's own classes have all that they hold in their buffers, and closing them may wait for a thread that reads.
+    """
+    bases: Any = (io.IOBase.__base__, zipfile.ZipFile)  # Python's own classes are no subclasses of ``IOBase`` itself
+    files: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), bases)]
+    for layer in _LAYERS:
+        for file in files:
+            with suppress(BaseException):  # of a user's class
+                if issubclass(type(file), layer) and not getattr(file, "closed", False):
+                    (file.flush if type(file).__module__ == "_io" else file.close)()

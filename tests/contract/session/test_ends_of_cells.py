@@ -204,6 +204,48 @@ written.write('flushed')
 """
 
 
+#: Files that are left open, and what reads them later.
+OPEN_FILES = """
+import bz2, gzip, io, lzma, zipfile
+class Own(io.TextIOWrapper): pass
+class Upper(io.RawIOBase):
+    def __init__(self, path): self.file = open(path, 'wb', buffering=0)
+    def writable(self): return True
+    def write(self, data): return self.file.write(bytes(data).upper())
+    def close(self):
+        if not self.closed: self.file.write(b'!')
+        super().close()
+opened = [gzip.open('a.gz', 'wt'), bz2.open('a.bz2', 'wt'), lzma.open('a.xz', 'wt'), Own(open('own', 'wb'))]
+opened.append(io.TextIOWrapper(io.BufferedWriter(gzip.open('buffered.gz', 'wb'))))
+opened.append(io.TextIOWrapper(io.BufferedWriter(Upper('upper'))))
+below = open('below.gz', 'wb')
+opened.append(io.TextIOWrapper(gzip.GzipFile(fileobj=below, mode='wb')))
+for file in opened: file.write('text')
+archive = zipfile.ZipFile('a.zip', 'w')
+archive.writestr('member', 'text')
+inner = zipfile.ZipFile('inner.zip', 'w')
+member = inner.open('member', 'w')
+member.write(b'text')
+"""
+READ_FILES = """
+import bz2, gzip, lzma, zipfile
+texts = [opener.open(name, 'rt').read() for opener, name in ((gzip, 'a.gz'), (bz2, 'a.bz2'), (lzma, 'a.xz'))]
+texts += [gzip.open(name, 'rt').read() for name in ('buffered.gz', 'below.gz')]
+texts += [zipfile.ZipFile(name).read('member').decode() for name in ('a.zip', 'inner.zip')]
+[*texts, open('own').read(), open('upper').read()]
+"""
+
+
+@pytest.mark.parametrize("way", ["restart", "exit"])
+def test_files_that_are_left_open_are_whole_afterwards(way: str, tmp_path: Path) -> None:
+    config = {**NO_COPIES, "budgets": {"stop": slow(10), "grace": slow(5)}}
+    with Executor("local", workspace=tmp_path, config=config) as executor:
+        session = executor.session("files")
+        assert session.execute(OPEN_FILES).ok
+        session.restart() if way == "restart" else session.execute("exit()")
+        assert session.execute(READ_FILES).value == ["text"] * 8 + ["TEXT!"]
+
+
 @pytest.mark.parametrize("way", ["restart", "close"])
 @pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=needs_engine)])
 def test_exit_handlers_and_finalizers_run_and_files_are_flushed(kind: str, way: str, tmp_path: Path) -> None:
