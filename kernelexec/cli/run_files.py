@@ -32,6 +32,7 @@ from kernelexec.cli.stdio import (
     CELL_FAILED,
     INTERRUPTED,
     OUTPUT_CLOSED,
+    REFUSED,
     STATUS_HELP,
     TIMED_OUT,
     CommandFailed,
@@ -39,7 +40,6 @@ from kernelexec.cli.stdio import (
     cell_status,
     current_directory,
     eprint,
-    is_refusal,
     read_stdin,
 )
 from kernelexec.cli.terminal.confirm import confirm_at_terminal
@@ -240,10 +240,20 @@ class FileRun:
         async with AsyncExecutor(config=config, hooks=[self.document.on_event], approver=confirm_at_terminal) as executor:
             session = await executor.session(self.name, work_dir=self.directory)
             with signals.follow(session):
-                await self._run_cells(session)
+                source = f"__import__('sys').argv[:] = [{self.file!r}]"
+                self.status = await self._call(session, source, self.timeout or config.budgets.timeout)
+                if not self.status:
+                    await self._run_cells(session)
+
+    async def _call(self, session: AsyncSession, source: str, seconds: float) -> int:
+        """Run code in a script's kernel that is not the script's, as Python itself does; return the exit status."""
+        if self.file.lower().endswith(".ipynb"):
+            return 0
+        _, result = await session.run_internally(source, seconds)
+        return cell_status(result)
 
     async def _run_cells(self, session: AsyncSession) -> None:
-        document = self.document
+        document, status = self.document, 0
         if (kernelspec := document.history.kernelspec) is not None:
             await session.check_kernelspec(kernelspec)
         with self.console.progress(len(document.sources)) as advance:
@@ -264,19 +274,15 @@ class FileRun:
                 if status and self.console.is_silent:
                     eprint(f"{self.file}: cell {number + 1} failed: {result.summary}")
                 if status or exits:
-                    self.status = status
-                    return
-        self.status = 0
+                    break
+        self.status = status
 
     def _exit_status(self, number: int, result: ExecutionResult) -> int:
-        if result.ok:
-            return 0
-        never_began = result.status == "aborted" and not is_refusal(result)  # its kernel was still starting
+        status = TIMED_OUT if result.interrupted == "timeout" else cell_status(result)
+        never_began = result.status == "aborted" and status != REFUSED  # its kernel was still starting
         if result.interrupted == "request" or never_began:
             return INTERRUPTED
-        if self.allow_errors or self.document.allows_error(number):
-            return 0
-        return TIMED_OUT if result.interrupted == "timeout" else cell_status(result)
+        return 0 if self.allow_errors or self.document.allows_error(number) else status
 
     def write(self, moment: str) -> None:
         """Write the executed notebook; ``moment`` completes the message of a failure."""

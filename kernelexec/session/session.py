@@ -208,6 +208,7 @@ class AsyncSession:
         self._retries = Retries(self.execute, self.restart, self._snapshots)
         self._culling = IdleCulling(context, timer, self._background)
 
+    run_internally = _delegate("_context", SessionContext.run_internally)
     executions = _delegate("_executions", Executions.executions)
     wait_for = _delegate("_executions", Executions.wait_for)
     read_output = _delegate("_executions", Executions.read_output)

@@ -111,3 +111,25 @@ def test_without_a_status_exit_ends_the_kernel_and_the_cell(session: Session, co
 def test_a_forked_child_exits_with_its_status(session: Session) -> None:
     code = "import os, sys\nchild = os.fork()\nif not child: sys.exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
     assert session.execute(code).value == 3
+
+
+#: A last line of a script that reads the arguments of its program and ends with 0.
+READ_ARGUMENTS = {
+    "argparse": "import argparse; options = argparse.ArgumentParser().parse_args()",
+    "unittest": "import unittest\nclass Test(unittest.TestCase):\n    def test(self): pass\nunittest.main()",
+}
+
+
+@pytest.mark.parametrize("code", READ_ARGUMENTS.values(), ids=READ_ARGUMENTS)
+def test_a_script_has_no_argument_but_its_name(code: str, tmp_path: Path, in_process: Command) -> None:
+    name = script(tmp_path, "import sys; print(sys.argv)", code)
+    done = in_process(tmp_path, "run", name, *LOCAL)
+    assert (done.returncode, done.stdout) == (0, "['given.py']\n"), done.stderr
+    done = in_process(tmp_path, "run", "-", *LOCAL, stdin=(tmp_path / name).read_bytes())
+    assert (done.returncode, done.stdout) == (0, "['-']\n"), done.stderr
+
+
+@pytest.mark.shared_session
+def test_a_session_has_no_argument(session: Session) -> None:
+    assert session.execute("import sys; sys.argv[1:]").value == []
+    assert session.execute("import argparse; argparse.ArgumentParser().parse_args()").ok

@@ -138,7 +138,7 @@ def sockets(manager: KernelManager) -> set[tuple[int, int]]:
 def test_a_kernel_cannot_lead_the_manager_to_another_socket(tmp_path: Path) -> None:
     with kernel_of("boxed", tmp_path) as (manager, client):
         before = sockets(manager)
-        code = "import glob, os, sys; place = os.path.dirname(sys.argv[-1])\n"
+        code = "import glob, os, ipykernel; place = os.path.dirname(ipykernel.get_connection_file())\n"
         code += "for path in glob.glob(f'{place}/s-*'): os.remove(path); os.symlink('/var/run/docker.sock', path)\nprint(place)"
         text_of(client, code)
         assert sockets(manager) == before
