@@ -45,6 +45,7 @@ from kernelexec.cli.stdio import (
 from kernelexec.cli.terminal.confirm import confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidCode, InvalidConfig, InvalidRequest, KernelexecError
+from kernelexec.events import Event, LateOutputReported
 from kernelexec.records.notebook.html_report import load_exporter
 from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.records.notebook.parameters import read_value
@@ -237,19 +238,31 @@ class FileRun:
             self.status = 0
             return
         config = without_idle_fork_server(config, self.directory)
-        async with AsyncExecutor(config=config, hooks=[self.document.on_event], approver=confirm_at_terminal) as executor:
+        async with AsyncExecutor(config=config, hooks=[self.on_event], approver=confirm_at_terminal) as executor:
             session = await executor.session(self.name, work_dir=self.directory)
             with signals.follow(session):
-                source = f"__import__('sys').argv[:] = [{self.file!r}]"
-                self.status = await self._call(session, source, self.timeout or config.budgets.timeout)
-                if not self.status:
+                source, seconds = f"__import__('sys').argv[:] = [{self.file!r}]", self.timeout or config.budgets.timeout
+                self.status = await self._call(session, source, seconds) or None
+                if self.status is None:
                     await self._run_cells(session)
+                    if session.connection_file is not None and self.status not in (INTERRUPTED, TIMED_OUT):
+                        self.status = await self._call(session, "__import__('threading')._shutdown()", seconds) or self.status
+
+    def on_event(self, event: Event) -> None:
+        """Pass an event on to the document, and show output after the last cell, which no later result has: a hook."""
+        self.document.on_event(event)
+        for output in event.outputs if isinstance(event, LateOutputReported) and self.status is not None else ():
+            self.console.show_output(output)
 
     async def _call(self, session: AsyncSession, source: str, seconds: float) -> int:
         """Run code in a script's kernel that is not the script's, as Python itself does; return the exit status."""
         if self.file.lower().endswith(".ipynb"):
             return 0
-        _, result = await session.run_internally(source, seconds)
+        _, result = await session.run_internally(source, seconds, on_output=self.console.show_output)
+        if result.outputs and (executions := session.executions()):  # those of threads come after the last cell
+            self.document.on_event(LateOutputReported(session.name, executions[-1], result.outputs))
+        if not result.ok and self.status is not None:
+            eprint(f"{self.file}: its threads have not ended: {result.summary}")
         return cell_status(result)
 
     async def _run_cells(self, session: AsyncSession) -> None:

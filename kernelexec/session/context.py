@@ -18,7 +18,7 @@ from kernelexec.events import Event
 from kernelexec.kernel import Kernel
 from kernelexec.results import ExecutionResult, SecurityError
 from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.cell_run import CellRun, OnOutput
 from kernelexec.session.cells.masking import ResultMasking, mask_result
 from kernelexec.session.cells.queue import CellQueue
 from kernelexec.session.cells.result_builder import build_aborted_result
@@ -120,15 +120,15 @@ class SessionContext:
         choose_checkpoint: Callable[[], Awaitable[int]] | None = None,
         prepare: Callable[[Kernel], Awaitable[str]] | None = None,
         keeps_variables: bool = False,
+        on_output: OnOutput | None = None,
     ) -> tuple[CellRun, ExecutionResult]:
         """Run an internal cell, which waits for its place in the queue and which no notebook records.
 
         Once it has its turn, ``choose_checkpoint`` names the checkpoint to which the kernel goes back first, and ``prepare``
         returns the source in the place of ``source``. ``keeps_variables``: the cell leaves the user's variables as they are.
         """
-        cell = CodeCell(source)
-        run = CellRun(cell=cell, masked_cell=cell, timeout=timeout, isolation=self.isolation, internal=True)
-        run.choose_checkpoint, run.prepare, run.keeps_variables = choose_checkpoint, prepare, keeps_variables
+        run = self.make_run(CodeCell(source), timeout, internal=True, keeps_variables=keeps_variables, on_output=on_output)
+        run.choose_checkpoint, run.prepare = choose_checkpoint, prepare
         self.queue.add(run)
         try:
             return run, await self.queue.wait_for_result(run, None)

@@ -191,8 +191,7 @@ class LauncherShell(ZMQInteractiveShell):
         """Run a statement of a cell, which may handle one interrupt, but not take further ones for errors of its own."""
         if self.interrupts > 1:
             code_obj, async_ = _INTERRUPT, False
-        is_failed: bool = await super().run_code(code_obj, result, async_=async_)
-        return is_failed
+        return bool(await super().run_code(code_obj, result, async_=async_))
 
     @default("exiter")
     def _default_exiter(self) -> ZMQExitAutocall:

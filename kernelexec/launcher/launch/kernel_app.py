@@ -244,21 +244,15 @@ def exit_without_freeing() -> None:
         threads._shutdown()  # noqa: SLF001 - the only way to wait for threads (Python 3.11 to 3.14)
         atexit._run_exitfuncs()  # noqa: SLF001 - and to run exit handlers
     close_files()
-    for stream in (sys.__stdout__, sys.__stderr__):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
     os._exit(0)
 
 
 def close_files() -> None:
-    """Close the user's open files as Python does when it frees them; those of the start are frozen.
-
-    Python's own classes have all that they hold in their buffers, and closing them may wait for a thread that reads.
-    """
+    """Close the user's open files as Python does when it frees them; those of the start are frozen."""
     bases: Any = (io.IOBase.__base__, zipfile.ZipFile)  # Python's own classes are no subclasses of ``IOBase`` itself
-    files: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), bases)]
+    files: list[Any] = [sys.__stdout__, sys.__stderr__, *(each for each in gc.get_objects() if issubclass(type(each), bases))]
     for layer in _LAYERS:
         for file in files:
             with suppress(BaseException):  # of a user's class
-                if issubclass(type(file), layer) and not getattr(file, "closed", False):
+                if issubclass(type(file), layer) and not getattr(file, "closed", False):  # a flush waits for no reader
                     (file.flush if type(file).__module__ == "_io" else file.close)()

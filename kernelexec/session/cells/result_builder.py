@@ -159,7 +159,7 @@ def _decide_status(
 
 def _read_exit_status(report: dict[str, Any], verdict: Verdict) -> int | None:
     """Return the status with which code exited, or with which it ended its kernel, as ``os._exit`` does."""
-    status = report.get("exit_status", verdict.exit_code if verdict.cause == "exited" else None)
+    status = report.get("exit_status") if verdict.cause != "exited" or verdict.exit_code is None else verdict.exit_code
     return status if isinstance(status, int) and status in range(256) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from kernelexec import Session
 from tests.conftest import Command
-from tests.support.command_line import LOCAL, notebook, script
+from tests.support.command_line import BOUND, LOCAL, WAITS, cells_of, next_line, notebook, script, started, until
+from tests.support.pace import slow
 
 
 @pytest.mark.parametrize(
@@ -133,3 +135,43 @@ def test_a_script_has_no_argument_but_its_name(code: str, tmp_path: Path, in_pro
 def test_a_session_has_no_argument(session: Session) -> None:
     assert session.execute("import sys; sys.argv[1:]").value == []
     assert session.execute("import argparse; argparse.ArgumentParser().parse_args()").ok
+
+
+#: A script that ends while a thread of it waits for a file.
+THREADS = f"""
+import threading
+from concurrent.futures import ThreadPoolExecutor
+def work():
+    {WAITS.replace(chr(10), chr(10) + "    ")}
+    print('worked')
+print('begun', flush=True)
+ThreadPoolExecutor(1).submit(print, 'idle').result()
+threading.Thread(target=work).start()
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit", 0), ("exit(3)", 3), ("1 / 0", 1)])
+def test_a_script_ends_when_its_threads_have_ended(end: str, status: int, tmp_path: Path) -> None:
+    with started(tmp_path, "run", script(tmp_path, THREADS + end), *LOCAL, "--timeout", "600") as process:
+        assert (next_line(process), next_line(process)) == ("begun\n", "idle\n")
+        (tmp_path / "go").touch()
+        assert (next_line(process), process.wait(BOUND)) == ("worked\n", status)
+    [cell] = cells_of(tmp_path / "given.executed.ipynb")
+    assert "worked\n" in "".join(output.get("text", "") for output in cell.outputs)
+
+
+def test_the_wait_for_threads_ends_with_the_timeout_or_an_interrupt(tmp_path: Path) -> None:
+    name = script(tmp_path, THREADS)
+    with started(tmp_path, "run", name, *LOCAL, "--timeout", str(slow(2))) as process:
+        until(process, "given.py: its threads have not ended")
+        assert process.wait(BOUND) == 124
+    with started(tmp_path, "run", name, *LOCAL, "--timeout", "600") as process:
+        assert (next_line(process), next_line(process)) == ("begun\n", "idle\n")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(BOUND) == 130
+
+
+def test_an_exit_that_ends_the_kernel_fails_if_threads_are_cut(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "run", script(tmp_path, THREADS + "exit()"), *LOCAL)
+    assert done.returncode == 1
+    assert "its threads or exit handlers did not end in time" in done.stderr
