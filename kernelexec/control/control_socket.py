@@ -54,7 +54,6 @@ PEER_ERRORS = (
     *(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream),
     *(anyio.IncompleteRead, anyio.DelimiterNotFound, TimeoutError),
 )
-logger = logging.getLogger("kernelexec")
 
 
 class Sessions(Protocol):

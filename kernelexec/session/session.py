@@ -177,6 +177,7 @@ class AsyncSession:
             history=FinishedExecutions(config.capacity.results),
             notebook_writer=self._notebook_writer,
         )
+        self._masking = ResultMasking(name, backend.secrets)
         self._context = context = SessionContext(
             name=name,
             isolation=backend.isolation,
@@ -187,7 +188,7 @@ class AsyncSession:
             queue=queue,
             kernels=kernels,
             approval=approval,
-            masking=ResultMasking(name, backend.secrets),
+            masking=self._masking,
             dispatch=dispatch,
         )
         self._files: AsyncFiles | None = None
@@ -245,6 +246,10 @@ class AsyncSession:
     guidance = _delegate("_prompts", SessionPrompts.guidance)
     debugging = _delegate("_prompts", SessionPrompts.debugging)
     execute_with_retry = _delegate("_retries", Retries.execute_with_retry)
+    mask_value = _delegate("_masking", ResultMasking.mask_value)
+    mask_history = _delegate("_masking", ResultMasking.mask_history)
+    check_kernelspec = _delegate("_kernels", LanguageKernels.check_kernelspec)
+    read_language_info = _delegate("_kernels", LanguageKernels.read_language_info)
 
     @property
     def kernel_epoch(self) -> int:
@@ -259,8 +264,7 @@ class AsyncSession:
     @property
     def names(self) -> tuple[str, ...]:
         """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
-        kernel = self._supervisor.kernel
-        return tuple(sorted(kernel.variable_names.known)) if kernel is not None else ()
+        return tuple(sorted(self._supervisor.known_names))
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
@@ -282,7 +286,7 @@ class AsyncSession:
     @property
     def start_notes(self) -> tuple[str, ...]:
         """Those notes of the first result that are about the Python kernel and its place, not about the cell."""
-        return self._context.masking.mask_texts(self._supervisor.start_notes)
+        return self._masking.mask_texts(self._supervisor.start_notes)
 
     @property
     def connection_file(self) -> Path | None:
@@ -327,27 +331,7 @@ class AsyncSession:
 
     def mask(self, text: str) -> str:
         """Return a text in which the names of secrets replace their values, as in the outputs of this session's kernels."""
-        return self._context.masking.mask_text(text)
-
-    def mask_value(self, value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
-        """Return a JSON value in whose texts and keys the names of secrets replace their values."""
-        return self._context.masking.mask_value(value)
-
-    def mask_history(self, history: History) -> History:
-        """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
-        return self._context.masking.mask_history(history)
-
-    async def check_kernelspec(self, name: str) -> None:
-        """Check that a kernelspec, whose name is then a ``language`` of ``execute``, is installed.
-
-        Raises:
-            InvalidRequest: no kernelspec of that name or language is installed.
-        """
-        await self._kernels.check_kernelspec(name)
-
-    async def read_language_info(self, language: str = "python") -> dict[str, Any]:
-        """Return the ``language_info`` of a kernel, as notebooks have it in their metadata; empty if it does not answer."""
-        return await self._kernels.read_language_info(language)
+        return self._masking.mask_text(text)
 
     async def write_handover(self) -> None:
         """Write everything that the next owner of the session's kernel needs, before this process ends without ending it."""

@@ -100,7 +100,7 @@ class LanguageKernels:
                 " Install its kernel, or choose another kernelspec in the notebook's metadata."
             )
 
-    async def read_language_info(self, language: str) -> dict[str, Any]:
+    async def read_language_info(self, language: str = "python") -> dict[str, Any]:
         """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
         supervisor = self._supervisors.get(self._labels.get(normalize_language(language), ""))
         if supervisor is None or supervisor.kernel is None:
