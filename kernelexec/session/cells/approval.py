@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -132,26 +133,31 @@ class CellApproval:
 
 def _read_answer(answer: object) -> Approval:
     """Return an approver's answer; one of another type is a denial."""
-    match answer:
-        case Approval():
-            return answer
-        case bool():
-            return Approval(answer)
-        case Allow() | Deny():
-            return Approval(isinstance(answer, Allow), getattr(answer, "reason", ""))
-    expected = "it must return Approval, Allow, Deny, True or False"
-    return Approval(approved=False, reason=f"the approver returned {answer!r:.100}; {expected}")
+    if isinstance(answer, bool):
+        return Approval(answer)
+    if problem := _find_problem(answer, (Approval, Allow, Deny), "Approval, Allow, Deny, True or False"):
+        return Approval(approved=False, reason=f"the approver {problem}")
+    return answer if isinstance(answer, Approval) else Approval(isinstance(answer, Allow), getattr(answer, "reason", ""))
 
 
 async def _call_validator(validator: Validator, proposal: Proposal) -> Allow | Ask | Deny | Rewrite:
     """Return the decision of a validator; an error and an answer of another type are denials."""
     try:
-        decision = await call_user_function(validator, proposal)
+        decision: Allow | Ask | Deny | Rewrite | None = await call_user_function(validator, proposal)
     except CallbackError as exc:
         logger.exception("kernelexec.validator_failed", extra={"session": proposal.session})
         return Deny(str(exc))
     if decision is None:
         return Allow()
-    if isinstance(decision, Allow | Ask | Deny | Rewrite):
-        return decision
-    return Deny(f"it returned {decision!r:.100}; it must return Allow, Ask, Deny, Rewrite or None")
+    problem = _find_problem(decision, (Allow, Ask, Deny, Rewrite), "Allow, Ask, Deny, Rewrite or None")
+    return Deny(f"it {problem}") if problem else decision
+
+
+def _find_problem(answer: Any, kinds: tuple[type[Any], ...], expected: str) -> str | None:  # noqa: ANN401 - of a user's function
+    """Return what is wrong with the type of an answer or of one of its fields, which nothing else checks."""
+    if not isinstance(answer, kinds):
+        return f"returned {answer!r:.100}; it must return {expected}"
+    for field in fields(answer):
+        if not isinstance(getattr(answer, field.name), bool if field.type == "bool" else str):
+            return f"returned {answer!r:.100}; its {field.name} must be {field.type}"
+    return None

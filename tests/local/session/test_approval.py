@@ -113,6 +113,18 @@ def test_what_a_validator_raises_is_a_denial(tmp_path: Path) -> None:
         assert not caught.value.may_have_run
 
 
+DECISIONS = {"reason": (Ask(5), Ask(None), Deny(5), Rewrite("1", 5)), "source": (Rewrite(None), Rewrite(b"1"))}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("field", "decision"), [(field, each) for field, decisions in DECISIONS.items() for each in decisions])
+def test_a_decision_with_a_field_of_another_type_is_a_denial(
+    field: str, decision: Ask | Deny | Rewrite, tmp_path: Path
+) -> None:
+    with opened(tmp_path, approver=Asked(AGREED), validators=[lambda _: decision]) as executor:
+        expected = f"A validator denies it: it returned {decision!r}; its {field} must be str"
+        assert expected in refused(executor.session().execute("1"))
+
+
 ENDINGS = (SystemExit("gone"), KeyboardInterrupt("gone"), asyncio.CancelledError("gone"), BaseException("gone"))
 
 
@@ -200,6 +212,9 @@ NO: dict[str, tuple[Callable[[], Any], str]] = {
     "a validator's decision": (lambda: lambda _: Deny("not today"), "It was not approved: not today."),
     "nothing": (lambda: lambda _: None, "the approver returned None; it must return Approval, Allow, Deny, True or False"),
     "a word": (lambda: lambda _: "yes", "the approver returned 'yes'; it must return"),
+    "a word in an approval": (lambda: lambda _: Approval("no"), "'no', reason=''); its approved must be bool"),  # type: ignore[arg-type]
+    "a number as a reason": (lambda: lambda _: Approval(True, 5), "the approver returned"),  # type: ignore[arg-type]  # noqa: FBT003
+    "a number in a decision": (lambda: lambda _: Deny(5), "returned Deny(reason=5); its reason must be str"),  # type: ignore[arg-type]
     "an exception": (lambda: Asked(RuntimeError("gone")), "RuntimeError: gone"),
     "no answer": (lambda: _never, "no answer within 0.2 s"),
     "no answer, and a thread": (lambda: lambda _: time.sleep(1), "no answer within 0.2 s"),
