@@ -218,6 +218,24 @@ def test_two_programs_share_the_state_in_turns_and_each_knows_of_the_other(owner
     assert session.execute("len(log)").value == 7
 
 
+@pytest.mark.parametrize(("checkpoints", "state"), [("off", "lost"), ("each", "restored")])
+def test_the_owner_learns_of_state_that_was_lost_in_a_clients_cell(
+    checkpoints: str, state: str, tmp_path: Path, own_runtime: Path
+) -> None:
+    del own_runtime
+    with Executor("local", workspace=tmp_path / "spaces", config={"checkpoints": checkpoints}) as executor:
+        session = executor.session("a")
+        session.execute("x = 1")
+        with kernelexec.attach("a") as attached:
+            ended = attached.execute("import os; os._exit(3)")
+            actual = [(each.state, each.cause) for each in (ended, attached.execute("1"), attached.execute("1"))]
+        assert actual == [(state, "exited"), ("kept", None), ("kept", None)]
+        result = session.execute("1")
+        assert (result.state, result.cause, result.lost_names) == (state, "exited", ended.lost_names)
+        assert any("ended (exited)" in note for note in result.notes)
+        assert session.execute("2").state == "kept"
+
+
 def test_all_calls_reach_the_owners_session(owner: Executor) -> None:
     session = owner.session("a")
     session.execute("x = 1")

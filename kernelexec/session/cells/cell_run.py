@@ -97,6 +97,8 @@ class CellRun:
     """The streams of a command, until its end."""
     execution_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     in_flight: bool = False
+    by_client: bool = False
+    """Whether a client in another process sends it, and not the session's owner."""
     late_cursor: int = 0
     """The end of the late output that a later result or the session's end has reported."""
     timestamps: Timestamps = field(default_factory=Timestamps)

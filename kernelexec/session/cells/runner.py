@@ -83,7 +83,7 @@ class CellRunner:
             kernel = await self._acquire_kernel(run, supervisor)
         if run.startup_scope.cancelled_caught:
             return "Cancelled while its kernel started."
-        lost_state = None if run.internal else supervisor.take_lost_state()
+        lost_state = None if run.internal else supervisor.take_lost_state(by_client=run.by_client)
         former = None if run.internal else supervisor.take_former()
         result_cache = self.result_cache if supervisor is self.kernels.python else None
         if result_cache is not None and not run.in_flight:
@@ -111,6 +111,8 @@ class CellRunner:
         if not run.internal and self.changes.is_slow:
             await run_in_thread(self.changes.gather)
         result = self._build_result(run, supervisor, kernel, verdict, lost_state, former)
+        if run.by_client:
+            supervisor.note_client_result(result)
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
         return mask_result(result, self.secrets)

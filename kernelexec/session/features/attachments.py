@@ -45,8 +45,7 @@ class Attachments:
 
     def take_notes(self) -> list[str]:
         """Count a cell of a client; for the owner's cell, return the notes about clients since the last one."""
-        client = calling_client.get()
-        if client is not None:
+        if (client := calling_client.get()) is not None:
             self._cells[client] = self._cells.get(client, 0) + 1
             return []
         notes = [f"{name} has attached to this session: its cells run in turn with yours." for name in self._new]

@@ -21,7 +21,7 @@ from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.cells.result_cache import check_cacheable
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.arguments import check_account, check_variables, check_whole_number
-from kernelexec.session.features.attachments import Attachments
+from kernelexec.session.features.attachments import Attachments, calling_client
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024
@@ -81,8 +81,8 @@ class Executions:
         _check_callback("on_output", on_output, "output")
         _check_callback("on_stdout", streams.on_stdout, "piece of bytes")
         check_callables((), approver, on_input)
-        options: dict[str, Any] = {"on_output": on_output, "request_id": request_id, "approver": approver}
-        options |= {"on_input": on_input, "streams": streams, "uses_cache": uses_cache}
+        options: dict[str, Any] = {"on_output": on_output, "request_id": request_id, "approver": approver, "streams": streams}
+        options |= {"on_input": on_input, "uses_cache": uses_cache, "by_client": calling_client.get() is not None}
         run = context.make_run(cell, budget, **options)
         run.notes += self._attachments.take_notes()
         if prepare is not None:

@@ -20,7 +20,7 @@ from kernelexec.events import KernelChanged, KernelEvent, MemoryHigh, StateResto
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
-from kernelexec.results import Cause, MemoryUse
+from kernelexec.results import Cause, ExecutionResult, MemoryUse
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
@@ -44,6 +44,7 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
 _AWAITED_SECONDS = 0.5
 _VISITS = "Another client has run {} in this kernel."
+_CLIENT_RETURN = "The kernel has ended ({}) since your last cell, and the session went on from a checkpoint."
 #: The note on an idle kernel that did not exit in time.
 _CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
 #: The newest checkpoints that a session tries to go on from.
@@ -72,6 +73,8 @@ class KernelSupervisor:
         self.epoch = 0
         self.lost_state: LostState | None = None
         """The lost state that no result has reported."""
+        self._client_loss: LostState | None = None
+        """The lost state that only results of clients in other processes have reported."""
         self._missing: dict[str, Cause] = {}
         """See ``list_missing``."""
         self._lineage = Lineage()
@@ -253,10 +256,20 @@ class KernelSupervisor:
         """Return whether a checkpoint is of the present state's past, and not of a state that the session has left."""
         return self._lineage.has(checkpoint)
 
-    def take_lost_state(self) -> LostState | None:
-        """Return the lost state that no result has reported, for the result of the next cell."""
+    def take_lost_state(self, *, by_client: bool) -> LostState | None:
+        """Return the lost state that no result has reported, for the next cell's; to the owner also what only clients know."""
         lost_state, self.lost_state = self.lost_state, None
-        return lost_state
+        if by_client:
+            return lost_state
+        client_loss, self._client_loss = self._client_loss, None
+        return lost_state if client_loss is None or (lost_state and not lost_state.is_reported) else client_loss
+
+    def note_client_result(self, result: ExecutionResult) -> None:
+        """Note the lost state that the result of another process's cell has reported: the owner has not seen it."""
+        is_restored, cause, names = result.state == "restored", result.cause or "killed", result.lost_names
+        if result.state == "lost" or (is_restored and self._client_loss is None):
+            note = _CLIENT_RETURN.format(cause) if is_restored else ""
+            self._client_loss = LostState(cause, 0, names, len(names), is_reported=False, return_note=note)
 
     def list_missing(self) -> Mapping[str, Cause]:
         """Return the names that earlier kernels had and no cell has defined since, with the causes of their loss."""
