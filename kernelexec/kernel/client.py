@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -66,6 +67,7 @@ class KernelClient:
         """Events that are set when the launcher begins to publish the output of such an execution again."""
         self._visitor: str | None = None
         """The msg_id of a cell of another client that is running."""
+        self._visited_at = 0.0
         self._visits = 0
         """The number of cells of other clients that ``take_visits`` has not returned."""
         self.foreign_events = 0
@@ -329,6 +331,11 @@ class KernelClient:
             for each in self._executions.values():
                 each.hold()
 
+    @property
+    def last_visit(self) -> float:
+        """The time, on the monotonic clock, at which a cell of another client last ran: now while it runs."""
+        return self._visited_at if self._visitor is None else time.monotonic()
+
     def take_visits(self) -> int:
         """Return the number of cells of other clients since the last call."""
         visits, self._visits = self._visits, 0
@@ -340,7 +347,7 @@ class KernelClient:
         if execution is None and msg_id and not msg_id.startswith(self.session.session_id):
             self.foreign_events += 1
         if msg_id == self._visitor:
-            self._visitor = None
+            self._visitor, self._visited_at = None, time.monotonic()
             for each in self._executions.values():
                 each.release()
 

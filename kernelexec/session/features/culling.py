@@ -33,8 +33,8 @@ class IdleTimer:
 class IdleCulling:
     """The end of a session's kernels after ``capacity.idle_seconds`` without a use.
 
-    Cells, file operations, snapshots, tests and background commands are uses, from their beginning to their end. Inspections
-    and threads that a cell left running are not.
+    Cells, also those of other clients of a kernel, file operations, snapshots, tests and background commands are uses, from
+    their beginning to their end. Inspections and threads that a cell left running are not.
     """
 
     def __init__(self, context: SessionContext, timer: IdleTimer, background: BackgroundCommands) -> None:
@@ -68,4 +68,5 @@ class IdleCulling:
         return self._context.queue.first is None and self._is_due(idle_seconds)
 
     def _is_due(self, idle_seconds: float) -> bool:
+        self._timer.last_use = max(self._timer.last_use, self._context.kernels.last_visit)
         return time.monotonic() >= self._timer.last_use + idle_seconds

@@ -139,6 +139,12 @@ class LanguageKernels:
         return [execution for kernel in living_kernels for execution in kernel.client.take_late()]
 
     @property
+    def last_visit(self) -> float:
+        """The time, on the monotonic clock, at which a cell of another client last ran in a living kernel; 0 without any."""
+        kernels = [supervisor.kernel for supervisor in self._supervisors.values()]
+        return max(kernel.client.last_visit if kernel is not None and kernel.alive else 0.0 for kernel in kernels)
+
+    @property
     def has_culled_kernels(self) -> bool:
         """Whether no kernel lives, and at least one ended because it was idle."""
         return any(supervisor.has_culled_kernel for supervisor in self._supervisors.values()) and not any(

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from kernelexec import CapacityReached, Config, Executor, Session
@@ -90,6 +91,28 @@ def test_what_is_used_lives(tmp_path: Path) -> None:
         assert (done.status, done.state) == ("ok", "kept")
         until(lambda: {event.session for event in died(reported)} == {"long", "beside", "used"})
         assert set(deaths(reported)) == {"culled"}
+
+
+def test_a_cell_of_another_client_is_a_use(tmp_path: Path) -> None:
+    with culling(tmp_path) as (executor, reported):
+        session = executor.session("a")
+        session.start_background("until [ -e visited ]; do sleep 0.05; done")
+        session.execute("1")
+        client: Any = BlockingKernelClient(connection_file=str(session.connection_file))
+        client.load_connection_file()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=BOUND)
+            msg_id = client.execute(f"open('visited', 'w').close()\n{WAITS}")
+            until((session.workspace / "visited").exists)
+            time.sleep(IDLE * 3)
+            assert deaths(reported) == []
+            (session.workspace / "go").touch()
+            while client.get_shell_msg(timeout=BOUND)["parent_header"]["msg_id"] != msg_id:
+                pass
+        finally:
+            client.stop_channels()
+        until(lambda: deaths(reported) == ["culled"])
 
 
 def test_a_cell_that_comes_as_its_kernel_ends_is_never_lost(tmp_path: Path) -> None:
