@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +38,7 @@ Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled", "closed"]
 #: The steps of the escalation that ends a cell, gentlest first.
 InterruptStep = Literal["interrupt", "signal", "cancel", "command", "kill"]
+_INTERRUPTIONS: dict[Interrupted | None, str] = {None: "", "timeout": "timeout", "request": "interrupted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,8 @@ class ExecutionResult(JsonReadable):
         count = "" if self.execution_count is None else f" [{self.execution_count}]"
         return join_parts(
             f"{self.status}{count} {format_seconds(self.timing.wall)}",
-            *self._describe_failure(),
+            _INTERRUPTIONS[self.interrupted],
+            quote_line(self._failure_text),
             quote_outputs(self.outputs),
             describe_images(self.images),
             count_things("file", len(self.files)) if self.files else None,
@@ -176,19 +177,19 @@ class ExecutionResult(JsonReadable):
 
     @property
     def verdict(self) -> str | None:
-        """What the outputs do not show, in one line: an end by timeout, a refusal, lost state, cut output; None without any.
+        """What the outputs do not show, in one line: that the cell runs, a timeout, a refusal, lost state, cut output; or None.
 
         For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``.
         """
-        is_plain = self.status in ("ok", "error") and self.interrupted is None and self.state in ("kept", "new")
-        is_plain = is_plain and not (self.lost_names and self.status == "error")
-        if (is_plain or self.status == "running") and not self.truncated:
+        failure = "" if self.error or self.interrupted or self.cause else self._failure_text
+        is_plain = self.status in ("ok", "error") and self.state == "kept" and not (self.interrupted or failure)
+        if is_plain and not (self.lost_names and self.status == "error") and not self.truncated:
             return None
         parts = join_parts(
             self.status,
-            {"timeout": "timeout", "request": "interrupted"}.get(self.interrupted or ""),
-            quote_line(self.diagnosis.message) if self.status == "aborted" and self.diagnosis is not None else None,
-            self._state_text,
+            _INTERRUPTIONS[self.interrupted],
+            quote_line(failure),
+            f"execution_id {self.execution_id}" if self.status == "running" else self._state_text,
             self._lost_text,
             "output truncated" if self.truncated else None,
         )
@@ -196,7 +197,7 @@ class ExecutionResult(JsonReadable):
 
     @property
     def _state_text(self) -> str:
-        cause = f" ({self.cause})" if self.state in ("restored", "lost") and self.cause else ""
+        cause = f" ({self.cause})" if self.state in ("new", "restored", "lost") and self.cause else ""
         return f"state {self.state}{cause}"
 
     @property
@@ -204,17 +205,17 @@ class ExecutionResult(JsonReadable):
         heading = "lost" if self.state in ("lost", "restored") else "lost before"
         return list_some(heading, self.lost_names) if self.lost_names else None
 
-    def _describe_failure(self) -> Iterator[str]:
-        if self.interrupted is not None:
-            yield "timeout" if self.interrupted == "timeout" else "interrupted"
+    @property
+    def _failure_text(self) -> str:
         if self.error is not None:
-            yield quote_line(f"{self.error.ename}: {self.error.evalue}".removesuffix(": "))
-        elif not self.ok and self.diagnosis is not None:
-            yield quote_line(self.diagnosis.message)
-        elif self.exit_code:
-            yield f"exit code {self.exit_code}"
-        elif self.exit_status is not None:
-            yield f"exited with {self.exit_status}"
+            return f"{self.error.ename}: {self.error.evalue}".removesuffix(": ")
+        if not self.ok and self.diagnosis is not None:
+            return self.diagnosis.message
+        if self.status in ("aborted", "unknown") and self.notes:
+            return self.notes[0]
+        if self.exit_code:
+            return f"exit code {self.exit_code}"
+        return "" if self.exit_status is None else f"exited with {self.exit_status}"
 
     @property
     def ok(self) -> bool:
@@ -322,9 +323,10 @@ class ExecutionResult(JsonReadable):
             return self
         if self.status == "aborted" and self.diagnosis is not None and self.diagnosis.kind == "refused":
             raise SecurityError(self.diagnosis.message, self)
-        outcome = f"{self.error.ename}: {self.error.evalue}" if self.error else f"exit code {self.exit_code}"
+        outcome = self._failure_text if self.error or self.status == "aborted" else f"exit code {self.exit_code}"
         if self.status == "unknown":
             outcome = "its outcome cannot be known"
+        outcome = ": ".join(filter(None, (_INTERRUPTIONS[self.interrupted], outcome)))
         message = f"cell {self.execution_id} {self.status}: {outcome} ({join_parts(self._state_text, self._lost_text)})"
         if self.diagnosis is not None:
             message = " ".join(filter(None, (f"{message}.", self.diagnosis.cause, *self.diagnosis.hints[:1])))

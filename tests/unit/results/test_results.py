@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import re
 from typing import Any, get_args
 
 import pytest
@@ -103,7 +104,17 @@ def test_json_fits_the_published_schema(result: ExecutionResult) -> None:
 VERDICTS: dict[str, tuple[dict[str, Any], str | None]] = {
     "an ordinary end": ({"status": "ok", "state": "kept"}, None),
     "an error": ({"status": "error", "state": "kept"}, None),
-    "a cell that runs": ({"status": "running", "state": "unknown"}, None),
+    "a cell that runs": ({"status": "running", "state": "unknown"}, "running · execution_id e1"),
+    "a cancelled cell": (
+        {"status": "aborted", "exit_code": -1, "notes": ("Cancelled in the queue.",)},
+        "aborted · Cancelled in the queue. · state unknown",
+    ),
+    "a command that failed": ({"status": "error", "state": "kept", "exit_code": 3}, "error · exit code 3 · state kept"),
+    "an exit": ({"status": "ok", "state": "kept", "exit_status": 0}, "ok · exited with 0 · state kept"),
+    "a new kernel": (
+        {"status": "ok", "state": "new", "cause": "closed", "lost_names": ("df",)},
+        "ok · state new (closed) · lost before: df",
+    ),
     "a timeout": ({"status": "error", "interrupted": "timeout", "state": "kept"}, "error · timeout · state kept"),
     "lost state": (
         {"status": "error", "state": "lost", "cause": "exited", "lost_names": ("df", "model")},
@@ -279,6 +290,20 @@ def test_what_did_not_end_well_is_raised(status: Status) -> None:
 def test_a_raised_failure_names_the_exception_and_the_state() -> None:
     with pytest.raises(ExecutionFailed, match=r"ValueError: no \(state kept\)"):
         result_of(Error("ValueError", "no"), status="error", state="kept").raise_for_error()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"status": "aborted", "exit_code": -1, "notes": ("Cancelled.",)}, "cell e1 aborted: Cancelled. (state unknown)"),
+        ({"status": "error", "state": "kept", "interrupted": "request"}, "cell e1 error: interrupted: E (state kept)"),
+        ({"status": "error", "state": "kept", "interrupted": "timeout"}, "cell e1 error: timeout: E (state kept)"),
+    ],
+)
+def test_a_raised_failure_says_what_ended_the_cell(fields: dict[str, Any], message: str) -> None:
+    outputs = () if fields["status"] == "aborted" else (Error("E", ""),)
+    with pytest.raises(ExecutionFailed, match=re.escape(message)):
+        result_of(*outputs, **fields).raise_for_error()
 
 
 @pytest.mark.parametrize("kind", [ExecutionFailed, SecurityError])
