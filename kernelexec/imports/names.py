@@ -14,7 +14,11 @@ _R = TypeVar("_R")
 
 #: What to write instead of the attribute of a session, by its name elsewhere.
 SESSION: Mapping[str, str] = {
-    **dict.fromkeys(("run", "run_code", "run_cell", "execute_code", "exec"), "session.execute(code)"),
+    **dict.fromkeys(("run", "run_code", "run_cell", "execute_code", "execute_cell", "exec"), "session.execute(code)"),
+    **dict.fromkeys(("submit", "async_execute"), "session.execute(code, wait=0.1)"),
+    "create_code_context": 'executor.session("a")',
+    "get_host": 'session.execute_command("curl 127.0.0.1:8000")',
+    "kill": "session.close()",
     **dict.fromkeys(("shell", "run_command", "commands"), 'session.execute_command("ls")'),
     "run_file": 'session.execute("%run a.py")',
     "set": 'session.put("x", 1)',
@@ -27,36 +31,52 @@ SESSION: Mapping[str, str] = {
     "write_file": 'session.files.write("a.csv", text)',
     "pip_install": 'session.install("x")',
     "reset": "session.restart()",
-    "id": "session.name",
+    **dict.fromkeys(("id", "sandbox_id"), "session.name"),
     "work_dir": "session.workspace",
     "info": "session.stats()",
-    "timeout": "session.execute(code, timeout=30)",
-    "is_alive": "session.stats()",
+    **dict.fromkeys(("timeout", "set_timeout"), "session.execute(code, timeout=30)"),
+    **dict.fromkeys(("is_alive", "is_running"), "session.stats()"),
     "history": "session.executions()",
 }
 FILES: Mapping[str, str] = {
-    "list_files": "files.list()",
+    **dict.fromkeys(("list_files", "get_info"), "files.list()"),
     "read_file": 'files.read("a.csv")',
     "write_file": 'files.write("a.csv", text)',
     "upload_file": 'files.upload("a.csv")',
     "download_file": 'files.download("a.csv")',
     "remove": 'files.delete("a.csv")',
+    **dict.fromkeys(("rename", "make_dir"), 'session.execute_command("mkdir data; mv a.csv data")'),
+    "watch_dir": "result.files",
 }
 EXECUTOR: Mapping[str, str] = {
-    **dict.fromkeys(("execute", "run", "run_code"), "executor.session().execute(code)"),
-    "close_all": "executor.close()",
-    "names": "executor.sessions()",
+    **dict.fromkeys(("execute", "execute_code_blocks", "run", "run_code"), "executor.session().execute(code)"),
+    **dict.fromkeys(("create_session", "get_session"), 'executor.session("a")'),
+    "start": "executor.open()",
+    "restart": "executor.session().restart()",
+    **dict.fromkeys(("close_all", "stop"), "executor.close()"),
+    **dict.fromkeys(("names", "list_sessions"), "executor.sessions()"),
+    "work_dir": "executor.config.workspace",
 }
 RESULT: Mapping[str, str] = {
     **dict.fromkeys(("result", "data"), "result.value"),
+    "results": "result.outputs",
+    "output_files": "result.files",
+    "code_file": "session.notebook",
+    "returncode": "result.exit_code",
+    "duration": "result.timing.wall",
+    "timed_out": "result.interrupted",
     "output": "result.text",
     "logs": "result.stdout",
     "success": "result.ok",
 }
-#: What to write instead of a keyword of a method, by its name elsewhere.
+#: What to write instead of a keyword that a method does not have, by its name elsewhere.
 EXECUTE_KEYWORDS: Mapping[str, str] = {
     "variables": "inputs={...}",
-    **dict.fromkeys(("on_stdout", "on_stderr"), "on_output=function"),
+    **dict.fromkeys(("on_stdout", "on_stderr", "on_result", "on_error"), "on_output=function"),
+    **dict.fromkeys(("env", "envs"), 'Executor(env={...}), or session.execute_command("ls", env={...})'),
+    **dict.fromkeys(("cwd", "work_dir"), 'session.execute_command("ls", work_dir="data")'),
+    "background": 'session.start_background("ls")',
+    "context": 'executor.session("a").execute(code)',
 }
 SESSION_KEYWORDS: Mapping[str, str] = {
     "env": "Executor(env={...})",
@@ -84,9 +104,11 @@ def explain_keywords(names: Mapping[str, str]) -> Callable[[Callable[_P, _R]], C
     """Return a decorator of a function: the error of a keyword that it has by another name says what to write."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        own = getattr(function, "__kwdefaults__", {}).keys()
+
         @wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            if wrong := next(iter(names.keys() & kwargs.keys()), None):
+            if wrong := next(iter((names.keys() & kwargs.keys()) - own), None):
                 raise TypeError(f"{function.__name__}() has no argument {wrong!r}: write {names[wrong]}")
             return function(*args, **kwargs)
 

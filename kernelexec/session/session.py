@@ -459,6 +459,7 @@ class AsyncSession:
         execute = partial(self.execute, code, language=language, stdin=stdin, timeout=timeout)
         return iterate_outputs(execute, self.wait_for)
 
+    @explain_keywords(EXECUTE_KEYWORDS)
     async def execute_command(
         self,
         command: str,
