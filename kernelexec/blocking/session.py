@@ -128,6 +128,15 @@ class Session:
     def __delitem__(self, name: str) -> None:
         self.delete(name)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __bool__(self) -> bool:
+        return True
+
     def __contains__(self, name: object) -> bool:
         return name in self._target
 

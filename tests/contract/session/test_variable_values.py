@@ -60,7 +60,9 @@ def test_no_notebook_and_no_file_has_them(session: Session) -> None:
 def test_a_session_is_a_mapping_of_its_variables(session: Session) -> None:
     session["x"] = 1
     assert ("x" in session, "y" in session, session.get("y", 5), session.get("x", 5)) == (True, False, 5, 1)
+    assert ([*session], len(session)) == (["x"], 1)
     del session["x"]
+    assert ([*session], len(session), bool(session)) == ([], 0, True)
     assert ("x" in session, session.execute("'x' in globals()").value) == (False, False)
     for missing in (lambda: session["x"], lambda: session.get("x"), lambda: session.__delitem__("x")):
         with pytest.raises(UnknownVariable, match=r"^There is no variable 'x'\.$") as failure:
