@@ -77,28 +77,27 @@ def _find_journal(name: str | None, workspace: str | None) -> Path:
     Raises:
         InvalidRequest: there is no such journal, or there are several.
     """
-    known = journals(Path(workspace or _WORKSPACE))
     live = [] if workspace is not None else list_live_sessions(runtime_bases())
+    workspace = workspace or _WORKSPACE
+    known = journals(Path(workspace))
     wanted, names = (name or "").partition("@")[0], [session.name for session in live]
     if name is not None and (name.endswith(SUFFIX) or ("/" in name and not find_names(wanted, [*known, *names]))):
         if not Path(name).is_file():
             raise InvalidRequest(f"No journal {name}.")
         return Path(name)
-    if name is not None and len(matches := find_names(name, known)) == 1:
+    matches = [*known] if name is None else find_names(name, known)
+    if len(matches) == 1:
         return known[matches[0]]
-    if name is None and len(known) == 1:
-        return next(iter(known.values()))
     is_open = bool(live) and (name is None or bool(find_names(wanted, names)))
     if is_open and not (name is None and known):
         session = select_session(name, live)
         if session.journal is None or not session.journal.is_file():
             raise CommandFailed(f"Session {session.name!r} has no journal.")
         return session.journal
-    if name is not None:
-        problem = f"No journal of a session {name!r} in {workspace or _WORKSPACE}"
-        raise InvalidRequest(f"{problem}{did_you_mean(name, [*known, *names])}.")
-    which = f"choose one of {', '.join(known)}" if known else "choose another workspace with --workspace"
-    raise InvalidRequest(f"{len(known) or 'No'} journals are in {workspace or _WORKSPACE}: {which}.")
+    if name is not None and not matches:
+        raise InvalidRequest(f"No journal of a session {name!r} in {workspace}{did_you_mean(name, [*known, *names])}.")
+    which = f"choose one of {', '.join(matches)}" if matches else "choose another workspace with --workspace"
+    raise InvalidRequest(f"{len(matches) or 'No'} journals{f' of {name!r}' if name else ''} are in {workspace}: {which}.")
 
 
 @dataclass(slots=True)

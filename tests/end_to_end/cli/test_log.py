@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidCode
+from kernelexec.workspace.session_names import make_owner_prefix
 from tests.conftest import Command
 from tests.support.command_line import kernelexec
 
@@ -76,6 +77,18 @@ def test_programs_get_the_journals_own_lines(workspace: Path, in_process: Comman
 def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], problem: str, in_process: Command) -> None:
     done = in_process(workspace, "logs", *words)
     assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {problem}\n")
+
+
+def test_several_journals_of_a_name_are_listed(tmp_path: Path, in_process: Command) -> None:
+    names = [make_owner_prefix(owner, owner.encode() * 4) + "default" for owner in ("alice", "bob")]
+    for name in (*names, "other"):
+        path = tmp_path / "workspaces" / ".journals" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    done = in_process(tmp_path, "logs", "default")
+    problem = f"2 journals of 'default' are in workspaces: choose one of {', '.join(names)}."
+    assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {problem}\n")
+    assert in_process(tmp_path, "logs", "alice/default").returncode == 0
 
 
 def test_what_the_cells_took(workspace: Path, in_process: Command) -> None:
