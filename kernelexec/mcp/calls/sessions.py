@@ -13,7 +13,7 @@ import anyio
 from fastmcp import Context
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
-from kernelexec.errors import CapacityReached, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
+from kernelexec.errors import CapacityReached, InvalidPath, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, PROGRAM, Caller
 from kernelexec.mcp.calls.connections import Connections
@@ -120,15 +120,24 @@ class SessionService:
         async with elicitation.report_while("a kernel starts", self.interval):
             return await self._create(session_name)
 
-    async def get_session_to_read(self, name: str) -> AsyncSession:
-        """Return the caller's session of that name for a look at its files.
+    async def get_session_with_files(self, name: str) -> AsyncSession:
+        """Return the caller's session of that name for its files; a closed one is opened again if its directory is there.
 
-        It is created if an earlier one may have left files: not for a connection, nor for a caller that may only read. Errors
-        are those of ``get_session`` and ``find_session``.
+        Raises:
+            InvalidPath: there was no such session, so no path exists.
+            UnknownSession: it is not open, and has a handle or a caller that may only read.
+            KernelexecError: see ``get_session``.
         """
-        caller = CALLER.get()
-        is_created = caller.connection is None and caller.may_call(read_only=False)
-        return await (self.get_session if is_created else self.find_session)(name)
+        caller, config = CALLER.get(), self._executor.config
+        try:
+            return await self.find_session(name)
+        except UnknownSession:
+            if caller.is_handle(name) or not caller.may_call(read_only=False):
+                raise
+        directory = config.work_dir or config.workspace / caller.resolve_session(name)
+        if not (config.context_paths or await anyio.Path(directory.expanduser()).exists()):
+            raise InvalidPath(f"The path does not exist: session {name!r} has no files yet.")
+        return await self.get_session(name)
 
     async def create_session(self) -> tuple[str, AsyncSession]:
         """Create a session for the caller and return it with its handle."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
+from kernelexec.errors import InvalidPath
 from kernelexec.mcp.answers import ROOM_BYTES, InlinePictures, fit_answer, select_pictures
 from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
@@ -90,7 +91,12 @@ class FileTools:
     ) -> DirectoryListing:
         """List a directory."""
         with report_errors():
-            opened = await self._sessions.get_session_to_read(session)
+            try:
+                opened = await self._sessions.get_session_with_files(session)
+            except InvalidPath:
+                if path != ".":
+                    raise
+                return DirectoryListing([], 0, complete=True)
             listing = await opened.files.list(path, recursive=recursive, pattern=pattern)
         rows = [FileRow(opened.mask(entry.path), entry.kind, entry.size_bytes) for entry in listing.entries[:_SHOWN]]
         return fit_answer(lambda shown: DirectoryListing(rows[:shown], len(listing), listing.complete), _SHOWN)
@@ -104,7 +110,7 @@ class FileTools:
     ) -> ToolResult:
         """Read a piece of a file."""
         with report_errors():
-            opened = await self._sessions.get_session_to_read(session)
+            opened = await self._sessions.get_session_with_files(session)
             most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
             read = await opened.files.read(path, offset=offset, limit=most)
             if _is_binary(read.text):
@@ -124,10 +130,8 @@ class FileTools:
             whole = await read_whole(files, path, _PICTURE_MOST)
             pictures = await select_pictures([Image(picture_type, whole.content)], ROOM_BYTES)
         kind = picture_type or packing or type_of_name or "a file of unknown type"
-        how = "" if pictures.shown else "; no text in UTF-8, so read it with code"
-        smaller = "; shown smaller" if pictures.smaller else ""
-        note = f"{read.path}: {kind}, {read.total_bytes} bytes{smaller}{how}"
-        answer = make_text_answer(format_note(note), "kernelexec/file", read)
+        how = ("; shown smaller" if pictures.smaller else "") if pictures.shown else "; no text in UTF-8, so read it with code"
+        answer = make_text_answer(format_note(f"{read.path}: {kind}, {read.total_bytes} bytes{how}"), "kernelexec/file", read)
         answer.content += pictures.shown
         return answer
 
@@ -157,7 +161,7 @@ class FileTools:
     ) -> ToolResult:
         """Edit a file."""
         with report_errors():
-            opened = await self._sessions.get_session(session)
+            opened = await self._sessions.get_session_with_files(session)
             written = await opened.files.edit(path, old_text, new_text, every=replace_all)
         return _make_written_answer(opened, written, "edited")
 
@@ -174,11 +178,9 @@ class FileTools:
         if (path is None) == (include is None) or (path is not None and exclude is not None):
             raise ToolError("Use either path, or include with or without exclude. Nothing was deleted.")
         if include is not None and recursive:
-            raise ToolError(
-                "Use recursive only with path; a pattern for a directory includes its contents. Nothing was deleted."
-            )
+            raise ToolError("Use recursive only with path; a pattern of a directory includes its files. Nothing was deleted.")
         with report_errors():
-            opened = await self._sessions.get_session(session)
+            opened = await self._sessions.get_session_with_files(session)
             if path is not None:
                 done = await opened.files.delete(path, recursive=recursive)
             else:
@@ -198,8 +200,7 @@ async def read_whole(files: AsyncFiles, path: str | os.PathLike[str], limit: int
 
 def _make_written_answer(opened: AsyncSession, written: FileWritten, done: str) -> ToolResult:
     written = replace(written, path=opened.mask(written.path))
-    text = f"{quote_line(written.path)} was {done}: {written.size_bytes} bytes."
-    return make_text_answer(text, "kernelexec/file", written)
+    return make_text_answer(f"{quote_line(written.path)} was {done}: {written.size_bytes} bytes.", "kernelexec/file", written)
 
 
 def _make_answer(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> DeletedFiles:

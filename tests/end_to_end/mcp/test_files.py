@@ -176,6 +176,30 @@ def test_a_batch_says_what_stays_and_why(agent: Agent, name: str) -> None:
     assert done["refused"] == [{"path": "b.part", "reason": problem}]
 
 
+def test_calls_for_present_files_make_no_session(agent: Agent, name: str) -> None:
+    nothing = {"entries": [], "total": 0, "complete": True}
+    assert found(agent, "list_files", session=name) == nothing
+    problem = f"The path does not exist: session {name!r} has no files yet."
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("list_files", {"path": "data"}),
+        ("read_file", {"path": "x"}),
+        ("edit_file", {"path": "x", "old_text": "a", "new_text": "b"}),
+        ("delete_files", {"path": "x"}),
+        ("delete_files", {"include": ["*"]}),
+    ]
+    for tool, arguments in calls:
+        refused = agent.call(tool, session=name, **arguments)
+        assert refused.is_error
+        assert text_of(refused) == problem
+    assert name not in [row["name"] for row in agent.rows("list_sessions", "sessions")]
+    assert found(agent, "list_files", session=name) == nothing
+    agent.call("write_file", path="x", content="a", session=name)
+    agent.call("close_session", session=name)
+    assert "x was edited" in agent.text("edit_file", path="x", old_text="a", new_text="b", session=name)
+    agent.call("close_session", session=name)
+    assert agent.text("read_file", path="x", session=name).endswith("]\nb")
+
+
 def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
     agent.call("execute_code", code="for n in range(600): open(f'f{n}', 'w').close()", session=name)
     listed = found(agent, "list_files", pattern="f*", session=name)
