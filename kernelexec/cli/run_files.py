@@ -46,6 +46,7 @@ from kernelexec.cli.terminal.confirm import confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidCode, InvalidConfig, InvalidRequest, KernelexecError
 from kernelexec.events import Event, LateOutputReported
+from kernelexec.launcher.protocol import NOTHING_SOURCE
 from kernelexec.records.notebook.html_report import load_exporter
 from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.records.notebook.parameters import read_value
@@ -241,7 +242,8 @@ class FileRun:
         async with AsyncExecutor(config=config, hooks=[self.on_event], approver=confirm_at_terminal) as executor:
             session = await executor.session(self.name, work_dir=self.directory)
             with signals.follow(session):
-                source, seconds = f"__import__('sys').argv[:] = [{self.file!r}]", self.timeout or config.budgets.timeout
+                source = f"{NOTHING_SOURCE} or __import__('sys').argv.__setitem__(slice(None), [{self.file!r}])"
+                seconds = self.timeout or config.budgets.timeout
                 self.status = await self._call(session, source, seconds) or None
                 if self.status is None:
                     await self._run_cells(session)
