@@ -21,8 +21,9 @@ class IdleTimer:
         self.last_use = time.monotonic()
 
     def __call__(self, event: Event, /) -> None:
-        """Restart the timer at each use; events that a kernel causes by itself do not count as uses."""
-        if not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
+        """Restart the timer at each use, and when a kernel has started for one; events that a kernel causes are none."""
+        has_started = isinstance(event, KernelChanged) and event.change == "started"
+        if has_started or not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
             self.restart()
 
     def restart(self) -> None:
