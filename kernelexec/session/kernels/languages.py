@@ -25,8 +25,8 @@ from kernelexec.session.lifecycle import TaskScope
 
 #: How long a kernel between two cells may take to describe itself.
 _INFO_SECONDS = 5.0
-#: Names of the session's own kernel, whatever the version that they name.
-_PYTHON = re.compile(r"(?:i?python|py)[ -]?(?:3[\d.]*)?(?: ?\(ipykernel\))?|ipykernel|jupyter")
+#: Names of the session's own kernel. One with a minor version may be that of another kernelspec.
+_PYTHON = re.compile(r"(?:i?python|py)[ -]?3?(?: ?\(ipykernel\))?|ipykernel|jupyter")
 _ALIASES = {"js": "javascript", "node": "javascript", "nodejs": "javascript", "ts": "typescript", "sh": "bash", "shell": "bash"}
 
 

@@ -7,12 +7,12 @@ import pytest
 from kernelexec.session.kernels.languages import normalize_language
 
 NAMES = {
-    **dict.fromkeys(("python", "Python3", " Python 3 ", "python3.11", "Python 3.11.4", "python-3.12", "py", "py3"), "python"),
+    **dict.fromkeys(("python", "Python3", " Python 3 ", "python-3", "py", "py3"), "python"),
     **dict.fromkeys(("ipython", "IPython 3", "Python (ipykernel)", "Python 3 (ipykernel)", "ipykernel", "Jupyter"), "python"),
     **dict.fromkeys(("js", "node", "NodeJS", "javascript"), "javascript"),
     **dict.fromkeys(("sh", "shell", "bash"), "bash"),
     "ts": "typescript",
-    **{name: name for name in ("python2", "python 2.7", "pypy", "pyspark", "py3k", "cpython", "r", "")},
+    **{name: name for name in ("python2", "python3.11", "python 2.7", "pypy", "pyspark", "py3k", "cpython", "r", "")},
 }
 
 
