@@ -241,7 +241,8 @@ def _unwrap_block(code: str, language: str) -> tuple[str, str]:
     block = find_only_block(code) if is_whole or is_python else None
     if block is None or (not is_whole and infer_language(code) == "python"):
         return code, language
-    return block.code, language if {block.language, sent.splitlines()[0].strip("`~ ")} & _NO_LANGUAGES else block.language
+    tags = {block.language, sent.splitlines()[0].strip("`~ ")}
+    return block.code, language if tags & _NO_LANGUAGES or block.language.startswith("python3.") else block.language
 
 
 def _unwrap_call(code: str, language: str) -> tuple[str, str]:

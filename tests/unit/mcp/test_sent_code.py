@@ -27,7 +27,7 @@ MEANT: dict[str, tuple[str, tuple[str, str]]] = {
     "JSON in a fence": ('```json\n{"code": "1"}\n```', ("1", "python")),
     "a fence in JSON": ('{"code": "```bash\\nls\\n```"}', ("ls", "bash")),
     "a fence in JSON in a fence": ('```json\n{"code": "```py\\n1\\n```"}\n```', ("1", "py")),
-    **{f"a block of {tag}": (f"```{tag}\n1\n```", ("1", "python")) for tag in ("tool_code", "ipynb", "text", "console")},
+    **{f"a block of {tag}": (f"```{tag}\n1\n```", ("1", "python")) for tag in ("tool_code", "ipynb", "console", "python3.11")},
 }
 MEANT_IN_PYTHON: dict[str, tuple[str, tuple[str, str]]] = {
     "text before": ("Here it is:\n\n```python\nprint(1)\n```", ("print(1)", "python")),
