@@ -7,7 +7,7 @@ cancel      cancellation of a top-level await, even if the cell ignores the sign
 command     SIGKILL to every process that the cell has started
 kill        the kernel's process and all its descendants, after a dump of every thread's stack
 
-Programs that the cell leaves behind are killed as by ``command``: they may ignore interrupts, or lead sessions of their own.
+What the cell leaves behind when it ends is killed as by ``command``: a program may ignore interrupts, or lead its own session.
 
 No interrupt reaches a call into compiled code: it is waited for before the last step, as long as the main thread has not run
 Python code since. A kernel of another language has only the interrupt of its kernelspec and the last step.
