@@ -1,4 +1,4 @@
-"""Names that import their modules at their first use, and names of other libraries, whose errors say what to write here."""
+"""Names that import their modules at their first use, and names of other libraries, whose errors name those of here."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def main(arguments: list[str]) -> None:
     app = LauncherApp.instance(config=build_config())
     with connection_arguments(options, arguments) as argv:
         app.initialize(argv)
-    sys.argv[:] = [str(Path(ipykernel.__file__).parent.with_name("ipykernel_launcher.py"))]  # libraries look at its name
+    sys.argv[0] = str(Path(ipykernel.__file__).parent.with_name("ipykernel_launcher.py"))  # libraries look at its name
     os.environ.setdefault("JPY_PARENT_PID", str(os.getppid()))  # as above
     if imported_filters:
         filters: Any = warnings.filters

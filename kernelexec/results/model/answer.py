@@ -85,10 +85,7 @@ def head_line(result: ExecutionResult, *, has_output: bool, is_continued: bool =
     """
     facts = []
     if result.status not in ("running", "unknown", "aborted"):
-        if result.exit_status is not None:
-            facts.append(f"exited with {result.exit_status}: the rest did not run")
-        elif result.status != "ok":
-            facts.append(f"exit code {result.exit_code}")
+        facts += [f"exit code {result.exit_code}"] if result.status != "ok" else []
         facts += [f"ended by {result.interrupted}"] if result.interrupted else []
         facts += [f"{result.timing.run:.2f} s", f"state {result.state}"]
     if not has_output and result.status != "aborted":

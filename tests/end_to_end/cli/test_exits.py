@@ -131,12 +131,6 @@ def test_a_script_has_no_argument_but_its_name(code: str, tmp_path: Path, in_pro
     assert (done.returncode, done.stdout) == (0, "['-']\n"), done.stderr
 
 
-@pytest.mark.shared_session
-def test_a_session_has_no_argument(session: Session) -> None:
-    assert session.execute("import sys; sys.argv[1:]").value == []
-    assert session.execute("import argparse; argparse.ArgumentParser().parse_args()").ok
-
-
 #: A script that ends while a thread of it waits for a file.
 THREADS = f"""
 import threading

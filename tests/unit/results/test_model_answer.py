@@ -37,11 +37,6 @@ def answer(*outputs: Output, limit: int = 20_000, **fields: Any) -> ModelAnswer:
     ("outputs", "fields", "text"),
     [
         ((), {}, "[ok · 0.02 s · state kept · no output]"),
-        (
-            (Stream("stdout", "a\n"),),
-            {"status": "error", "exit_code": 1, "exit_status": 3},
-            "[error · exited with 3: the rest did not run · 0.02 s · state kept]\na",
-        ),
         ((Stream("stdout", "a\n"), ExecuteResult({"text/plain": "2"})), {}, "[ok · 0.02 s · state kept]\na\n2"),
         ((Stream("stdout", "1%\r2%\n"),), {}, "[ok · 0.02 s · state kept]\n2%"),
         (
