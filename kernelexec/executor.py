@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -30,6 +31,7 @@ from kernelexec.errors import (
     InvalidRequest,
     InvalidWorkDir,
     IsolationUnavailable,
+    Refused,
     UnknownSession,
     did_you_mean,
 )
@@ -52,9 +54,6 @@ if TYPE_CHECKING:
     from kernelexec.provisioning import ForkServers
     from kernelexec.session.features.saved_state.branches import BranchOptions, SessionBranches
     from kernelexec.session_registry import SessionRegistry
-from contextlib import suppress
-
-from kernelexec.errors import Refused
 
 logger = logging.getLogger("kernelexec")
 #: The module that imports all parts of sessions, which takes a tenth of a second: it is imported in a thread when an executor

@@ -293,7 +293,11 @@ def _encode(answer: Mapping[str, Any]) -> bytes:
 
 
 class ControlConnections:
-    """The open connections of one socket; ``key`` is what its clients send first."""
+    """The open connections of one socket; ``key`` is what its clients send first.
+
+    Any process of this user may open one, a confined kernel included. Few may be without the key, for a short time, so that
+    clients with the key get through while others hold all that they can.
+    """
 
     def __init__(self, key: str) -> None:
         self._key = key.encode()

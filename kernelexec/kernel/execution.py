@@ -287,7 +287,10 @@ def has_begun(content: bytes, msg_id: str) -> bool:
 
 
 def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
-    """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text."""
+    """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text.
+
+    ``content`` has the format in ``launcher/protocol``. The kernel may write anything to it: only text comes of it.
+    """
     own_key = msg_id.encode()[:CRASH_KEY_BYTES]
     records = sorted(record for key, half in _halves(content) if key == own_key for record in _records(half))
     pieces = []

@@ -6,9 +6,11 @@ The kernel is taken to be hostile: every wait and every growth is bounded, and i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
@@ -29,17 +31,13 @@ from kernelexec.provisioning import (
     RuntimeDirectory,
     UserCommand,
 )
+from kernelexec.provisioning.platform import STACKS_SIGNAL
+from kernelexec.results import InterruptStep
 from kernelexec.results.json_values import is_count
 from kernelexec.text import clean_text
 
 if TYPE_CHECKING:
     from kernelexec.secrets import SecretStore
-from contextlib import suppress
-
-import anyio
-
-from kernelexec.provisioning.platform import STACKS_SIGNAL
-from kernelexec.results import InterruptStep
 
 _IMPORT_MODULE = f"{protocol.NOTHING_SOURCE}\ntry: __import__('importlib').import_module({{!r}})\nexcept BaseException: pass"
 #: Cells after which the first cell of a session copies no more pages of memory, and runs no more unspecialised bytecode.

@@ -247,7 +247,7 @@ def select_sounds(sounds: Sequence[Audio], room: int) -> list[AudioContent]:
 
 
 def make_record(partial_result: PartialResult, *, is_whole: bool) -> dict[str, Any]:
-    """Return the result as a record without outputs, whole or in its short form."""
+    """Return the result as a record without outputs, whole or in its short form of at most 300 bytes."""
     result = partial_result.result
     progress: dict[str, Any] = {}
     if result.status == "running":

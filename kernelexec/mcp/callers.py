@@ -166,8 +166,11 @@ class CallerMiddleware(Middleware):
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
         """See fastmcp's ``Middleware``."""
         tool, server = context.message.name, context.fastmcp_context and context.fastmcp_context.fastmcp
-        if not server or await server.get_tool(tool) is not None:  # an unknown one is named as such, to each caller
+        try:
             _check_scopes(tool, ToolError, read_only=tool in self._read_only_tools)
+        except ToolError:
+            if not server or await server.get_tool(tool) is not None:  # an unknown one is named as such, to each caller
+                raise
         self._count_call(ToolError)
         return await call_next(context)
 

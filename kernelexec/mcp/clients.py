@@ -287,7 +287,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def make_server_json() -> dict[str, Any]:
-    """Return the server as a package that clients install and start over stdin and stdout."""
+    """Return the server as a package that clients install and start over stdin and stdout.
+
+    The registry accepts a package if its README has the line ``mcp-name: NAME``.
+    """
     version = importlib.metadata.version("kernelexec")
     package = {
         "registryType": "pypi",

@@ -249,7 +249,7 @@ class ServerPrompts:
 
 
 def drop_docstring(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Return the same function without a docstring, for tools and prompts whose description is passed beside it."""
+    """Return the same function without a docstring, for tools and prompts whose description is passed separately."""
 
     @wraps(function)
     async def call(*args: P.args, **options: P.kwargs) -> T:
@@ -272,7 +272,10 @@ def _slim(argument: dict[str, Any]) -> dict[str, Any]:
 
 
 def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its definitions in the place of references, as clients need it; no type may contain itself."""
+    """Return a schema with its definitions in the place of references, as clients need it; no type may contain itself.
+
+    fastmcp would import a resolver with an HTTP library for that, and a parser for docstrings: 0.04 s of the server's start.
+    """
     definitions = schema.get("$defs", {})
 
     def inline(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -12,7 +12,7 @@ _FENCE = re.compile(r"(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<fenc
 _FENCES = re.compile(rf"^{_FENCE.pattern}$", re.MULTILINE)
 #: A block in a single line, and a closing fence behind the last line of the code.
 _ONE_LINE = re.compile(r"(?m:^)(`{3,})(?:[ \t]*+(python|py|bash|sh)[ \t])?([^`\n]+)`{3,}\Z")
-_BESIDE = re.compile(r"(?<=[^\s`~])[ \t]*(`{3,}|~{3,})\Z")
+_CLOSED_BY = re.compile(r"(?<=[^\s`~])[ \t]*(`{3,}|~{3,})\Z")
 #: Strings and magics, which may have a fence in them, and comments, which may be headings.
 _CELL, _COMMENT = re.compile(r"""'{3}|"{3}|^[ \t]*[%!]""", re.MULTILINE), re.compile(r"^#.*", re.MULTILINE)
 #: Line ends. Other characters at which ``splitlines`` splits may be in string literals of the code.
@@ -75,7 +75,7 @@ def find_blocks(content: object) -> list[MarkdownBlock]:
 
 def find_only_block(text: str) -> MarkdownBlock | None:
     """Return the block of a text with a single one, of which a fence may be missing; None if it has several, or code around."""
-    text = _BESIDE.sub(r"\n\1", _ONE_LINE.sub(r"\1\2\n\3\n\1", LINE_END.sub("\n", text.rstrip())))
+    text = _CLOSED_BY.sub(r"\n\1", _ONE_LINE.sub(r"\1\2\n\3\n\1", LINE_END.sub("\n", text.rstrip())))
     if not (fences := list(_FENCES.finditer(text))):
         return None
     first, last = fences[0], fences[-1]

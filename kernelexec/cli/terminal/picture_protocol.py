@@ -35,6 +35,7 @@ _KONSOLE = 220400
 #: The attribute of terminals that show sixel graphics.
 SIXEL = 4
 _TERMINAL = "/dev/tty"
+#: The question for device attributes (DA1 of ECMA-48), and its answer.
 _QUESTION = b"\x1b[c"
 _ANSWER = re.compile(rb"\x1b\[\?([\d;]{0,200})c")
 _BEGUN_ANSWER = re.compile(rb"\x1b(?:\[(?:\?[\d;]*)?)?$")

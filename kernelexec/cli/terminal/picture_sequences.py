@@ -170,7 +170,7 @@ def _encode_iterm2(content: bytes, columns: int, rows: int) -> str:
 def encode_sixels(picture: PIL.Image.Image) -> str:
     """Return a picture in mode RGB or RGBA as a sequence for the terminal, in at most 255 colours.
 
-    Pixels that are more than half transparent are left out.
+    Pixels that are more than half transparent are left out. The form is that of DEC STD 070, chapter 9.
     """
     import PIL.Image
 

@@ -163,8 +163,8 @@ class VirtualEnv:
         if not self.prefix and not self._keeps_path and self._active == os.environ.get(_ACTIVE):
             entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
             others = [entry for entry in entries if before is None or entry != _programs(before)]
-            if (beside := os.path.dirname(INTERPRETER)) not in others:  # noqa: PTH120 - text
-                others.insert(0, beside)
+            if (directory := os.path.dirname(INTERPRETER)) not in others:  # noqa: PTH120 - text
+                others.insert(0, directory)
             os.environ |= {"PATH": os.pathsep.join([programs, *others]), _ACTIVE: venv}
             self._active = venv
 

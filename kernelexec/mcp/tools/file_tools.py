@@ -19,7 +19,7 @@ from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
 from kernelexec.results import FileBytes, FilesDeleted, FileText, FileWritten, Image
-from kernelexec.results.media.images import read_picture_type
+from kernelexec.results.media.images import BEGINNING_BYTES, read_picture_type
 from kernelexec.untrusted_text import format_note, quote_line
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class FileTools:
     async def _show_binary(self, files: AsyncFiles, read: FileText, path: str) -> ToolResult:
         """Return the answer for a file that is no text: a picture, or its type and size."""
         type_of_name, packing = mimetypes.guess_type(read.path)
-        picture_type = read_picture_type((await files.read_bytes(path)).content)
+        picture_type = read_picture_type((await files.read_bytes(path, limit=BEGINNING_BYTES)).content)
         pictures = InlinePictures([], [], [])
         if picture_type is not None and self._options.pictures != "files" and read.total_bytes <= _PICTURE_MOST:
             whole = await read_whole(files, path, _PICTURE_MOST)

@@ -11,7 +11,8 @@ from typing import Any
 
 from kernelexec.results.readable.one_line import format_bytes
 
-#: Beginnings of pictures; WebP, whose length is in its beginning, is apart.
+#: The first bytes by which the type of a picture is known, and those of each type but WebP, whose length is among them.
+BEGINNING_BYTES = 12
 _BEGINNINGS = {"image/png": (b"\x89PNG\r\n\x1a\n",), "image/jpeg": (b"\xff\xd8\xff",), "image/gif": (b"GIF87a", b"GIF89a")}
 #: Markers of JPEG: frames, whose header has the size, but for three of the same range that are none (ITU T.81, table B.1).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -86,7 +87,7 @@ def read_picture_type(content: bytes) -> str | None:
 
 
 def read_pixel_size(content: bytes) -> tuple[int, int] | None:
-    """Return width and height of a PNG, GIF, JPEG or WebP; None for another or a damaged one."""
+    """Return width and height of a PNG, GIF, JPEG or WebP; None for another or a damaged one. Nothing is decoded."""
     size = 0, 0
     match read_picture_type(content):
         case "image/png":

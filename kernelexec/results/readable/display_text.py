@@ -127,7 +127,10 @@ class Tag:
 
 
 def read_tags(markup: str, limit: int) -> Iterator[Tag | str]:
-    """Yield the tags and the texts between them, without comments, scripts and styles, up to the ``limit``-th ``<``."""
+    """Yield the tags and the texts between them, without comments, scripts and styles, up to the ``limit``-th ``<``.
+
+    The time is linear: Python's parser needs minutes for some texts of a kernel.
+    """
     first, *pieces = markup.split("<", limit)
     del pieces[limit - 1 :]  # the rest, unless there are fewer
     ending: str | None = None

@@ -565,7 +565,10 @@ class KernelSupervisor:
 
 
 class Lineage:
-    """The checkpoints from which the present state has come, by their numbers, which grow with time."""
+    """The checkpoints from which the present state has come, by their numbers, which grow with time.
+
+    After a way back those of the state that was left are none of them.
+    """
 
     def __init__(self) -> None:
         self._lines: list[list[_Range]] = [[(0, math.inf)]]

@@ -357,7 +357,7 @@ def is_critical(name: str) -> bool:
 
 
 class Globs:
-    """Patterns, any of which may match. A pattern without a slash matches names in any directory, others match whole paths.
+    """Patterns, any of which may match; none is slow. One without a slash matches names in any directory, others whole paths.
 
     Args:
         patterns: one pattern, or several.

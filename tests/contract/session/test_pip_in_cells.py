@@ -89,13 +89,13 @@ def test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart(
     assert found(session) == before
 
 
-def test_commands_find_the_programs_beside_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_find_the_programs_of_the_interpreters_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as desktop clients start a server
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("a")
-        beside = Path(sys.executable).parent
-        assert session.execute_command("which pytest").stdout == f"{beside}/pytest\n"
-        assert session.execute("import os; os.environ['PATH']").value.split(":")[1:] == [str(beside), "/usr/bin", "/bin"]
+        directory = Path(sys.executable).parent
+        assert session.execute_command("which pytest").stdout == f"{directory}/pytest\n"
+        assert session.execute("import os; os.environ['PATH']").value.split(":")[1:] == [str(directory), "/usr/bin", "/bin"]
 
 
 def test_another_version_than_the_loaded_one_is_reported_and_comes_with_a_restart(session: Session) -> None:
