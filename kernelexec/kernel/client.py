@@ -50,7 +50,6 @@ class KernelClient:
     """A client of one kernel. There is no stdin channel: input requests come on iopub, as messages of their cell."""
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
-        self.control_answered = asyncio.Event()
         self.session = MessageSession(key)
         self._quiet = asyncio.Event()
         self._publishes_late = False
@@ -259,11 +258,6 @@ class KernelClient:
         """Mask secrets in everything that the kernel sends from now on."""
         self.session.secrets = secrets
 
-    def send_control(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
-        """Send a request on the control channel; ``control_answered`` is set when any reply comes there."""
-        self.control_answered.clear()
-        self.send_nowait(msg_type, **content)
-
     def send_nowait(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
         """Send a message on the control channel and expect no reply."""
         with suppress(KernelConnectionFailed, KeyError):
@@ -401,10 +395,8 @@ class KernelClient:
                 execution.on_unread_reply()
 
     def _on_control(self, multipart: Multipart) -> None:
-        """Note a reply on control, which shows that the control thread runs."""
-        message = self.session.read(multipart)
-        if message is not None and not self._take_reply(message):
-            self.control_answered.set()
+        if (message := self.session.read(multipart)) is not None:
+            self._take_reply(message)
 
     def _take_reply(self, message: Message) -> bool:
         """Hand a reply to the request that waits for it; return whether there is one."""

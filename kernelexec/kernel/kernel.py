@@ -221,17 +221,15 @@ class Interrupter:
             return "interrupt", "signal", "cancel", "command"
         return ("interrupt",) if installed.interrupt_mode == "message" else ("signal",)
 
-    async def request_interrupt(self, patience: float) -> bool:
-        """Send an `interrupt_request`; return whether the kernel replied to it within ``patience`` seconds."""
-        if not self._process.has_client:
-            return False
-        client = self._process.client
-        client.send_control("interrupt_request")
-        with anyio.move_on_after(patience):
-            await client.control_answered.wait()
-        return client.control_answered.is_set()
+    async def request_interrupt(self, msg_id: str, patience: float) -> bool:
+        """Send an `interrupt_request`; return whether the kernel replied to it within ``patience`` seconds.
 
-    async def request_cancel(self, patience: float) -> bool:
+        The launcher may read it only after the cell has ended, and interrupts no other one then.
+        """
+        content = {"msg_id": msg_id} if self._process.installed is None else {}
+        return await self._request("interrupt_request", content, patience) is not None
+
+    async def request_cancel(self, msg_id: str, patience: float) -> bool:
         """Ask the launcher to cancel a top-level await, even if the cell has handled the interrupt signal.
 
         Return whether the main thread has run Python code since the interrupt: it did not while it is in compiled code, nor, as
@@ -239,14 +237,14 @@ class Interrupter:
         """
         if not self._process.has_client:
             return True
-        reply = await self._process.client.request("control", protocol.CANCEL_REQUEST, {}, patience=patience)
+        reply = await self._request(protocol.CANCEL_REQUEST, {"msg_id": msg_id}, patience)
         return reply is not None and reply.get("is_back") is not False
 
     async def request_skip(self, msg_id: str, patience: float) -> bool:
         """Ask the launcher not to run a cell that waits for one of another client; return whether it will not run."""
-        if not self._process.has_client or "cancel" not in self.available_steps:
+        if "cancel" not in self.available_steps:
             return False
-        reply = await self._process.client.request("control", protocol.SKIP_REQUEST, {"msg_id": msg_id}, patience=patience)
+        reply = await self._request(protocol.SKIP_REQUEST, {"msg_id": msg_id}, patience)
         return reply is not None and reply.get("is_skipped") is True
 
     async def signal(self, signum: int) -> None:
@@ -256,10 +254,16 @@ class Interrupter:
             with suppress(OSError):
                 await process.provisioner.send_signal(signum)
 
-    def kill_processes(self) -> None:
-        """Ask the launcher to kill the processes that the running cell has started."""
+    def kill_processes(self, msg_id: str) -> None:
+        """Ask the launcher to kill the processes that a cell has started, unless the next one has begun."""
         if self._process.has_client:
-            self._process.client.send_control(protocol.KILL_REQUEST)
+            self._process.client.send_nowait(protocol.KILL_REQUEST, msg_id=msg_id)
+
+    async def _request(self, msg_type: str, content: dict[str, Any], patience: float) -> dict[str, Any] | None:
+        """Return the reply to a request on the control channel; None without one in ``patience`` seconds."""
+        if not self._process.has_client:
+            return None
+        return await self._process.client.request("control", msg_type, content, patience=patience)
 
     async def request_stacks(self) -> None:
         """Have every thread's stack written, if the launcher listens for the signal (it would kill any other process).

@@ -392,7 +392,7 @@ class KernelProcess:
     async def ask_exit(self, patience: float) -> bool:
         """Have an idle kernel exit with its exit handlers; return whether it did within ``patience`` seconds."""
         if self.alive and patience:
-            self.client.send_control("shutdown_request", restart=False)
+            self.client.send_nowait("shutdown_request", restart=False)
             await self.wait_exit(patience)
         return not self.alive
 

@@ -57,7 +57,7 @@ OWNER_USERNAME = "kernelexec"
 #: The key of the launcher's entry in the metadata of replies and in the content of ``RESUME_REQUEST``'s reply.
 METADATA_KEY = "kernelexec"
 
-# Requests on the control channel.
+# Requests on the control channel. Those that end a cell, Jupyter's `interrupt_request` too, name it by ``msg_id``.
 CANCEL_REQUEST = "kernelexec_cancel_request"
 COMMAND_REQUEST = "kernelexec_command_request"
 ENTER_REQUEST = "kernelexec_enter_request"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,17 +30,23 @@ Handler = Callable[[Any, Any, Mapping[str, Any]], None]
 
 
 @dataclass
-class AsyncCellTask:
-    """The task of an async cell."""
+class NewestCell:
+    """The running cell, or the last one. The next cell begins under the ``lock``, and meanwhile SIGINT is ignored."""
 
+    msg_id: object = None
     task: asyncio.Future[Any] | None = None
+    """The task of an async cell."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def cancel(self) -> bool:
-        """Cancel the cell from another thread; return whether it was running."""
-        if self.task is None or self.task.done():
-            return False
-        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
-        return True
+    def act(self, request: Mapping[str, Any], action: Callable[[], Any]) -> Any:
+        """Do what a request asks for, unless it names another cell. Other clients' requests to interrupt name none."""
+        with self.lock:
+            return action() if request.get("msg_id") in (None, self.msg_id) else None
+
+    def cancel(self) -> None:
+        """Cancel the cell from another thread, if it is an async one."""
+        if self.task is not None and not self.task.done():
+            self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
 
 @dataclass
@@ -54,7 +61,7 @@ class KernelContext:
     get_parent: Callable[[str], dict[str, Any]]
     names: NameChanges
     working_directory: WorkingDirectory
-    cell: AsyncCellTask = field(default_factory=AsyncCellTask)
+    cell: NewestCell = field(default_factory=NewestCell)
     processes: CellProcesses = field(default_factory=CellProcesses)
     main_thread: MainThreadProbe = field(default_factory=MainThreadProbe)
     skipped: set[object] = field(default_factory=set)
@@ -83,7 +90,7 @@ class ControlRequests:
             protocol.RESUME_REQUEST: self._resume,
         }
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            protocol.CANCEL_REQUEST: lambda _: {"cancelled": context.cell.cancel(), "is_back": context.main_thread.is_back},
+            protocol.CANCEL_REQUEST: self._cancel,
             protocol.ENTER_REQUEST: self._relocate,
             protocol.ENVIRONMENT_REQUEST: lambda _: context.shell.programs.describe(),
             protocol.JOBS_REQUEST: lambda content: self._jobs.answer(content, context.shell.command_environment),
@@ -111,9 +118,14 @@ class ControlRequests:
     ) -> None:
         self._context.session.send(stream, protocol.reply_type(request), answer(parent["content"]), parent, ident)
 
-    def _kill(self, _content: dict[str, Any]) -> dict[str, Any]:
-        """Kill the processes that the running cell has started."""
-        self._context.processes.kill()
+    def _cancel(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Cancel an async cell, and return whether the main thread has run Python code since the interrupt."""
+        self._context.cell.act(content, self._context.cell.cancel)
+        return {"is_back": self._context.main_thread.is_back}
+
+    def _kill(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Kill the processes that a cell has started."""
+        self._context.cell.act(content, self._context.processes.kill)
         return {"status": "ok"}
 
     def _skip(self, content: dict[str, Any]) -> dict[str, Any]:

@@ -142,13 +142,17 @@ class LauncherKernel(IPythonKernel):
     def _take_checkpoint(self, name: str | None = None, target: CopyTarget | None = None, *, is_automatic: bool = False) -> Any:
         """Make a checkpoint. A kernel that goes on from it comes back from here too, with a reply that no client awaits."""
         own_tasks = getattr(self.shell_stream, "running", ())
-        return self.checkpoints.take(name, self.shell.execution_count, own_tasks, target, is_automatic=is_automatic)
+        with self._context.cell.lock:  # a fork would copy it as the control thread holds it
+            return self.checkpoints.take(name, self.shell.execution_count, own_tasks, target, is_automatic=is_automatic)
 
     def _report_obstacles(self, obstacles: list[Obstacle]) -> None:
         self._context.send_to_owner(OBSTACLES, {"obstacles": obstacles})
 
     def _send_interrupt_children(self) -> None:
-        """Interrupt the running cell and the processes that it has started."""
+        """Interrupt the running cell and the processes that it has started, if it is the cell that the request names."""
+        self._context.cell.act(self.get_parent("control").get("content", {}), self._interrupt)
+
+    def _interrupt(self) -> None:
         self.shell.interrupts += 1
         if platform.PLATFORM.adopts_orphans:
             self._context.processes.interrupt()
@@ -247,9 +251,11 @@ class LauncherKernel(IPythonKernel):
             self._publisher.published = PublishedMessages(str(header.get("msg_id")), self.options.replay_bytes)
         self._cpu_before = platform.cpu_seconds()
         self._memory_monitor.begin_cell()
-        self._context.main_thread.end()
-        self._context.processes.begin()
-        self.shell.prepare_cell()
+        with self._context.cell.lock:
+            self._context.cell.msg_id = header.get("msg_id")
+            self._context.main_thread.end()
+            self._context.processes.begin()
+            self.shell.prepare_cell()
         self._figures.begin_cell()
 
     def _separate_children(self) -> None:

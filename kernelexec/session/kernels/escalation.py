@@ -44,7 +44,7 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
     for step in _STEPS:
         if step not in interrupter.available_steps:
             continue
-        noticed = await _take_step(kernel, step, budgets.grace)
+        noticed = await _take_step(kernel, execution, step, budgets.grace)
         is_away |= step == "cancel" and not noticed
         repeats = step == "signal" and "interrupt" in interrupter.available_steps
         with anyio.move_on_after(budgets.grace if noticed or step == "cancel" else 0):
@@ -63,13 +63,13 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
 
 
 async def _repeat_interrupts(kernel: Kernel, execution: Execution) -> None:
-    """Interrupt a cell until it has ended; each request is answered before the next, so that none reaches the next cell."""
+    """Interrupt a cell until it has ended."""
     while True:
         with anyio.move_on_after(_PAUSE_SECONDS):
             await execution.ended.wait()
         if execution.ended.is_set():
             return
-        await kernel.interrupter.request_interrupt(NOTICE_SECONDS)
+        await kernel.interrupter.request_interrupt(execution.msg_id, NOTICE_SECONDS)
 
 
 async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, budgets: Budgets) -> float:
@@ -77,7 +77,7 @@ async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, budgets:
     began = anyio.current_time()
     execution.is_in_compiled_code = True
     with anyio.move_on_after(budgets.compiled):
-        while not execution.ended.is_set() and not await kernel.interrupter.request_cancel(NOTICE_SECONDS):
+        while not execution.ended.is_set() and not await kernel.interrupter.request_cancel(execution.msg_id, NOTICE_SECONDS):
             with anyio.move_on_after(_LOOK_SECONDS):
                 await execution.ended.wait()
         with anyio.move_on_after(budgets.grace):  # it has met the interrupt only now
@@ -86,17 +86,17 @@ async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, budgets:
     return anyio.current_time() - began
 
 
-async def _take_step(kernel: Kernel, step: InterruptStep, grace: float) -> bool:
+async def _take_step(kernel: Kernel, execution: Execution, step: InterruptStep, grace: float) -> bool:
     """Take one step; return whether the cell can obey it, or of ``cancel`` whether its thread has run Python code since."""
-    interrupter = kernel.interrupter
+    interrupter, msg_id = kernel.interrupter, execution.msg_id
     match step:
         case "interrupt":
-            return await interrupter.request_interrupt(min(grace, NOTICE_SECONDS))
+            return await interrupter.request_interrupt(msg_id, min(grace, NOTICE_SECONDS))
         case "signal":
             await interrupter.signal(signal.SIGINT)
         case "cancel":
-            return await interrupter.request_cancel(min(grace, NOTICE_SECONDS))
+            return await interrupter.request_cancel(msg_id, min(grace, NOTICE_SECONDS))
         case "command":
             await interrupter.request_stacks()
-            interrupter.kill_processes()
+            interrupter.kill_processes(msg_id)
     return True

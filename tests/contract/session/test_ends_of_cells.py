@@ -109,6 +109,25 @@ def test_code_that_holds_the_interpreters_lock_is_waited_for(session: Session) -
     ended(session, "sum(range(5 * 10**8))")
 
 
+#: Threads that make every other thread wait for the interpreter's lock.
+BUSY = """
+import subprocess, threading, time
+def be_busy():
+    while True: sum(range(1000))
+for _ in range(3): threading.Thread(target=be_busy, daemon=True).start()"""
+
+
+def test_no_interrupt_of_an_ended_cell_reaches_the_next(tmp_path: Path) -> None:
+    """The kernel reads the requests late: its control thread cannot run before the cell has ended, and then it is slow."""
+    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "budgets": {"grace": BOUND}}) as executor:
+        session = executor.session("late")
+        session.execute(BUSY).raise_for_error()
+        overrun = session.execute("sum(range(10**8))", timeout=0.2)
+        assert (overrun.interrupted, overrun.state) == ("timeout", "kept")
+        after = session.execute("child = subprocess.Popen(['sleep', '600'])\ntime.sleep(1.5)\nchild.poll()", timeout=BOUND)
+        assert (after.status, after.text) == ("ok", "")
+
+
 def test_the_wait_for_compiled_code_has_a_bound(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={**NO_COPIES, "budgets": {"grace": 0.2, "compiled": 0.5}}) as executor:
         session = executor.session("bound")

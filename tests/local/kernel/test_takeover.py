@@ -143,7 +143,7 @@ def test_the_new_owner_interrupts_and_knows_the_variables(short_path: Path) -> N
     async def interrupt(kernel: Kernel, execution: Execution) -> None:
         assert kernel.variable_names.known == {"x", "y"}
         assert kernel.launcher_info["pid"] == kernel_pid(short_path)
-        assert await kernel.interrupter.request_interrupt(BOUND)
+        assert await kernel.interrupter.request_interrupt(execution.msg_id, BOUND)
         await execution.ended.wait()
         await kernel.interrupter.signal(signal.SIGINT)
         following = kernel.submit("print(x + y)", collector := Collector(settings().output), Collector(settings().output))
@@ -155,6 +155,23 @@ def test_the_new_owner_interrupts_and_knows_the_variables(short_path: Path) -> N
         execution, collector = resumed(short_path, interrupt)
     assert (execution.reply or {}).get("ename") == "KeyboardInterrupt"
     assert collector.outputs()[0] == Stream("stdout", "runs\n")
+
+
+def test_requests_to_end_another_cell_do_nothing(short_path: Path) -> None:
+    async def interrupt(kernel: Kernel, execution: Execution) -> None:
+        interrupter = kernel.interrupter
+        interrupter.kill_processes("another")
+        assert await interrupter.request_cancel("another", BOUND)
+        assert await interrupter.request_interrupt("another", BOUND)
+        assert await interrupter.request_interrupt(execution.msg_id, BOUND)
+
+    code = "import asyncio, subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)\nprint('runs')\n"
+    code += "try: await asyncio.sleep(600)\nexcept asyncio.CancelledError: pass\n"
+    code += "print(get_ipython().interrupts, child.poll())"
+    with owner_of(short_path, code) as owner:
+        kill_after(owner, "runs")
+        _, collector = resumed(short_path, interrupt)
+    assert collector.outputs() == (Stream("stdout", "runs\n1 None\n"),)
 
 
 def test_a_client_that_listens_beside_the_owner_does_not_stand_in_the_way(short_path: Path) -> None:
