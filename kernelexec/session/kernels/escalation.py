@@ -1,8 +1,8 @@
 """The escalation that ends a running cell by ever stronger steps. Only the last step loses the state.
 
 interrupt   a request on the control channel; the kernel interrupts itself and the processes that the cell has started
-signal      SIGINT from the driver, which also reaches a C loop that holds the interpreter's lock; then more requests, since a
-            cell may handle each of them as an error of one of its steps
+signal      one more request, or SIGINT from the driver if none is read: a C loop may hold the interpreter's lock; then more
+            requests, since a cell may handle each of them as an error of one of its steps
 cancel      cancellation of a top-level await, even if the cell ignores the signal
 command     SIGKILL to every process that the cell has started
 kill        the kernel's process and all its descendants, after a dump of every thread's stack
@@ -40,11 +40,11 @@ class Ending:
 
 async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> Ending:
     """End an execution, ``budgets.grace`` seconds a step and ``budgets.compiled`` for a call into compiled code."""
-    interrupter, is_away = kernel.interrupter, False
+    interrupter, is_away, noticed = kernel.interrupter, False, False
     for step in _STEPS:
         if step not in interrupter.available_steps:
             continue
-        noticed = await _take_step(kernel, execution, step, budgets.grace)
+        noticed = await _take_step(kernel, execution, step, budgets.grace, is_read=noticed)
         is_away |= step == "cancel" and not noticed
         repeats = step == "signal" and "interrupt" in interrupter.available_steps
         with anyio.move_on_after(budgets.grace if noticed or step == "cancel" else 0):
@@ -86,16 +86,20 @@ async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, budgets:
     return anyio.current_time() - began
 
 
-async def _take_step(kernel: Kernel, execution: Execution, step: InterruptStep, grace: float) -> bool:
-    """Take one step; return whether the cell can obey it, or of ``cancel`` whether its thread has run Python code since."""
-    interrupter, msg_id = kernel.interrupter, execution.msg_id
+async def _take_step(kernel: Kernel, execution: Execution, step: InterruptStep, grace: float, *, is_read: bool) -> bool:
+    """Take one step; return whether the cell can obey it, or of ``cancel`` whether its thread has run Python code since.
+
+    With ``is_read`` the kernel has read the request before.
+    """
+    interrupter, msg_id, patience = kernel.interrupter, execution.msg_id, min(grace, NOTICE_SECONDS)
     match step:
         case "interrupt":
-            return await interrupter.request_interrupt(msg_id, min(grace, NOTICE_SECONDS))
+            return await interrupter.request_interrupt(msg_id, patience)
         case "signal":
-            await interrupter.signal(signal.SIGINT)
+            if not (is_read and await interrupter.request_interrupt(msg_id, patience)):  # the launcher counts requests
+                await interrupter.signal(signal.SIGINT)
         case "cancel":
-            return await interrupter.request_cancel(msg_id, min(grace, NOTICE_SECONDS))
+            return await interrupter.request_cancel(msg_id, patience)
         case "command":
             await interrupter.request_stacks()
             interrupter.kill_processes(msg_id)

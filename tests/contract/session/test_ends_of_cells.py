@@ -70,6 +70,7 @@ def test_what_the_ended_cell_has_started_ends_with_it(session: Session) -> None:
 STEPS = {
     "system": "for step in range(6): os.system('sleep 600')",
     "c_system": "for step in range(6): ctypes.CDLL(None).system(b'sleep 600')",
+    "statements": "try: time.sleep(600)\nexcept: pass\n" * 2,
     "bare except": "for step in range(5):\n    try: time.sleep(600)\n    except: steps = step",
     "displays": """
 class Slow:
