@@ -1,8 +1,8 @@
 """The escalation that ends a running cell by ever stronger steps. Only the last step loses the state.
 
 interrupt   a request on the control channel; the kernel interrupts itself and the processes that the cell has started
-signal      one more request, or SIGINT from the driver if none is read: a C loop may hold the interpreter's lock; then more
-            requests, since a cell may handle each of them as an error of one of its steps
+signal      one more request, or SIGINT from the driver if none is read: a C loop may hold the interpreter's lock; from now on
+            more requests, since a cell may handle each of them as an error of one of its steps
 cancel      cancellation of a top-level await, even if the cell ignores the signal
 command     SIGKILL to every process that the cell has started
 kill        the kernel's process and all its descendants, after a dump of every thread's stack
@@ -13,6 +13,7 @@ Python code since. A kernel of another language has only the interrupt of its ke
 
 from __future__ import annotations
 
+import itertools
 import signal
 from dataclasses import dataclass
 
@@ -24,8 +25,11 @@ from kernelexec.results import InterruptStep
 
 #: The time limit for the kernel's control thread to confirm a request. A C loop that holds the interpreter's lock blocks it.
 NOTICE_SECONDS = 0.2
-#: The pause between further interrupts, and between looks at a call into compiled code, in seconds.
-_PAUSE_SECONDS, _LOOK_SECONDS = 0.1, 0.5
+#: The pauses between further interrupts, in seconds: a cell has time to show its error, and a loop that handles one in each of
+#: its rounds comes to its end.
+_PAUSE_SECONDS, _PAUSES, _SHORT_PAUSE_SECONDS = 0.1, 3, 0.001
+#: The pause between looks at a call into compiled code, in seconds.
+_LOOK_SECONDS = 0.5
 _STEPS: tuple[InterruptStep, ...] = ("interrupt", "signal", "cancel", "command")
 
 
@@ -46,7 +50,7 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
             continue
         noticed = await _take_step(kernel, execution, step, budgets.grace, is_read=noticed)
         is_away |= step == "cancel" and not noticed
-        repeats = step == "signal" and "interrupt" in interrupter.available_steps
+        repeats = step != "interrupt" and "interrupt" in interrupter.available_steps
         with anyio.move_on_after(budgets.grace if noticed or step == "cancel" else 0):
             if repeats:
                 await _repeat_interrupts(kernel, execution)
@@ -64,10 +68,9 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
 
 async def _repeat_interrupts(kernel: Kernel, execution: Execution) -> None:
     """Interrupt a cell until it has ended."""
-    while True:
-        with anyio.move_on_after(_PAUSE_SECONDS):
+    for count in itertools.count():
+        with anyio.move_on_after(_PAUSE_SECONDS if count < _PAUSES else _SHORT_PAUSE_SECONDS):
             await execution.ended.wait()
-        if execution.ended.is_set():
             return
         await kernel.interrupter.request_interrupt(execution.msg_id, NOTICE_SECONDS)
 

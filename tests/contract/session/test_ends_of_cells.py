@@ -71,7 +71,7 @@ STEPS = {
     "system": "for step in range(6): os.system('sleep 600')",
     "c_system": "for step in range(6): ctypes.CDLL(None).system(b'sleep 600')",
     "statements": "try: time.sleep(600)\nexcept: pass\n" * 2,
-    "bare except": "for step in range(5):\n    try: time.sleep(600)\n    except: steps = step",
+    "bare except": "for step in range(30):\n    try: time.sleep(600)\n    except: steps = step",
     "displays": """
 class Slow:
     def _repr_html_(self): time.sleep(600)
