@@ -254,10 +254,10 @@ class Interrupter:
             with suppress(OSError):
                 await process.provisioner.send_signal(signum)
 
-    def kill_processes(self, msg_id: str) -> None:
-        """Ask the launcher to kill the processes that a cell has started, unless the next one has begun."""
-        if self._process.has_client:
-            self._process.client.send_nowait(protocol.KILL_REQUEST, msg_id=msg_id)
+    async def kill_processes(self, msg_id: str, patience: float) -> None:
+        """Have the launcher kill the processes that a cell has started, unless the next one has begun when it reads this."""
+        if "command" in self.available_steps:
+            await self._request(protocol.KILL_REQUEST, {"msg_id": msg_id}, patience)
 
     async def _request(self, msg_type: str, content: dict[str, Any], patience: float) -> dict[str, Any] | None:
         """Return the reply to a request on the control channel; None without one in ``patience`` seconds."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import protocol
+from .. import platform, protocol
 from ..features import variables
 from ..features.user_namespace import NameChanges
 from ..output.iopub import Publisher
@@ -124,8 +124,9 @@ class ControlRequests:
         return {"is_back": self._context.main_thread.is_back}
 
     def _kill(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Kill the processes that a cell has started."""
-        self._context.cell.act(content, self._context.processes.kill)
+        """Kill the processes that a cell has started; of an ended one only if the system tells them from those of others."""
+        if platform.PLATFORM.adopts_orphans or not self._context.publisher.between_cells:
+            self._context.cell.act(content, self._context.processes.kill)
         return {"status": "ok"}
 
     def _skip(self, content: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The processes that the running cell has started: its end ends them, and spares those of earlier cells."""
+"""The processes that a cell has started: its end by an interrupt ends them, and spares those of earlier cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CellProcesses:
         self._earlier: dict[int, int] = {}
         """The start of each descendant at the beginning of the cell."""
         self.lasting: set[int] = set()
-        """Processes that belong to no cell: background commands of the session."""
+        """Leaders of sessions of which no process belongs to a cell: background commands."""
 
     def begin(self) -> None:
         """Note which processes there are already."""
@@ -57,11 +57,13 @@ class CellProcesses:
     def _list(self, *, everything: bool = False) -> dict[int, proc.ProcessStatus]:
         """Return the living processes of the cell, or all descendants of this process."""
         listed: dict[int, proc.ProcessStatus] = {}
-        pids = [pid for pid in tree.list_children() if pid not in tree.own_children and pid not in self.lasting]
+        pids = [pid for pid in tree.list_children() if pid not in tree.own_children]
         while pids:
             pid = pids.pop()
             status = proc.read_status(pid)
-            if pid in listed or status is None or (not everything and self._earlier.get(pid) == status.born):
+            if pid in listed or status is None or status.session in self.lasting:
+                continue
+            if not everything and self._earlier.get(pid) == status.born:
                 continue
             if not status.has_ended:
                 listed[pid] = status

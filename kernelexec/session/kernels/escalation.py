@@ -7,6 +7,8 @@ cancel      cancellation of a top-level await, even if the cell ignores the sign
 command     SIGKILL to every process that the cell has started
 kill        the kernel's process and all its descendants, after a dump of every thread's stack
 
+What the cell leaves behind when it ends is killed as by ``command``: a program may ignore interrupts, or lead its own session.
+
 No interrupt reaches a call into compiled code: it is waited for before the last step, as long as the main thread has not run
 Python code since. A kernel of another language has only the interrupt of its kernelspec and the last step.
 """
@@ -56,9 +58,11 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
                 await _repeat_interrupts(kernel, execution)
             await execution.ended.wait()
         if execution.ended.is_set():
+            await interrupter.kill_processes(execution.msg_id, budgets.grace)
             return Ending(step)
     awaited = await _wait_for_compiled_code(kernel, execution, budgets) if is_away else 0.0
     if execution.ended.is_set():
+        await interrupter.kill_processes(execution.msg_id, budgets.grace)
         return Ending("interrupt", awaited_seconds=awaited)
     stacks = await interrupter.read_stacks()
     await kernel.kill()
@@ -105,5 +109,5 @@ async def _take_step(kernel: Kernel, execution: Execution, step: InterruptStep, 
             return await interrupter.request_cancel(msg_id, patience)
         case "command":
             await interrupter.request_stacks()
-            interrupter.kill_processes(msg_id)
+            await interrupter.kill_processes(msg_id, patience)
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from kernelexec import Executor, Session
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
-from tests.support.pace import BOUND, RunningCell, slow, until
+from tests.support.pace import BOUND, RunningCell, slow, until, until_equal
 
 NO_COPIES: dict[str, Any] = {"checkpoints": {"mode": "off"}}
 CONFIGS: dict[str, dict[str, Any]] = {"local": {}, "container": KINDS["container"]}
@@ -22,7 +23,7 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     config = {**CONFIGS[request.param], **NO_COPIES, "budgets": {"grace": slow(1), "compiled": slow(60)}}
     with Executor(request.param, workspace=tmp_path_factory.mktemp("work"), config=config) as executor:
         opened = executor.session("ends")
-        opened.execute("import ctypes, os, subprocess, sys, threading, time\nkept = 42")
+        opened.execute("import contextlib, ctypes, os, pathlib, subprocess, sys, threading, time\nkept = 42")
         yield opened
 
 
@@ -65,6 +66,37 @@ def test_what_the_ended_cell_has_started_ends_with_it(session: Session) -> None:
     ended(session, f"mine = [subprocess.Popen(['sleep', '600']) for _ in range(2)]\n{STUBBORN}\nlate = 1")
     after = session.execute("print([each.wait() for each in mine], 'late' in globals())", timeout=BOUND)
     assert after.stdout in {f"[{code}, {code}] False\n" for code in (-2, -9)}
+
+
+#: The number that tells the processes of this run from all others.
+NUMBER = f"600.{os.getpid()}"
+DETACHED = {
+    "session": f"subprocess.Popen(['sleep', '{NUMBER}'], start_new_session=True)",
+    "trap": f"subprocess.Popen(['sh', '-c', 'trap : INT; sleep {NUMBER}; sleep {NUMBER}; true'])",
+    "system": f"os.system('sleep {NUMBER} &')",
+    "magic": f"!sleep {NUMBER} &",
+}
+COUNT = """
+pids = []
+for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+    with contextlib.suppress(OSError): pids += [int(path.parent.name)] * (b'NUMBER' in path.read_bytes())
+print(len(pids))""".replace("NUMBER", NUMBER)
+
+
+@pytest.mark.parametrize("code", DETACHED.values(), ids=DETACHED)
+def test_what_it_has_started_and_left_behind_ends_too(session: Session, code: str) -> None:
+    ended(session, f"{code}\ntime.sleep(600)")
+    until_equal(lambda: session.execute(COUNT).stdout, "0\n")
+
+
+def test_what_a_background_command_leaves_behind_lives_on(session: Session) -> None:
+    running = RunningCell(session, "print('begun', flush=True)\ntime.sleep(600)")
+    server = session.start_background(f"sleep {NUMBER} > {os.devnull} 2>&1 &")
+    until_equal(lambda: session.background(server.command_id).status, "stopped")
+    session.interrupt()
+    assert running.result().state == "kept"
+    assert session.execute(COUNT).stdout == "1\n"
+    session.execute("for pid in pids: os.kill(pid, 9)")
 
 
 STEPS = {

@@ -160,7 +160,7 @@ def test_the_new_owner_interrupts_and_knows_the_variables(short_path: Path) -> N
 def test_requests_to_end_another_cell_do_nothing(short_path: Path) -> None:
     async def interrupt(kernel: Kernel, execution: Execution) -> None:
         interrupter = kernel.interrupter
-        interrupter.kill_processes("another")
+        await interrupter.kill_processes("another", BOUND)
         assert await interrupter.request_cancel("another", BOUND)
         assert await interrupter.request_interrupt("another", BOUND)
         assert await interrupter.request_interrupt(execution.msg_id, BOUND)
