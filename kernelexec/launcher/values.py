@@ -158,8 +158,9 @@ class EncodedValues:
         _check_labels(frame, path)
         try:
             table = arrow.Table.from_pandas(frame, preserve_index=None if kind in ("DataFrame", "Series") else False)
-        except (arrow.ArrowException, TypeError, ValueError, KeyError) as exc:
-            raise ValueRefused(f"{path[:200]} has values that Arrow cannot carry: {str(exc).splitlines()[0][:300]}") from exc
+        except Exception as exc:  # whatever its converters, and objects in the cells, raise
+            reason = (str(exc) or type(exc).__name__).splitlines()[0][:300]
+            raise ValueRefused(f"{path[:200]} has values that Arrow cannot carry: {reason}") from exc
         node: dict[str, Any] = {_TAG: "pandas.DataFrame", "lists": _find_lists(frame, table, path)}
         index = frame.index if kind in ("DataFrame", "Series") else value
         if (frequency := getattr(index, "freqstr", None)) is not None:

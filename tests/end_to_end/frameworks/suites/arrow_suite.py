@@ -82,6 +82,7 @@ def test_times_of_pandas_keep_their_zone(value: Any) -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "mixed types": (pd.DataFrame({"a": [1, "x"]}), "x has values that Arrow cannot carry"),
     "instances": (pd.DataFrame({"a": [Own()]}), "x has values that Arrow cannot carry"),
+    "integers of more than 64 bits": (pd.DataFrame({"a": [2**70]}), "x has values that Arrow cannot carry"),
     "tuples": (pd.DataFrame({"a": [(1, 2), (3,)]}), "the column 'a' of x has cells of tuple that would come back as others"),
     "sets": (pd.DataFrame({"a": [{1}]}), "has cells of set"),
     "records with other keys": (pd.DataFrame({"a": [{"x": 1}, {"y": 2}]}), "has cells of dict"),
