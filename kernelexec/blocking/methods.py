@@ -30,13 +30,20 @@ def make_blocking(
 
     An interrupted caller leaves the call as it is, or cancels it if it ``cancels``.
     """
+    name = method.__qualname__.removeprefix("Async")
 
     def call(facade: Facade, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         portal = facade._portal  # noqa: SLF001 - a method of the facade
         bound = partial(method, facade._target, *args, **kwargs)  # noqa: SLF001 - as above
-        return portal.call_or_cancel(bound) if cancels else portal.call(bound)
+        try:
+            return portal.call_or_cancel(bound) if cancels else portal.call(bound)
+        except TypeError as exc:
+            if str(exc).startswith(f"Async{name}()"):  # the arguments are wrong
+                raise TypeError(str(exc).removeprefix("Async")) from None
+            raise
 
     update_wrapper(call, method)
+    call.__qualname__ = name
     vars(call)["__signature__"] = inspect.signature(method)
     del vars(call)["__wrapped__"]  # with it, tools would show a coroutine function
     return call

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import get_type_hints
+from unittest import mock
 
 import pytest
 
@@ -46,6 +48,12 @@ def test_a_blocking_method_has_the_signature_of_its_async_twin(blocking: type, t
         assert list(ours.parameters.values()) == list(theirs.parameters.values())
     else:
         assert str(ours) == str(theirs)
+
+
+def test_errors_about_arguments_name_the_blocking_method() -> None:
+    session = Session(mock.Mock(call=lambda call: asyncio.run(call())), mock.Mock())
+    with pytest.raises(TypeError, match=r"^Session\.execute\(\) got an unexpected keyword argument 'tiemout'$"):
+        session.execute("1", tiemout=3)  # type: ignore[call-arg] # that is the mistake
 
 
 def test_an_executor_that_is_not_open_says_how_to_open_it() -> None:
