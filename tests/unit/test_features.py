@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from functools import cache
 
 import pytest
 
@@ -17,6 +18,7 @@ NUMBERS = {"A": range(1, 12), "T": range(1, 25), "D": range(1, 11), "C": range(1
 NUMBERS_OF_G = [*range(1, 39), *range(45, 60)]
 
 
+@cache
 def found_in(module: str) -> dict[str, bool]:
     """The names of the tests in a module, each with whether it is a part of the gate."""
     path = TESTS / f"{module}.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,16 @@ def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
         read(tmp_path, "#" * 2**20 + "\nisolation: local\n")
 
 
+@cache
+def schema_validator() -> Any:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in EXAMPLES])
 def test_the_schema_takes_every_example(path: Path) -> None:
-    validator = jsonschema.Draft202012Validator(json_schema())
-    validator.check_schema(json_schema())
+    validator = schema_validator()
     validator.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     assert not validator.is_valid({"isolatoin": "local"})
 

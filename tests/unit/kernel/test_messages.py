@@ -11,6 +11,7 @@ from jupyter_client.session import Session
 
 from kernelexec.kernel.wire.messages import Malformed, Message, MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
+from tests.support.night import at_night
 
 KEY = b"0123456789abcdef"
 DELIMITER = b"<IDS|MSG>"
@@ -229,7 +230,7 @@ def test_signed_noise_raises_nothing_but_malformed() -> None:
         [[1, 2]] * 90_000,
     ],
 )
-@pytest.mark.parametrize("part", ["content", "metadata"])
+@pytest.mark.parametrize("part", ["content", *at_night("metadata")])
 def test_a_part_with_too_many_elements_is_not_read(value: object, part: str) -> None:
     content = dumped({"value": value})
     actual = unpacked(*signed(**{part: content}))

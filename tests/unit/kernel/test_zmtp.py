@@ -31,6 +31,7 @@ from kernelexec.kernel.wire.zmtp import (
     ready_command,
 )
 from kernelexec.provisioning.runtime.pinned_socket import open_pinned
+from tests.support.night import at_night
 
 MORE, LONG, COMMAND = 1, 2, 4
 LIMIT = 400
@@ -221,9 +222,10 @@ def random_stream(rng: random.Random) -> bytes:
     return bytes(broken)
 
 
-def test_random_bytes_raise_nothing_but_protocol_errors_and_stay_bounded() -> None:
-    rng = random.Random(2)  # noqa: S311 - a reproducible test, no secret
-    for _ in range(3000):
+@pytest.mark.parametrize("seed", [2, *at_night(3, 4)])
+def test_random_bytes_raise_nothing_but_protocol_errors_and_stay_bounded(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - a reproducible test, no secret
+    for _ in range(1000):
         stream, decoder, at = random_stream(rng), Decoder(LIMIT), 0
         while at < len(stream):
             size = rng.randrange(1, CHUNK + 1)

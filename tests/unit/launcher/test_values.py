@@ -19,7 +19,7 @@ import pytest
 from kernelexec.launcher import values
 from kernelexec.launcher.values import MAGIC, NESTING_MAX, EncodedValues, ValueDecoder, ValueRefused
 from tests.support.carried_values import LIMIT, carried, content, file_of, outcomes_of_changed_bytes
-from tests.support.night import at_night
+from tests.support.night import at_night, named_cases
 
 UTC, ZURICH = dt.UTC, ZoneInfo("Europe/Zurich")
 
@@ -271,7 +271,10 @@ COLLIDING: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("make", COLLIDING.values(), ids=COLLIDING)
-def test_numbers_whose_hashes_are_chosen_to_collide_are_refused(make: Callable[[], Any]) -> None:
+def test_numbers_whose_hashes_are_chosen_to_collide_are_refused(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "_HASH_SECONDS", 0.2)
     decoder = ValueDecoder(file_of({"values": {"a": make()}, "sizes": []}), 2**30)
     with pytest.raises(ValueRefused, match="hashes that collide"):
         decoder.decode()
@@ -295,7 +298,13 @@ LARGE: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("items", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize(
+    "items",
+    named_cases(
+        LARGE,
+        {"negative numbers", "multiples of 2**20", "random numbers", "fractions of a power of two", "tuples", "text", "times"},
+    ),
+)
 def test_large_sets_and_dictionaries_of_usual_items_are_carried(items: list[Any]) -> None:
     assert carried(set(items)) == set(items)
     pairs = dict(zip(items, range(len(items)), strict=True))

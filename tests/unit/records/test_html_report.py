@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 from kernelexec.records.notebook.html_report import load_exporter
+from tests.support.night import named_cases
 from tests.support.page_elements import PageElements
 
 MARK = "run-by-a-template"
@@ -23,8 +24,14 @@ def notebook() -> str:
     return str(nbformat.writes(nbformat.v4.new_notebook(cells=cells)))
 
 
-@pytest.mark.parametrize("name", ["lab/index.html.j2", "lab/base.html.j2", "base/null.j2", "lab/conf.json"])
-@pytest.mark.parametrize("directory", ["", "nbconvert/templates", "home/.local/share/jupyter/nbconvert/templates"])
+NAMES = ("lab/index.html.j2", "lab/base.html.j2", "base/null.j2", "lab/conf.json")
+DIRECTORIES = {"here": "", "a path": "nbconvert/templates", "home": "home/.local/share/jupyter/nbconvert/templates"}
+TEMPLATES = {f"{name}, {at}": (directory, name) for at, directory in DIRECTORIES.items() for name in NAMES}
+#: Each name, and each directory.
+IN_THE_GATE = {*(f"{name}, here" for name in NAMES), "lab/index.html.j2, a path", "lab/index.html.j2, home"}
+
+
+@pytest.mark.parametrize(("directory", "name"), named_cases(TEMPLATES, IN_THE_GATE))
 def test_a_template_where_cells_can_write_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str, name: str
 ) -> None:
@@ -62,6 +69,11 @@ def displayed(output: Any) -> Any:
     return nbformat.v4.new_code_cell("x", outputs=[output])
 
 
+@cache
+def plain_page() -> PageElements:
+    return page_of(nbformat.v4.new_code_cell("x"))
+
+
 def page_of(*cells: Any, **metadata: Any) -> PageElements:
     notebook = nbformat.v4.new_notebook(cells=list(cells), metadata=metadata)
     return PageElements(load_exporter()(str(nbformat.writes(notebook))))
@@ -69,7 +81,7 @@ def page_of(*cells: Any, **metadata: Any) -> PageElements:
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_nothing_of_a_cell_runs_in_the_page(kind: str) -> None:
-    page, plain = page_of(CELLS[kind](HOSTILE)), page_of(nbformat.v4.new_code_cell("x"))
+    page, plain = page_of(CELLS[kind](HOSTILE)), plain_page()
     assert not any("'ran'" in script for script in page.scripts)
     assert [tag for tag, _ in page.elements if tag in {"script", "base", "object", "embed", "form", "meta", "link"}] == [
         tag for tag, _ in plain.elements if tag in {"script", "base", "object", "embed", "form", "meta", "link"}

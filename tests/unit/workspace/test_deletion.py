@@ -17,6 +17,7 @@ from kernelexec.workspace.agent_files.operations import CRITICAL, FileOperations
 from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.agent_files.tracking import PATTERNS, ReadTracker, is_generated_file
 from kernelexec.workspace.agent_files.walk import walk
+from tests.support.night import at_night
 
 #: One path for each pattern.
 GENERATED = {
@@ -214,7 +215,7 @@ def test_the_memory_of_what_was_read_is_bounded(files: FileOperations, monkeypat
 
 
 @pytest.mark.parametrize("name", [*sorted(CRITICAL), ".env.production", ".GIT", "VENV", ".Env"])
-@pytest.mark.parametrize("path", ["{}", "{}/inner", "project/{}", "project/{}/inner"])
+@pytest.mark.parametrize("path", ["{}", *at_night("{}/inner", "project/{}"), "project/{}/inner"])
 def test_what_a_project_lives_by_stays(work: Path, name: str, path: str) -> None:
     files = operations(work, read_before_delete=False)
     at = path.format(name)
