@@ -246,7 +246,7 @@ PUT = {
 }
 
 
-@pytest.mark.parametrize("put", named_cases(PUT, {"links", "rubbish"}))
+@pytest.mark.parametrize("put", named_cases(PUT, {"links"}))
 def test_what_is_put_in_place_of_the_kernels_own_files_harms_only_the_kernel(session: Session, put: str) -> None:
     runtime = runtime_of(session)
     names = ["connection.json", "ready", "owner", "stacks", "words", "stderr", "s-1", "s-4"]
@@ -254,7 +254,7 @@ def test_what_is_put_in_place_of_the_kernels_own_files_harms_only_the_kernel(ses
     code += f"    if os.path.lexists(path):\n        os.unlink(path)\n    {put}"
     assert session.execute(code).ok
     with pytest.raises(KernelNotAnswering):
-        asyncio.run(request_once(runtime, "kernelexec_variables_request", {}, patience=5))
+        asyncio.run(request_once(runtime, "kernelexec_variables_request", {}, patience=2))
     swallowing = "while True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
     result = session.execute(swallowing, timeout=slow(3))
     assert (result.interrupted, result.state) == ("timeout", "lost")
@@ -271,6 +271,7 @@ def test_a_fork_bomb_meets_the_limit_of_its_container(session: Session) -> None:
     assert following.ok or following.state == "lost"
 
 
+@pytest.mark.nightly
 def test_a_stopped_kernel_is_replaced(session: Session) -> None:
     result = session.execute("os.kill(os.getpid(), signal.SIGSTOP)", timeout=slow(3))
     assert (result.interrupted, result.state, result.ended_by) == ("timeout", "lost", "kill")

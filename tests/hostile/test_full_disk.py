@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,24 +31,39 @@ file.close()"""
 SIZES = (10, 5_000, 100_000, 3_000_000)
 
 
-@pytest.fixture
-def disk(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Path]:
     """A file system of 24 MiB that holds everything: workspaces, private and temporary directories."""
-    directory = short_path / "d"
-    directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs", str(directory)], check=True)
-    (directory / "run").mkdir(mode=0o700)
-    for name in ("KERNELEXEC_RUNTIME_DIR", "TMPDIR"):
-        monkeypatch.setenv(name, str(directory / "run"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    yield directory
-    subprocess.run(["umount", "--lazy", str(directory)], check=True)
+    with tempfile.TemporaryDirectory(prefix="kxt-") as location, pytest.MonkeyPatch.context() as patch:
+        directory = Path(location, "d")
+        directory.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs", str(directory)], check=True)
+        (directory / "run").mkdir(mode=0o700)
+        for name in ("KERNELEXEC_RUNTIME_DIR", "TMPDIR"):
+            patch.setenv(name, str(directory / "run"))
+        patch.setattr(tempfile, "tempdir", None)
+        yield directory
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
-@pytest.mark.parametrize("isolation", ["local", pytest.param("container", marks=needs_engine)])
+@pytest.fixture(scope="module")
+def executor(disk: Path) -> Iterator[Executor]:
+    with Executor("local", workspace=disk / "w") as opened:
+        yield opened
+
+
+@pytest.fixture
+def filler(executor: Executor, disk: Path) -> Iterator[Session]:
+    """A session that has room and can fill the disk."""
+    yield executor.session("filler")
+    (disk / "w" / "filler" / "big").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("isolation", ["local", pytest.param("container", marks=[needs_engine, pytest.mark.nightly])])
 def test_no_kernel_dies_of_a_full_disk_and_the_record_goes_on(isolation: str, disk: Path) -> None:
     config = {"container": {"image": IMAGE}} if isolation == "container" else {}
-    with Executor(isolation, workspace=disk / "w", config=config) as executor:
+    workspace = disk / isolation
+    with Executor(isolation, workspace=workspace, config=config) as executor:
         other, filler = executor.session("other"), executor.session("filler")
         assert other.execute("x = 1").state == filler.execute("y = 1").state == "kept"
         assert filler.execute(FILL).stdout.endswith(f"{FULL}\n")
@@ -59,7 +75,7 @@ def test_no_kernel_dies_of_a_full_disk_and_the_record_goes_on(isolation: str, di
             with pytest.raises(NotebookNotWritten, match=FULL):
                 session.save_notebook()
             assert f"Not recorded in the notebook yet: {FULL}." in session.execute("1").notes
-        (disk / "w" / "filler" / "big").unlink()
+        (workspace / "filler" / "big").unlink()
         assert other.execute("x").text == "1"
         other.save_notebook()
         assert other.notebook is not None
@@ -67,6 +83,7 @@ def test_no_kernel_dies_of_a_full_disk_and_the_record_goes_on(isolation: str, di
         assert other.execute("x").notes == ()
         assert other.journal is not None
         assert '"missed"' in other.journal.read_text()
+    shutil.rmtree(workspace)
 
 
 CALLS: dict[str, Callable[[Executor, Session], Any]] = {
@@ -86,25 +103,23 @@ CALLS: dict[str, Callable[[Executor, Session], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_full_disk_is_a_result_or_our_error(call: Callable[[Executor, Session], Any], disk: Path) -> None:
-    with Executor("local", workspace=disk / "w") as executor:
-        session = executor.session("s")
-        executor.session("filler").execute(FILL)
-        try:
-            call(executor, session)
-        except KernelexecError as exc:
-            assert FULL in str(exc)  # noqa: PT017 - not every call fails
+def test_a_full_disk_is_a_result_or_our_error(
+    call: Callable[[Executor, Session], Any], executor: Executor, session: Session, filler: Session
+) -> None:
+    assert filler.execute(FILL).stdout.endswith(f"{FULL}\n")
+    try:
+        call(executor, session)
+    except KernelexecError as exc:
+        assert FULL in str(exc)  # noqa: PT017 - not every call fails
 
 
-def test_a_file_is_written_as_a_whole_or_not_at_all(disk: Path) -> None:
-    with Executor("local", workspace=disk / "w") as executor:
-        session = executor.session("s")
-        session.files.write("a", "old")
-        executor.session("filler").execute(FILL)
-        for append in (True, False):
-            with pytest.raises(FileRefused, match=FULL):
-                session.files.write("a", "x" * 10_000, append=append)
-        assert session.files.read("a").text == "old"
+def test_a_file_is_written_as_a_whole_or_not_at_all(session: Session, filler: Session) -> None:
+    session.files.write("a", "old")
+    assert filler.execute(FILL).stdout.endswith(f"{FULL}\n")
+    for append in (True, False):
+        with pytest.raises(FileRefused, match=FULL):
+            session.files.write("a", "x" * 10_000, append=append)
+    assert session.files.read("a").text == "old"
 
 
 def test_the_newest_text_is_kept_as_far_as_there_is_room(disk: Path) -> None:

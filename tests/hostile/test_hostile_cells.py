@@ -20,7 +20,18 @@ from tests.support.peak_memory import forget_peak, peak_bytes
 #: Long where a step must be obeyed or a death be seen in that time; short where every step fails.
 GRACES: dict[Verdict, float] = {KEPT: slow(2), LOST: 0.4}
 MIB = 1024 * 1024
-AT_NIGHT = {"twenty thousand display updates"}
+#: For each of them another one of its kind is tried in the gate.
+AT_NIGHT = {
+    "twenty thousand display updates",
+    "endless large prints",
+    "endless output of a command",
+    "a value of 200 MB",
+    "interrupts are ignored",
+    "nothing is sent any more",
+    "a thread that holds the lock for long",
+    "its stacks are a link",
+    "questions of which it reads no answer",
+}
 
 
 @pytest.fixture(scope="module")
