@@ -127,6 +127,7 @@ def test_what_a_cell_starts_meanwhile_waits_for_the_next_owners_word(tmp_path: P
     asyncio.run(run())
 
 
+@pytest.mark.nightly
 def test_a_retry_of_the_killed_servers_request_joins_the_running_cell(tmp_path: Path) -> None:
     killed_server(tmp_path, COUNTING)
 

@@ -17,6 +17,7 @@ from kernelexec import AsyncExecutor
 from kernelexec.records.journal import journal_path
 from tests.container.test_adoption import labelled
 from tests.support.engine import MINIMAL, needs_engine
+from tests.support.night import named_cases
 from tests.support.pace import BOUND, until
 from tests.support.remains import runtime_directories
 
@@ -72,7 +73,7 @@ def servers(tmp_path: Path) -> Iterator[list[Server]]:
         yield servers
 
 
-@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("newest", named_cases({"older": False, "younger": True}, {"younger"}))
 def test_the_session_that_kept_the_journal_of_the_name_goes_on_and_nothing_is_left_of_the_other(
     tmp_path: Path, servers: list[Server], caplog: pytest.LogCaptureFixture, *, newest: bool
 ) -> None:

@@ -20,6 +20,7 @@ from kernelexec.docker.images.build_files import own_authorities
 from kernelexec.docker.images.image_probe import PROBE, probe_image
 from kernelexec.docker.images.recipes import Recipe, recipe, wheels_in
 from kernelexec.errors import ImageBuildFailed, ImageMissing
+from tests.conftest import Command
 from tests.support.engine import BASE, MINIMAL, containers, nameless, needs_engine, output_of, removed_after
 from tests.support.paths import ROOT
 from tests.support.takeovers import wait_until
@@ -85,8 +86,8 @@ def test_the_smallest_image_is_built_behind_this_machines_authorities_and_withou
     assert nameless(engine) <= before
 
 
-def test_a_base_without_ipykernel_is_recognized_and_the_message_says_what_to_add() -> None:
-    ended = kernelexec("check", BASE, "--json")
+def test_a_base_without_ipykernel_is_recognized_and_the_message_says_what_to_add(in_process: Command, tmp_path: Path) -> None:
+    ended = in_process(tmp_path, "image", "check", BASE, "--json")
     answer = json.loads(ended.stdout)
     assert ended.returncode == 1
     lacking = [finding["check"] for finding in answer["findings"] if finding["needed"] and not finding["ok"]]
@@ -95,13 +96,13 @@ def test_a_base_without_ipykernel_is_recognized_and_the_message_says_what_to_add
     assert any("pip install 'ipykernel>=" in finding["fix"] for finding in answer["findings"])
 
 
-def test_an_image_of_ours_serves_any_user_with_its_root_read_only(engine: Engine) -> None:
+def test_an_image_of_ours_serves_any_user_with_its_root_read_only(engine: Engine, in_process: Command, tmp_path: Path) -> None:
     facts = probe_image(engine, MINIMAL, thorough=True)
     assert facts.any_user
     assert facts.failure is None
     assert facts.shells == ("bash", "sh")
     assert facts.kernelspecs["python3"].language == "python"
-    assert kernelexec("check", MINIMAL).returncode == 0
+    assert in_process(tmp_path, "image", "check", MINIMAL).returncode == 0
 
 
 def test_an_image_of_ours_is_compiled(engine: Engine) -> None:
@@ -118,10 +119,12 @@ def test_what_asks_an_image_leaves_no_container(engine: Engine) -> None:
     assert not [actual for actual in containers(engine, PROBE) if actual["ImageID"] == probe_image(engine, BASE).id]
 
 
-def test_an_image_that_is_not_there_is_called_missing_with_the_way_to_get_it(engine: Engine) -> None:
+def test_an_image_that_is_not_there_is_called_missing_with_the_way_to_get_it(
+    engine: Engine, in_process: Command, tmp_path: Path
+) -> None:
     with pytest.raises(ImageMissing, match="is not here"):
         probe_image(engine, "kernelexec/minimal:never-built")
-    ended = kernelexec("check", "kernelexec/minimal:never-built")
+    ended = in_process(tmp_path, "image", "check", "kernelexec/minimal:never-built")
     assert ended.returncode == 125
     assert "`kernelexec image build minimal --tag kernelexec/minimal:never-built` makes it." in ended.stderr
 

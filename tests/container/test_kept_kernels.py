@@ -12,10 +12,12 @@ import pytest
 
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
+from tests.conftest import Command
 from tests.support.command_line import BOUND, COMMAND, environment, kernelexec
 from tests.support.engine import MINIMAL, needs_engine
 from tests.support.mcp_clients import raw, record_of, text_of
 from tests.support.mcp_server import Server, serving
+from tests.support.night import at_night
 
 pytestmark = needs_engine
 
@@ -55,18 +57,18 @@ def check_cell_and_state(server: Server, execution_id: str, workspace: str) -> N
         assert agent.text("execute_code", code="x").strip() == "42"
 
 
-def check_commands(server: Server, directory: Path) -> None:
+def check_commands(server: Server, command: Command, directory: Path) -> None:
     """Look at, use, close and stop what a server has adopted; it ends."""
-    (row,) = json.loads(kernelexec(directory, "ps", "--json").stdout)
+    (row,) = json.loads(command(directory, "ps", "--json").stdout)
     assert (row["pid"], row["state"]) == (server.process.pid, "idle")
-    assert kernelexec(directory, "attach", row["name"], stdin=b"x + 1\n").stdout == "43\n"
-    assert "it has ended" in kernelexec(directory, "stop", row["name"]).stderr
-    done = kernelexec(directory, "stop", "--process", str(server.process.pid), "--restart")
+    assert command(directory, "attach", row["name"], stdin=b"x + 1\n").stdout == "43\n"
+    assert "it has ended" in command(directory, "stop", row["name"]).stderr
+    done = command(directory, "stop", "--process", str(server.process.pid), "--restart")
     assert "wait for the next server" in done.stderr
 
 
-@pytest.mark.parametrize("how", [pytest.param("SIGTERM", marks=pytest.mark.nightly), "stop --restart"])
-def test_the_next_server_has_the_state_and_the_running_cell(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["SIGTERM", *at_night("stop --restart")])
+def test_the_next_server_has_the_state_and_the_running_cell(how: str, tmp_path: Path, in_process: Command) -> None:
     workspace = str(tmp_path / "ws")
     kept = ("--keep-kernels",) if how == "SIGTERM" else ()
     with serving(tmp_path, *OPTIONS, workspace, *kept) as server:
@@ -83,7 +85,7 @@ def test_the_next_server_has_the_state_and_the_running_cell(how: str, tmp_path: 
         assert server.process.wait(BOUND) == 0
     with serving(tmp_path, *OPTIONS, workspace) as server:
         check_cell_and_state(server, execution_id, workspace)
-        check_commands(server, tmp_path)
+        check_commands(server, in_process, tmp_path)
         assert server.process.wait(BOUND) == 0
     with Engine() as engine:
         assert engine.list_containers(f"{WORKSPACE}={workspace}") == []

@@ -26,6 +26,7 @@ from kernelexec.provisioning.container import orphans
 from kernelexec.provisioning.container.orphans import remove_leftovers, sweep_containers
 from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from tests.support.engine import IMAGE, needs_engine
+from tests.support.night import named_cases
 
 pytestmark = [
     needs_engine,
@@ -90,7 +91,11 @@ def run_in_container(short_path: Path) -> None:
 
 
 DEAD = replace(OwnerRecord.of_this_process(locked=True), pid=2**22 + os.getpid())  # no process can have this id
-UNSEEN = [replace(DEAD, pid_namespace="pid:[1]"), replace(DEAD, boot="another", machine="another"), replace(DEAD, started=0)]
+UNSEEN = {
+    "another container's": replace(DEAD, pid_namespace="pid:[1]"),
+    "another machine's": replace(DEAD, boot="another", machine="another"),
+    "of no known time": replace(DEAD, started=0),
+}
 
 
 #: The label by which the containers are found. The sweeps of other tests' executors do not know it.
@@ -142,7 +147,7 @@ def sweep(workspace: Path) -> None:
     sweep_containers(load("container", workspace=workspace), threading.Event())
 
 
-@pytest.mark.parametrize("owner", UNSEEN, ids=["another container's", "another machine's", "of no known time"])
+@pytest.mark.parametrize("owner", named_cases(UNSEEN, {"another container's"}))
 def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_later(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: OwnerRecord
 ) -> None:
@@ -164,7 +169,7 @@ def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
         return see_all(engine, container)
 
     see_all = Engine.inspect_container
-    with Left(engine, UNSEEN[0], monkeypatch) as left:
+    with Left(engine, UNSEEN["another container's"], monkeypatch) as left:
         broken, _ = left.make(running=False), left.make(running=False)
         monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
         with monkeypatch.context() as patch:
@@ -183,7 +188,7 @@ def test_a_dead_owners_container_that_runs_and_whose_directory_is_not_seen_may_h
 
 
 def test_ended_containers_of_other_programs_kernels_are_removed_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Left(engine, UNSEEN[0], monkeypatch, also=CLIENT) as left:
+    with Left(engine, UNSEEN["another container's"], monkeypatch, also=CLIENT) as left:
         left.make(running=False)
         monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
         remove_leftovers(engine)

@@ -21,6 +21,7 @@ from kernelexec.docker.create_options import Order
 from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
+from tests.support.night import at_night, named_cases
 
 pytestmark = needs_engine
 
@@ -205,7 +206,7 @@ _LOCKED = {
 }
 
 
-@pytest.mark.parametrize(("options", "changed"), RELAXED.values(), ids=RELAXED)
+@pytest.mark.parametrize(("options", "changed"), named_cases(RELAXED, {"the machine's network", "a capability"}))
 def test_a_relaxation_changes_what_it_names_and_nothing_else(
     tmp_path: Path, options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
@@ -225,7 +226,7 @@ def test_the_engines_own_network_is_had_by_its_name() -> None:
     assert order.host()["network_mode"] == "bridge"
 
 
-@pytest.mark.parametrize("layout", ["host", "classic"])
+@pytest.mark.parametrize("layout", ["classic", *at_night("host")])
 def test_mounts_have_their_places_and_modes_in_both_layouts(tmp_path: Path, layout: str) -> None:
     for name in ("read", "written"):
         (tmp_path / name).mkdir()
@@ -268,7 +269,7 @@ def test_what_is_mounted_is_seen_within_a_directory_in_memory_and_around_one(tmp
     assert list((tmp_path / "in/scratch").iterdir()) == []
 
 
-@pytest.mark.parametrize("layout", ["host", "classic"])
+@pytest.mark.parametrize("layout", ["host", *at_night("classic")])
 def test_a_work_dir_is_taken_by_either_path_and_reported_as_the_kernel_sees_it(tmp_path: Path, layout: str) -> None:
     with opened(tmp_path, layout=layout) as executor:
         session = executor.session("a")
@@ -289,6 +290,7 @@ def test_a_work_dir_is_taken_by_either_path_and_reported_as_the_kernel_sees_it(t
         assert session.execute("kept").text == "1"
 
 
+@pytest.mark.nightly
 def test_another_sessions_workspace_can_be_read_only(tmp_path: Path) -> None:
     with opened(tmp_path / "ws") as first:
         other = first.session("other")

@@ -22,7 +22,7 @@ from kernelexec.provisioning.container.socket_probe import guess, probe, probe_s
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.support.language_image import static_image
-from tests.support.pace import slow
+from tests.support.night import named_cases
 
 pytestmark = needs_engine
 
@@ -214,7 +214,10 @@ def test_ports_of_another_machine_are_not_waited_for(monkeypatch: pytest.MonkeyP
         probe_sockets(config(short_path), short_path, "python3")
 
 
-@pytest.mark.parametrize(("actual", "transport"), [("sockets", "ipc"), ("files", "tcp"), (None, "ipc")])
+@pytest.mark.parametrize(
+    ("actual", "transport"),
+    named_cases({"sockets": ("sockets", "ipc"), "files": ("files", "tcp"), "nothing": (None, "ipc")}, {"files", "nothing"}),
+)
 def test_a_session_is_reached_in_the_way_that_was_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, actual: socket_probe.Reachability | None, transport: str
 ) -> None:
@@ -234,17 +237,19 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_tcp_next_time(
     silent = tmp_path / "silent"
     silent.write_text('#!/bin/sh\ncase "$KERNELEXEC_LAUNCH" in *curve*) exec python3 "$@";; esac\nexec sleep 600\n')
     silent.chmod(0o755)
-    mounts, seconds = [{"source": str(silent), "target": "/opt/silent"}], round(slow(8), 1)
-    options = {
-        "container": {"image": IMAGE, "python": "/opt/silent", "mounts": mounts, "runtime": "image"},
-        "budgets": {"start": seconds},
-    }
+    mounts = [{"source": str(silent), "target": "/opt/silent"}]
+    options = {"container": {"image": IMAGE, "python": "/opt/silent", "mounts": mounts, "runtime": "image"}}
+    config = options | {"budgets": {"start": 2.0}}
+    with (
+        Executor("container", workspace=tmp_path / "w", config=config) as executor,
+        pytest.raises(KernelReadyTimeout, match=r"did not serve within 2\.0 s"),
+    ):
+        executor.session("a")
     with Executor("container", workspace=tmp_path / "w", config=options) as executor:
-        with pytest.raises(KernelReadyTimeout, match=rf"did not serve within {seconds} s"):
-            executor.session("a")
         assert executor.session("a").execute("6 * 7").text == "42"
 
 
+@pytest.mark.nightly
 def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     signs(monkeypatch, None)
     monkeypatch.setattr(mounted_python, "_chosen", {})

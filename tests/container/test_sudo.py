@@ -90,6 +90,7 @@ def test_what_root_runs_ends_with_its_command_however_deaf_it_is(session: Sessio
 
 @needs_engine
 @needs_root
+@pytest.mark.nightly
 def test_a_restarted_kernel_has_it_too_and_nothing_of_what_root_did_before(session: Session) -> None:
     assert session.execute_command("sudo -n touch /etc/before").exit_code == 0
     session.restart()
