@@ -17,6 +17,7 @@ from tests.conftest import KINDS
 from tests.local.provisioning.test_confinement import LAYERS, SECRET
 from tests.support.engine import needs_engine
 from tests.support.kernelspecs import write
+from tests.support.night import at_night
 from tests.support.paths import ROOT
 
 WITHOUT_LANDLOCK = ROOT / "tests/support/without_landlock.py"
@@ -101,7 +102,7 @@ def test_kernels_of_other_languages_are_confined(tmp_path: Path, monkeypatch: py
         assert session.execute(f"import os; os.kill({os.getpid()}, 0)", language="stock").status == "error"
 
 
-@pytest.mark.parametrize("language", ["python", "stock"])
+@pytest.mark.parametrize("language", ["python", *at_night("stock")])
 def test_a_profile_of_ipython_is_configuration_and_nothing_is_written_to_it(
     language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

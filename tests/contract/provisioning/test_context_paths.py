@@ -19,7 +19,7 @@ PLACES = [
     pytest.param("local", id="local"),
     pytest.param("bubblewrap", marks=needs_bubblewrap, id="bubblewrap"),
     pytest.param("container host", marks=needs_engine, id="container, own paths"),
-    pytest.param("container classic", marks=needs_engine, id="container, classic"),
+    pytest.param("container classic", marks=[needs_engine, pytest.mark.nightly], id="container, classic"),
 ]
 FILES = ("ro/f", "ro/rw/f", "rw/f", "rw/free/f", "rw/a/f", "rw/a/free/f", "rw/a/kept/f", "rw/ro/f")
 

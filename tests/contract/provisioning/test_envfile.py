@@ -11,6 +11,7 @@ import pytest
 from kernelexec import Executor, InvalidConfig, notices
 from kernelexec.provisioning.launch.environment import read_env_file
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.engine import needs_engine
 
 LINES = """
 # a comment
@@ -72,7 +73,7 @@ def test_the_file_is_under_everything_else(kind: str, tmp_path: Path, monkeypatc
         assert executor.session("a").execute(code).text.strip() == "(['file', 'here', 'set'], True)"
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=[needs_engine, pytest.mark.nightly])])
 def test_all_variables_are_passed_on_request_and_that_is_reported_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

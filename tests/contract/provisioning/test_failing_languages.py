@@ -24,7 +24,7 @@ from tests.support.pace import RunningCell, slow, until
 from tests.support.remains import marked_processes
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_a_kernel_that_dies_is_a_result_with_its_cause[container-typescript]",)
+ALSO_CONFINED = ()
 HANGS = {"a loop": "while (true) {}", "an await": "await new Promise(() => {})"}
 
 
@@ -45,44 +45,50 @@ def executor(request: pytest.FixtureRequest, specs: None, tmp_path_factory: pyte
         yield opened
 
 
-def test_bash_over_its_timeout_is_interrupted_and_keeps_its_state(session: Session) -> None:
-    session.execute("x=1", language="bash")
-    result = session.execute("echo before; sleep 600", language="bash", timeout=slow(3))
+@pytest.fixture(scope="module")
+def shared(executor: Executor) -> Session:
+    """One session whose kernels the tests take as they find them: some of these need seconds to start."""
+    return executor.session("shared")
+
+
+def test_bash_over_its_timeout_is_interrupted_and_keeps_its_state(shared: Session) -> None:
+    epoch = shared.execute("x=1", language="bash").kernel_epoch
+    result = shared.execute("echo before; sleep 600", language="bash", timeout=slow(3))
     assert (result.status, result.exit_code, result.interrupted, result.ended_by) == ("error", 124, "timeout", "signal")
     assert (result.state, result.cause, result.stdout.split()[0]) == ("kept", None, "before")
-    following = session.execute("echo $x", language="bash")
-    assert (following.text, following.state, following.kernel_epoch) == ("1\n", "kept", 1)
+    following = shared.execute("echo $x", language="bash")
+    assert (following.text, following.state, following.kernel_epoch) == ("1\n", "kept", epoch)
 
 
 @pytest.mark.parametrize("code", named_cases(HANGS, {"a loop"}))
-def test_typescript_over_its_timeout_loses_its_state_and_says_so(session: Session, code: str) -> None:
-    session.execute("x = 1")
-    session.execute("globalThis.x = 1", language="ts")
-    result = session.execute(f"console.log('before'); {code}", language="ts", timeout=slow(3))
+def test_typescript_over_its_timeout_loses_its_state_and_says_so(shared: Session, code: str) -> None:
+    shared.execute("x = 1")
+    epoch = shared.execute("globalThis.x = 1", language="ts").kernel_epoch
+    result = shared.execute(f"console.log('before'); {code}", language="ts", timeout=slow(3))
     assert (result.status, result.exit_code, result.interrupted) == ("error", 124, "timeout")
     assert (result.state, result.cause, result.stdout) == ("lost", "timeout", "before\n")
-    following = session.execute("typeof x", language="ts")
-    assert (following.text, following.state, following.kernel_epoch) == ('"undefined"', "kept", 2)
+    following = shared.execute("typeof x", language="ts")
+    assert (following.text, following.state, following.kernel_epoch) == ('"undefined"', "kept", epoch + 1)
     assert "the one before ended (timeout)" in following.notes[0]
-    assert session.execute("x").text == "1"
+    assert shared.execute("x").text == "1"
 
 
-def test_a_cell_that_is_interrupted_on_request_says_so(session: Session) -> None:
+def test_a_cell_that_is_interrupted_on_request_says_so(shared: Session) -> None:
     # bash loses a Ctrl+C that arrives while it starts a program after the output, and bash_kernel sends only one: none starts.
-    running = session.execute("sleep 60 & echo begun; wait", language="bash", wait=0.01)
+    running = shared.execute("sleep 60 & echo begun; wait", language="bash", wait=0.01)
     assert running.status == "running"
-    while not session.wait_for(running.execution_id, wait=0.05).text:
+    while not shared.wait_for(running.execution_id, wait=0.05).text:
         pass
-    result = session.interrupt()
+    result = shared.interrupt()
     assert result is not None
     assert (result.interrupted, result.exit_code, result.state, result.language) == ("request", 130, "kept", "bash")
 
 
-def test_a_kernel_that_wants_a_message_gets_one(session: Session) -> None:
-    session.execute("x = 1", language="polite")
-    result = session.execute("import time; time.sleep(600)", language="polite", timeout=slow(2))
+def test_a_kernel_that_wants_a_message_gets_one(shared: Session) -> None:
+    shared.execute("x = 1", language="polite")
+    result = shared.execute("import time; time.sleep(600)", language="polite", timeout=slow(2))
     assert (result.interrupted, result.ended_by, result.state) == ("timeout", "interrupt", "kept")
-    assert session.execute("x", language="polite").text == "1"
+    assert shared.execute("x", language="polite").text == "1"
 
 
 TS_WAITS = """
@@ -97,27 +103,29 @@ DEATHS = {
 
 
 @pytest.mark.parametrize(("language", "case"), DEATHS.items(), ids=DEATHS)
-def test_a_kernel_that_dies_is_a_result_with_its_cause(session: Session, language: str, case: tuple[str, str, int]) -> None:
+def test_a_kernel_that_dies_is_a_result_with_its_cause(shared: Session, language: str, case: tuple[str, str, int]) -> None:
     code, cause, exit_code = case
-    session.execute("x = 1")
-    cell = RunningCell(session, code, language=language)
-    (session.workspace / "go").touch()
+    epoch = shared.execute("1", language=language).kernel_epoch
+    shared.execute("x = 1")
+    (shared.workspace / "go").unlink(missing_ok=True)
+    cell = RunningCell(shared, code, language=language)
+    (shared.workspace / "go").touch()
     result = cell.result()
     assert (result.status, result.state, result.cause, result.exit_code) == ("error", "lost", cause, exit_code)
-    assert (result.stdout, result.kernel_epoch) == ("before\n", 1)
-    following = session.execute("1", language=language)
-    assert (following.state, following.kernel_epoch) == ("kept", 2)
-    assert following.notes[0].startswith(f"Ran in a new kernel (epoch 2): the one before ended ({cause}).")
-    assert (session.execute("x").text, session.kernel_epoch) == ("1", 1)
+    assert (result.stdout, result.kernel_epoch) == ("before\n", epoch)
+    following = shared.execute("1", language=language)
+    assert (following.state, following.kernel_epoch) == ("kept", epoch + 1)
+    assert following.notes[0].startswith(f"Ran in a new kernel (epoch {epoch + 1}): the one before ended ({cause}).")
+    assert (shared.execute("x").text, shared.kernel_epoch) == ("1", 1)
 
 
 @pytest.mark.parametrize("code", ["kill -9 $$", *at_night("exit 3")])
-def test_what_a_kernel_loses_behind_our_back_is_not_called_kept(session: Session, code: str) -> None:
-    session.execute("x=1", language="bash")
-    result = session.execute(code, language="bash")
+def test_what_a_kernel_loses_behind_our_back_is_not_called_kept(shared: Session, code: str) -> None:
+    shared.execute("x=1", language="bash")
+    result = shared.execute(code, language="bash")
     assert result.state == "unknown"
     assert "A program that the kernel had started before it served has ended" in result.notes[-1]
-    following = session.execute("echo ${x-none}", language="bash")
+    following = shared.execute("echo ${x-none}", language="bash")
     assert (following.text, following.state) == ("none\n", "kept")
 
 
@@ -164,10 +172,11 @@ def test_a_killed_owner_leaves_no_kernel_of_another_language(specs: None, tmp_pa
                 os.killpg(owner.pid, signal.SIGKILL)
 
 
-def test_a_cell_that_kills_the_guard_ends_its_own_kernel(session: Session) -> None:
-    result = session.execute("Deno.kill(Deno.ppid, 'SIGKILL'); await new Promise(() => {})", language="ts")
+def test_a_cell_that_kills_the_guard_ends_its_own_kernel(shared: Session) -> None:
+    epoch = shared.execute("1", language="ts").kernel_epoch
+    result = shared.execute("Deno.kill(Deno.ppid, 'SIGKILL'); await new Promise(() => {})", language="ts")
     assert (result.status, result.state, result.cause, result.exit_code) == ("error", "lost", "killed", 137)
-    assert session.execute("1", language="ts").kernel_epoch == 2
+    assert shared.execute("1", language="ts").kernel_epoch == epoch + 1
 
 
 #: It answers the first question after the cell, and dies of the second.
@@ -184,10 +193,11 @@ handlers["kernel_info_request"] = answer_once
 """
 
 
-def test_a_kernel_that_dies_once_its_cell_was_answered_is_not_called_kept(session: Session) -> None:
-    result = session.execute(DIES_ONCE_IT_HAS_ANSWERED, language="polite")
+def test_a_kernel_that_dies_once_its_cell_was_answered_is_not_called_kept(shared: Session) -> None:
+    epoch = shared.execute("1", language="polite").kernel_epoch
+    result = shared.execute(DIES_ONCE_IT_HAS_ANSWERED, language="polite")
     assert (result.status, result.state, result.cause, result.exit_code) == ("error", "lost", "killed", 137)
-    assert session.execute("1", language="polite").kernel_epoch == 2
+    assert shared.execute("1", language="polite").kernel_epoch == epoch + 1
 
 
 def test_a_guard_that_is_killed_takes_its_kernel_along(specs: None, tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from tests.contract.session.test_commands import gone
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.kernelspecs import settings, write, write_all
 from tests.support.low_memory import MIB
+from tests.support.night import named_cases
 from tests.support.pace import until
 from tests.support.remains import kernel_processes, marked_processes, runtime_directories
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_each_language_keeps_its_own_state_over_ten_interleaved_turns",)
+ALSO_CONFINED = ()
 PORT = "The kernel 'deno' cannot use unix sockets: it listens on a loopback port."
 
 
@@ -130,7 +131,7 @@ def test_that_a_kernel_listens_on_a_port_is_reported_once(here: Session) -> None
 
 
 @needs_engine
-def test_the_ports_of_a_kernel_in_a_container_are_its_own(specs: Path, tmp_path: Path) -> None:
+def test_a_kernel_in_a_container_has_ports_of_its_own_and_its_end_has_its_cause(specs: Path, tmp_path: Path) -> None:
     with Executor(isolation="container", workspace=tmp_path, config=settings("container")) as executor:
         session = executor.session("port")
         code = 'Deno.readTextFileSync("/proc/net/tcp").split("\\n").filter((line) => line.includes(" 0A ")).length'
@@ -138,6 +139,10 @@ def test_the_ports_of_a_kernel_in_a_container_are_its_own(specs: Path, tmp_path:
         assert (result.text, result.notes) == ("5", ())
         interfaces = session.execute("Deno.networkInterfaces().map((one) => one.name).join()", language="typescript")
         assert interfaces.text == '"lo"'
+        ended = session.execute("Deno.exit(3)", language="typescript")
+        assert (ended.status, ended.state, ended.cause, ended.exit_code) == ("error", "lost", "exited", 3)
+        following = session.execute("1", language="typescript")
+        assert (following.text, following.state, following.kernel_epoch) == ("1", "kept", 2)
 
 
 def test_two_sessions_share_nothing(executor: Executor) -> None:
@@ -213,6 +218,7 @@ def test_node_that_is_missing_is_reported(specs: Path, tmp_path: Path) -> None:
 
 
 @needs_engine
+@pytest.mark.nightly
 def test_an_image_without_node_and_without_a_kernel_for_bash_is_reported_and_used_as_it_is(tmp_path: Path) -> None:
     with Executor(isolation="container", workspace=tmp_path, config={"container": {"image": IMAGE}}) as executor:
         session = executor.session()
@@ -314,7 +320,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("name", "case"), BROKEN.items(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("name", "case"), named_cases({name: (name, case) for name, case in BROKEN.items()}, BROKEN.keys() - {"silent"})
+)
 def test_a_kernel_that_never_serves_is_an_error_and_the_session_lives(
     tmp_path: Path, name: str, case: tuple[list[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from kernelexec import ExecutionResult, Executor, InvalidConfig, InvalidWorkDir, KernelNotAnswering, KernelStartFailed, Session
 from tests.conftest import KINDS
 from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.night import at_night, named_cases
 from tests.support.pace import RunningCell, slow
 from tests.support.virtual_environments import made_venv, packages_of
 
@@ -26,6 +27,8 @@ WAYS: dict[str, Callable[[Session], ExecutionResult]] = {
         language="javascript",
     ),
 }
+#: Where more than one is there, the first of them alone says what the next ones could not: the rest is tried at night.
+PLACES = ("prefix", "named", "own")
 PRIORITY = {
     # prefix, named, the workspace's own: what the marker says, the active virtual environment, what the prefix sets
     (True, True, True): ("of the machine", "", "1"),
@@ -56,7 +59,16 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_venv(tmp_path_factory.mktemp("environments") / "named")
 
 
-@pytest.mark.parametrize(("value", "expected"), PRIORITY.items(), ids=lambda value: str(value) if len(value) == 3 else "")
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    named_cases(
+        {
+            "-".join(name for name, is_there in zip(PLACES, value, strict=True) if is_there) or "none": (value, expected)
+            for value, expected in PRIORITY.items()
+        },
+        {"prefix-named-own", "named-own", "own", "none"},
+    ),
+)
 def test_a_prefix_goes_over_a_named_environment_over_the_workspaces_over_the_machine(
     value: tuple[bool, bool, bool], expected: tuple[str, str, str], machine: Path, named: Path, tmp_path: Path
 ) -> None:
@@ -97,10 +109,10 @@ def test_commands_find_the_interpreter_of_the_cells_first(machine: Path, tmp_pat
     (machine / "python").unlink()
 
 
-@pytest.fixture
-def session(machine: Path, tmp_path: Path) -> Iterator[Session]:
-    with Executor("local", workspace=tmp_path, config={"budgets": {"grace": slow(2)}}) as executor:
-        yield executor.session("own")
+@pytest.fixture(scope="module")
+def executor(machine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    with Executor("local", workspace=tmp_path_factory.mktemp("workspaces"), config={"budgets": {"grace": slow(2)}}) as opened:
+        yield opened
 
 
 def test_an_environment_that_a_cell_makes_counts_from_the_next_command_on(session: Session) -> None:
@@ -202,7 +214,7 @@ def test_in_a_container_it_is_refused_when_the_kernel_starts(tmp_path: Path) -> 
 
 
 @needs_engine
-@pytest.mark.parametrize("layout", ["host", "classic"])
+@pytest.mark.parametrize("layout", ["classic", *at_night("host")])
 def test_in_a_container_the_workspaces_own_counts(layout: str, tmp_path: Path) -> None:
     options: Any = KINDS["container"]["container"]
     config = {"container": {**options, "layout": layout}}
@@ -219,7 +231,7 @@ def test_in_a_container_the_workspaces_own_counts(layout: str, tmp_path: Path) -
         assert any("also import from" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("forks", [True, False], ids=["forked", "started"])
+@pytest.mark.parametrize("forks", named_cases({"forked": True, "started": False}, {"forked"}))
 def test_a_named_environment_with_ipykernel_runs_python_cells(forks: bool, tmp_path: Path) -> None:  # noqa: FBT001
     venv = made_venv(tmp_path / "named")
     [own] = [path for path in sys.path if path.endswith("site-packages")][:1]
