@@ -7,7 +7,7 @@ import pytest
 from kernelexec import Session
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_a_captured_command_is_over_when_it_ends_whatever_it_leaves_behind",)
+ALSO_CONFINED = ()
 
 
 def memory_of(session: Session) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kernelexec import Session
+from tests.support.night import at_night
 from tests.support.pace import slow, until
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept",)
+ALSO_CONFINED = ("test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept[container-hook-1]",)
 
 #: The step that ends a cell is asserted here.
 GRACE = 2.0
@@ -68,7 +69,7 @@ def test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept(session: S
     (session.workspace / "hooked").unlink()
 
 
-@pytest.mark.parametrize("caught", ["asyncio.CancelledError", "BaseException"])
+@pytest.mark.parametrize("caught", ["asyncio.CancelledError", *at_night("BaseException")])
 def test_a_cell_that_cleans_up_after_its_interrupt_goes_on(session: Session, caught: str) -> None:
     code = f"import asyncio\ntry: await asyncio.sleep(600)\nexcept {caught}: print('cleaned up')\nprint('goes on')\ny = 5"
     result = session.execute(code, timeout=slow(2))

@@ -256,6 +256,7 @@ def test_cpu_time_and_memory_are_the_kernels(session: Session) -> None:
     assert result.timing.peak_memory_bytes > 10 * 2**20
 
 
+@pytest.mark.nightly
 def test_a_kernel_ends_with_all_its_commands_when_its_owner_is_killed(tmp_path: Path) -> None:
     code = (
         "from kernelexec import Executor\n"

@@ -12,8 +12,6 @@ from tests.support.pace import slow
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
 ALSO_CONFINED = (
     "test_a_command_that_is_killed_for_want_of_memory_costs_no_state",
-    "test_a_kernel_that_is_killed_by_its_own_cell_after_a_child_ran_out_of_memory_did_not_run_out_of_it",
-    "test_a_kernel_that_runs_out_of_memory_after_a_child_did_says_so",
     "test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_called_once",
     "test_files_that_were_read_do_not_count",
 )
@@ -73,6 +71,7 @@ def test_a_cell_that_leaves_little_memory_says_what_uses_it_and_hooks_are_called
     assert sum(isinstance(event, MemoryHigh) for event in events) == 2
 
 
+@pytest.mark.nightly
 def test_a_cell_that_fills_the_memory_step_by_step_is_warned_of_before_it_dies(tight: Tight) -> None:
     events: list[Event] = []
     session = tight.session(256 * MIB, [events.append])

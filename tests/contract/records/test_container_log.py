@@ -100,7 +100,7 @@ def test_the_log_says_which_container_it_was(tmp_path: Path) -> None:
     assert "not to be told" not in "".join(actual)
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=[needs_engine, pytest.mark.nightly])])
 def test_nothing_is_lost_with_an_owner_that_is_killed(kind: str, tmp_path: Path) -> None:
     container: Any = KINDS[kind].get("container", {})
     value = config(kind, tmp_path, **({"container": container | {"adopt": False}} if container else {}))

@@ -250,13 +250,19 @@ def test_a_write_that_breaks_off_leaves_the_old_file_whole(path: Path, handler: 
     script = f"""
 import resource, signal
 from pathlib import Path
-from tests.contract.records.test_recorder import Recorder, Stream, executed
+from kernelexec.cells import CodeCell
+from kernelexec.events import CellExecuted
+from kernelexec.records.notebook.recorder import Recorder
+from kernelexec.results import ExecutionResult, Stream
+def record(text):
+    recorder(CellExecuted("s", CodeCell("1"), ExecutionResult("id", "s", "ok", outputs=(Stream("stdout", text),))))
+    recorder.write()
 recorder = Recorder(Path({str(path)!r}))
-recorder(executed(Stream("stdout", "a")))
+record("a")
 signal.signal(signal.SIGXFSZ, signal.{handler})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-recorder(executed(Stream("stdout", "b" * 1_000_000)))
+record("b" * 1_000_000)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, cwd=ROOT)
     assert done.returncode == status

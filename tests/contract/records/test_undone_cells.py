@@ -11,7 +11,8 @@ import pytest
 
 from kernelexec import Executor, Session
 from kernelexec.records import journal
-from tests.conftest import EVERY_KIND, KINDS
+from tests.conftest import KINDS
+from tests.support.engine import needs_engine
 from tests.support.takeovers import wait_until
 
 
@@ -31,7 +32,7 @@ def replayed(kind: str, notebook: Path, workspace: Path) -> dict[str, Any]:
         return {name: session[name] for name in sorted(session.execute("[n for n in ('x', 'y', 'z') if n in globals()]").value)}
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=[needs_engine, pytest.mark.nightly])])
 def test_only_the_cells_that_count_are_replayed_from_the_notebook_and_from_the_journal(kind: str, tmp_path: Path) -> None:
     with Executor(kind, workspace=tmp_path / "first", config={**KINDS[kind], "quiet": True}) as executor:
         session = executor.session("a")
