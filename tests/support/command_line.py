@@ -18,8 +18,12 @@ import pytest
 
 COMMAND = str(Path(sys.executable).with_name("kernelexec"))
 LOCAL = ("--isolation", "local")
+#: What a server or a prompt takes that imports no large libraries.
+NO_PRELOAD = ("--config", str(Path(__file__).with_name("no_preload.yaml")))
 #: The options of a server on this machine; a later ``--config`` replaces its file.
-LOCAL_SERVER = (*LOCAL, "--tools", "all", "--config", str(Path(__file__).with_name("no_preload.yaml")))
+LOCAL_SERVER = (*LOCAL, "--tools", "all", *NO_PRELOAD)
+#: What a command takes too, where a cell obeys no interrupt: then its end need not wait for a second at each step.
+IMPATIENT = ("--config", str(Path(__file__).with_name("impatient.yaml")))
 BOUND = 120.0
 #: An engine that is not there, as ``DOCKER_HOST``.
 AWAY = "unix:///no/such/socket"

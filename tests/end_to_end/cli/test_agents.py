@@ -14,8 +14,20 @@ from tests.support.engine import IMAGE, needs_engine
 from tests.support.paths import ROOT
 from tests.unit.config.test_agents import EXAMPLES, MASSGEN
 
+#: One of each kind runs in the gate, where all of them are read: on this machine and in a container, behind the programs that
+#: files name as a prefix, with limits, permissions and secrets.
+IN_GATE = {
+    *("code_execution_config-executor", "conda-agent_a", "limits-coder", "permissions-writer", "prefix-builder"),
+    *("secrets-client", "several_agents-builder"),
+}
+
+
+def _marks(case: str, isolation: str | None) -> list[pytest.MarkDecorator]:
+    return [*([needs_engine] if isolation == "container" else []), *([] if case in IN_GATE else [pytest.mark.nightly])]
+
+
 AGENTS = [
-    pytest.param(path, name, marks=needs_engine if config.isolation == "container" else (), id=f"{path.stem}-{name}")
+    pytest.param(path, name, marks=_marks(f"{path.stem}-{name}", config.isolation), id=f"{path.stem}-{name}")
     for path in (*EXAMPLES, *MASSGEN)
     for name, config in read_agents(path, environ={}).items()
 ]

@@ -9,7 +9,18 @@ import pytest
 
 from kernelexec import ExecutionResult
 from tests.conftest import Command
-from tests.support.command_line import AWAY, LOCAL, SWALLOW, cells_of, kernelexec, names, notebook, refused, script
+from tests.support.command_line import (
+    AWAY,
+    IMPATIENT,
+    LOCAL,
+    SWALLOW,
+    cells_of,
+    kernelexec,
+    names,
+    notebook,
+    refused,
+    script,
+)
 from tests.support.pace import slow
 
 #: Stands for a time in which something is printed: as a parameter it must be the same text in each worker.
@@ -52,10 +63,12 @@ def test_stdin_runs_and_is_written_only_to_the_given_file(tmp_path: Path, in_pro
         ("!exit 7", (), 7, ""),
         ("import os; os._exit(0)", (), 0, ""),
         ("import time\nprint('a')\ntime.sleep(60)", ("--timeout", ENOUGH), 124, "a\n"),
-        (f"import time\nprint('a')\n{SWALLOW}", ("--timeout", ENOUGH), 124, "a\n"),
+        (f"import time\nprint('a')\n{SWALLOW}", (*IMPATIENT, "--timeout", ENOUGH), 124, "a\n"),
         ("print('a')\n1/0", ("--allow-errors",), 0, "a\nend\n"),
         ("import os; os._exit(3)", ("--allow-errors",), 0, "end\n"),
-        ("import time; time.sleep(60)", ("--timeout", ENOUGH, "--allow-errors"), 0, "end\n"),
+        pytest.param(
+            "import time; time.sleep(60)", ("--timeout", ENOUGH, "--allow-errors"), 0, "end\n", marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_the_exit_status_says_how_the_cells_ended(
@@ -74,8 +87,8 @@ def test_a_cell_may_be_tagged_to_fail(tmp_path: Path, in_process: Command) -> No
     assert "hint:" not in done.stderr
 
 
-def test_json_is_a_result_a_line(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "run", script(tmp_path, "print('a\\nb')", "42", "1/0", "1"), *LOCAL, "--json")
+def test_json_is_a_result_a_line(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "run", script(tmp_path, "print('a\\nb')", "42", "1/0", "1"), *LOCAL, "--json")
     results = [ExecutionResult.from_json(line) for line in done.stdout.splitlines()]
     assert [(result.text, result.status) for result in results[:2]] == [("a\nb\n", "ok"), ("42", "ok")]
     assert [result.status for result in results] == ["ok", "ok", "error"]
@@ -137,8 +150,8 @@ def test_exec_ends_with_the_cells_own_exit_code(
     assert names(tmp_path) == []
 
 
-def test_exec_prints_its_result_as_json(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "exec", "!echo a; exit 7", *LOCAL, "--json")
+def test_exec_prints_its_result_as_json(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "exec", "!echo a; exit 7", *LOCAL, "--json")
     result = ExecutionResult.from_json(done.stdout)
     assert (done.returncode, result.exit_code, result.stdout) == (7, 7, "a\n")
     assert done.stdout.count("\n") == 1

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command
-from tests.support.command_line import kernelexec
-from tests.support.mcp_clients import connected, transport
+from tests.support.mcp_clients import connected
+from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import slow
 
 ONE = f"""
 isolation: local
+preload: []
 budgets: {{timeout: {slow(2)}}}
 rules: {{blocked_commands: ["curl"]}}
 environment: {{set: {{MODE: file, KEPT: kept}}}}
@@ -34,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_file_says_where_and_how(directory: Path, in_process: Command) -> None:
-    done = kernelexec(directory, "exec", "import os; os.environ['MODE'], os.environ['KEPT']", "--config", "one.yaml", "--json")
+    done = in_process(directory, "exec", "import os; os.environ['MODE'], os.environ['KEPT']", "--config", "one.yaml", "--json")
     actual = json.loads(done.stdout)
     assert (actual["isolation"], actual["outputs"][0]["data"]["text/plain"]) == ("local", "('file', 'kept')")
     assert in_process(directory, "exec", "import time; time.sleep(60)", "--config", "one.yaml").returncode == 124
@@ -62,6 +63,6 @@ def test_one_of_several_agents_is_named(directory: Path, in_process: Command) ->
 
 
 def test_a_server_takes_it_too(directory: Path) -> None:
-    with connected(transport(directory, "--config", "one.yaml"), "auto") as agent:
+    with connected(InMemory(directory, "--config", str(directory / "one.yaml")), "auto") as agent:
         assert "'file'" in agent.text("execute_code", code="import os; os.environ['MODE']")
         assert "do not run: `curl`." in (agent.client.instructions or "")

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import KINDS, Command
-from tests.support.command_line import LOCAL, kernelexec, names, refused
+from tests.support.command_line import LOCAL, names, refused
 from tests.support.engine import needs_engine
 
 IMAGE: str = KINDS["container"]["container"]["image"]  # type: ignore[index]
 CONTAINER = ("--isolation", "container", "--image", IMAGE)
 NO_ENGINE = "unix:///missing/docker.sock"
+FOUND: dict[str, dict[str, Any]] = {}
 
 
 def findings(command: Command, tmp_path: Path, *args: str, **env: Any) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -25,8 +26,18 @@ def findings(command: Command, tmp_path: Path, *args: str, **env: Any) -> tuple[
     return done.returncode, {finding["check"]: finding for finding in actual}
 
 
-def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "doctor", *LOCAL)
+@pytest.fixture
+def local(in_process: Command, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """What the doctor finds where kernels on this machine were chosen and no engine is there: it is asked once."""
+    if not FOUND:
+        status, actual = findings(in_process, tmp_path, KERNELEXEC_USE_DOCKER="no", DOCKER_HOST=NO_ENGINE)
+        assert status == 0
+        FOUND.update(actual)
+    return FOUND
+
+
+def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "doctor", *LOCAL)
     assert done.returncode == 0
     assert "FAIL" not in done.stdout
     for check in ("python", "runtime directory", "local kernel", "local: shell commands", "local: timeouts keep state"):
@@ -36,19 +47,18 @@ def test_the_doctor_finds_that_local_kernels_work(tmp_path: Path) -> None:
 
 
 def test_an_environment_in_the_directory_of_cells_is_a_finding_and_no_warning_of_each_command(
-    tmp_path: Path, in_process: Command
+    tmp_path: Path, local: dict[str, dict[str, Any]], in_process: Command
 ) -> None:
     (own := tmp_path / "own").mkdir()
     path: dict[str, Any] = {"PYTHONPATH": str(own)}
-    _, actual = findings(kernelexec, tmp_path, *LOCAL, **path)
+    _, actual = findings(in_process, tmp_path, *LOCAL, **path)
     assert actual["optional: local: kernelexec itself"]["found"] == f"cells here can write {own}"
     assert not actual["optional: local: kernelexec itself"]["ok"]
-    done = kernelexec(tmp_path, "exec", "1", *LOCAL, "--quiet", **path)
+    done = in_process(tmp_path, "exec", "1", *LOCAL, "--quiet", **path)
     assert (done.stdout, done.stderr) == ("1\n", "")
-    [note] = json.loads(kernelexec(tmp_path, "exec", "1", *LOCAL, "--json", **path).stdout)["notes"]
+    [note] = json.loads(in_process(tmp_path, "exec", "1", *LOCAL, "--json", **path).stdout)["notes"]
     assert f"kernelexec itself is loaded from {own}" in note
-    _, elsewhere = findings(in_process, tmp_path, *LOCAL)
-    assert elsewhere["optional: local: kernelexec itself"]["ok"]
+    assert local["optional: local: kernelexec itself"]["ok"]
 
 
 @needs_engine
@@ -65,12 +75,10 @@ def test_the_doctor_finds_that_containers_work(tmp_path: Path, in_process: Comma
     assert "local kernel" not in actual
 
 
-def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(tmp_path: Path, in_process: Command) -> None:
-    status, actual = findings(in_process, tmp_path, KERNELEXEC_USE_DOCKER="no", DOCKER_HOST=NO_ENGINE)
-    assert status == 0
-    assert actual["choice"]["found"] == "local, by KERNELEXEC_USE_DOCKER=no"
-    assert actual["local kernel"]["ok"]
-    assert not actual["optional: container engine"]["ok"]
+def test_the_doctor_examines_both_kinds_and_minds_the_one_in_force(local: dict[str, dict[str, Any]]) -> None:
+    assert local["choice"]["found"] == "local, by KERNELEXEC_USE_DOCKER=no"
+    assert local["local kernel"]["ok"]
+    assert not local["optional: container engine"]["ok"]
 
 
 def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path, in_process: Command) -> None:
@@ -99,11 +107,9 @@ def test_a_missing_image_is_reported_and_never_pulled(image: str, fix: str, tmp_
     assert fix in actual["container image"]["fix"]
 
 
-def test_the_doctor_speaks_json(tmp_path: Path, in_process: Command) -> None:
-    status, actual = findings(in_process, tmp_path, *LOCAL)
-    assert status == 0
-    assert all(finding["ok"] for check, finding in actual.items() if not check.startswith("optional"))
-    assert actual["python"]["found"] in sys.version
+def test_the_doctor_speaks_json(local: dict[str, dict[str, Any]]) -> None:
+    assert all(finding["ok"] for check, finding in local.items() if not check.startswith("optional"))
+    assert local["python"]["found"] in sys.version
 
 
 def test_the_doctor_says_what_to_fix(tmp_path: Path, in_process: Command) -> None:

@@ -60,9 +60,9 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(tmp_path: Pat
             assert row["client"].endswith(", agent name a")
             assert "mcp" in row["client"].split()[0]
             assert (row["state"], row["cells"], row["pid"]) == ("busy", [record_of(begun)["execution_id"]], server.process.pid)
-            lines = [line.split()[:3] for line in kernelexec(tmp_path, "ps").stdout.splitlines()]
+            lines = [line.split()[:3] for line in in_process(tmp_path, "ps").stdout.splitlines()]
             assert ["a/default", str(row["pid"]), "busy"] in lines
-            assert name in kernelexec(tmp_path, "logs", "default", "--json").stdout
+            assert name in in_process(tmp_path, "logs", "default", "--json").stdout
             assert "interrupted" in in_process(tmp_path, "stop", own, "--cell").stderr
             ended = agent.call("wait_execution", execution_id=record_of(begun)["execution_id"])
             assert (record_of(ended)["status"], record_of(ended)["state"]) == ("error", "kept")
@@ -77,7 +77,7 @@ def test_a_server_is_looked_at_attached_to_interrupted_and_stopped(tmp_path: Pat
             assert "ZeroDivisionError" in done.stderr
             attached, count, value = agent.text("execute_code", code="y").strip().splitlines()
             assert (value, "has attached to this session" in attached, "3 cells of process" in count) == ("2", True, True)
-            output = kernelexec(tmp_path, "logs", own, "-n", "1").stdout
+            output = in_process(tmp_path, "logs", own, "-n", "1").stdout
             assert " y" in output.splitlines()[-1]
             assert "has ended" in in_process(tmp_path, "stop", own).stderr
             assert agent.rows("list_sessions", "sessions") == []

@@ -10,19 +10,20 @@ from pathlib import Path
 from fastmcp.client.transports import StdioTransport
 
 from tests.conftest import Command
-from tests.support.command_line import LOCAL
+from tests.support.command_line import LOCAL, NO_PRELOAD
 from tests.support.mcp_clients import connected
 
 
 def test_the_entry_starts_the_server_with_its_options(tmp_path: Path, in_process: Command) -> None:
-    done = in_process(tmp_path, "mcp-config", "--name", "mine", *LOCAL, "--workspace", "work", DOCKER_HOST="unix:///nope")
+    words = ("mcp-config", "--name", "mine", *LOCAL, *NO_PRELOAD, "--workspace", "work")
+    done = in_process(tmp_path, *words, DOCKER_HOST="unix:///nope")
     assert done.returncode == 0, done.stderr
     entry = json.loads(done.stdout)["mcpServers"]["mine"]
     assert Path(entry["command"]).samefile(sys.executable)
     assert entry == {
         "type": "stdio",
         "command": entry["command"],
-        "args": ["-P", "-m", "kernelexec", "mcp", *LOCAL, "--workspace", str(tmp_path / "work")],
+        "args": ["-P", "-m", "kernelexec", "mcp", *LOCAL, *NO_PRELOAD, "--workspace", str(tmp_path / "work")],
         "env": {"DOCKER_HOST": "unix:///nope"},
         "cwd": str(tmp_path),
     }

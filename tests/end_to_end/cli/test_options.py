@@ -12,7 +12,7 @@ from kernelexec.config import MIB
 from kernelexec.errors import InvalidConfig
 from tests.conftest import Command
 from tests.end_to_end.cli.test_doctor import CONTAINER
-from tests.support.command_line import LOCAL, kernelexec, refused
+from tests.support.command_line import LOCAL, refused
 from tests.support.engine import MINIMAL, SUDO
 
 COMMANDS = ("run", "exec", "repl", "mcp")
@@ -151,6 +151,7 @@ def test_what_does_not_fit_is_refused(
     assert reason in refused(in_process(tmp_path, "exec", "1", *args))
 
 
+@pytest.mark.nightly  # in the gate the option is a setting, and the tests of sudo in containers show that of the setting
 def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "ws").mkdir()
     args = ("--isolation", "container", "--image", MINIMAL, "--sudo", "--work-dir", "ws", "--log-dir", "logs")
@@ -160,13 +161,13 @@ def test_a_command_runs_as_root_where_that_was_asked_for(tmp_path: Path, in_proc
     assert ", with sudo, mounts " in (tmp_path / "logs" / "exec" / "docker_container.log").read_text()
 
 
-def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "ws").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("seen")
     code = f"open('made', 'w').write(open('{tmp_path}/data/file').read()); open('{tmp_path}/data/new', 'w')"
     args = ("--memory", "400m", "--context", "data", "--work-dir", "ws", "--log-dir", "logs", "--instance-id", "two", "--json")
-    done = kernelexec(tmp_path, "exec", code, *CONTAINER, *args)
+    done = in_process(tmp_path, "exec", code, *CONTAINER, *args)
     result = json.loads(done.stdout)
     assert (result["isolation"], done.returncode) == ("container", 1)
     assert "Read-only file system" in json.dumps(result["outputs"])
@@ -182,6 +183,6 @@ def test_a_cell_runs_in_the_container_that_was_asked_for(tmp_path: Path) -> None
 def test_variables_are_set_or_passed_on(tmp_path: Path, in_process: Command) -> None:
     code = "import os; print(os.environ['A'], os.environ['B'])\n!echo $A"
     words = ("exec", code, "-e", "A=1 2=3", "--env", "B", *LOCAL, "--quiet")
-    done = kernelexec(tmp_path, *words, B="b")
+    done = in_process(tmp_path, *words, B="b")
     assert (done.returncode, done.stdout) == (0, "1 2=3 b\n1 2=3\n"), done.stderr
     assert "must be a valid environment variable" in refused(in_process(tmp_path, "exec", "1", "-e", "=1", *LOCAL))

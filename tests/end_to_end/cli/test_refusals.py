@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Command
 from tests.support.command_line import LOCAL, cells_of, kernelexec, names, refused, script
+from tests.support.night import at_night
 from tests.support.paths import ROOT
 
 GUIDE = (ROOT / "kernelexec" / "guide" / "command_line.md").read_text(encoding="utf-8")
@@ -121,7 +122,7 @@ def test_without_a_command_the_help_is_shown(tmp_path: Path, in_process: Command
     assert all(command in done.stdout for command in ("run", "exec", "doctor"))
 
 
-@pytest.mark.parametrize("args", [("exec", "1"), ("run", "-"), ("exec", "1", "--work-dir", "/"), ("doctor",)])
+@pytest.mark.parametrize("args", [("run", "-"), ("exec", "1", "--work-dir", "/"), *at_night(("exec", "1"), ("doctor",))])
 def test_a_current_directory_that_is_gone_is_reported(args: tuple[str, ...], tmp_path: Path) -> None:
     done = kernelexec(tmp_path, *args, *LOCAL, stdin=b"1", via='mkdir gone; cd gone; rmdir ../gone; exec "$@"')
     assert "The current directory cannot be used: No such file or directory." in refused(done)

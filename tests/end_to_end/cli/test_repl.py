@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import COMMAND, kernelexec, refused
+from tests.conftest import Command
+from tests.support.command_line import COMMAND, refused
+from tests.support.night import at_night
 from tests.support.pace import until
-from tests.support.remains import marked_processes
+from tests.support.remains import RUN, marked_processes
 from tests.support.terminal import Terminal
 
 PROMPT = r"In \[\d+\]: ?"
@@ -19,8 +21,23 @@ WORDS = [COMMAND, "repl", "--isolation", "local"]
 
 
 @pytest.fixture
-def repl(tmp_path: Path) -> Iterator[Terminal]:
+def own_repl(tmp_path: Path) -> Iterator[Terminal]:
+    """A prompt for a test that ends it."""
     with Terminal(WORDS, cwd=tmp_path, TERM="xterm", XDG_STATE_HOME=str(tmp_path / "state")) as terminal:
+        terminal.expect(PROMPT)
+        yield terminal
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("repl")
+
+
+@pytest.fixture(scope="module")
+def repl(own_remains: None, directory: Path) -> Iterator[Terminal]:
+    """A prompt for all tests that leave it as it was, at an empty line; other tests do not take it for what they left."""
+    env = {"TERM": "xterm", "XDG_STATE_HOME": str(directory / "state"), RUN: "of all"}
+    with Terminal(WORDS, cwd=directory, **env) as terminal:
         terminal.expect(PROMPT)
         yield terminal
 
@@ -33,19 +50,19 @@ def say(repl: Terminal, keys: str, answer: str) -> str:
     return answered
 
 
-def test_state_lasts_over_cells_and_leaving_leaves_nothing(repl: Terminal) -> None:
-    say(repl, "x = 40", "x = 40\n")
-    say(repl, "x + 2", r"\n42\n")
-    assert "jupyter console --existing /" in repl.text
-    repl.send("\x04")
-    assert repl.end() == 0
+def test_state_lasts_over_cells_and_leaving_leaves_nothing(own_repl: Terminal) -> None:
+    say(own_repl, "x = 40", "x = 40\n")
+    say(own_repl, "x + 2", r"\n42\n")
+    assert "jupyter console --existing /" in own_repl.text
+    own_repl.send("\x04")
+    assert own_repl.end() == 0
     until(lambda: marked_processes() == {})
 
 
-def test_typed_cells_are_there_at_the_next_prompt_for_this_user_only(repl: Terminal, tmp_path: Path) -> None:
-    say(repl, "y = 'typed before'", "y = 'typed before'\n")
-    repl.send("\x04")
-    assert repl.end() == 0
+def test_typed_cells_are_there_at_the_next_prompt_for_this_user_only(own_repl: Terminal, tmp_path: Path) -> None:
+    say(own_repl, "y = 'typed before'", "y = 'typed before'\n")
+    own_repl.send("\x04")
+    assert own_repl.end() == 0
     history = tmp_path / "state" / "kernelexec" / "history"
     assert "typed before" in history.read_text(encoding="utf-8")
     assert (stat.S_IMODE(history.stat().st_mode), stat.S_IMODE(history.parent.stat().st_mode)) == (0o600, 0o700)
@@ -55,7 +72,7 @@ def test_typed_cells_are_there_at_the_next_prompt_for_this_user_only(repl: Termi
         again.expect("typed before")
 
 
-@pytest.mark.parametrize("blocked", ["a file", "a link", "read-only"])
+@pytest.mark.parametrize("blocked", ["a link", *at_night("a file", "read-only")])
 def test_a_history_that_cannot_be_written_is_kept_in_memory(tmp_path: Path, blocked: str) -> None:
     state, other = tmp_path / "state", tmp_path / "other"
     if blocked == "a file":
@@ -140,41 +157,44 @@ def test_a_cell_is_answered_and_the_answer_is_shown_once(repl: Terminal) -> None
 
 
 def test_an_interrupt_at_the_prompt_gives_the_line_up(repl: Terminal) -> None:
+    before = len(repl.text)
     repl.send("1/0")
     repl.expect("1/0")
     repl.send("\x03")
     repl.expect(PROMPT)
     say(repl, "40 + 2", r"\n42\n")
-    assert "ZeroDivisionError" not in repl.text
+    assert "ZeroDivisionError" not in repl.text[before:]
 
 
 def test_an_interrupt_that_comes_as_a_signal_gives_the_line_up_too(repl: Terminal) -> None:
+    before = len(repl.text)
     repl.send("1/0")
     repl.expect("1/0")
     repl.process.send_signal(signal.SIGINT)
     repl.expect(PROMPT)
     say(repl, "40 + 2", r"\n42\n")
-    assert "ZeroDivisionError" not in repl.text
+    assert "ZeroDivisionError" not in repl.text[before:]
 
 
-def test_errors_are_shown_and_pictures_are_files_whose_paths_are_shown(repl: Terminal, tmp_path: Path) -> None:
+def test_errors_are_shown_and_pictures_are_files_whose_paths_are_shown(repl: Terminal, directory: Path) -> None:
     say(repl, "1/0", "ZeroDivisionError: division by zero")
     code = (
         "import base64; from IPython.display import Image; Image(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
     )
     code += "AAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='))"
     saved = say(repl, code, r"saved (outputs/\S+\.png)\n").split()[-1]
-    assert (tmp_path / saved).read_bytes().startswith(b"\x89PNG")
+    assert (directory / saved).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_kernels_death_costs_only_its_own_cell(repl: Terminal) -> None:
-    say(repl, "x = 40", "x = 40\n")
-    say(repl, "import os; os._exit(3)", "goes on from its checkpoint before this cell")
-    assert "In [2]: x + 2" in say(repl, "x + 2", r"\n42\n")
-    repl.send("exit\r")
-    assert repl.end() == 0
+def test_a_kernels_death_costs_only_its_own_cell(own_repl: Terminal) -> None:
+    say(own_repl, "x = 40", "x = 40\n")
+    say(own_repl, "import os; os._exit(3)", "goes on from its checkpoint before this cell")
+    assert "In [2]: x + 2" in say(own_repl, "x + 2", r"\n42\n")
+    own_repl.send("exit\r")
+    assert own_repl.end() == 0
 
 
+@pytest.mark.nightly  # in the gate the loop goes on after a death with a checkpoint, and `exec` reports one without
 def test_a_kernels_death_without_a_checkpoint_is_reported_and_the_loop_goes_on(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("checkpoints: named\n")
     words = [*WORDS, "--config", "config.yaml"]
@@ -188,9 +208,9 @@ def test_a_kernels_death_without_a_checkpoint_is_reported_and_the_loop_goes_on(t
         assert repl.end() == 0
 
 
-def test_a_signal_ends_it_with_its_number(repl: Terminal) -> None:
-    repl.process.send_signal(signal.SIGTERM)
-    assert repl.end() == 128 + signal.SIGTERM
+def test_a_signal_ends_it_with_its_number(own_repl: Terminal) -> None:
+    own_repl.process.send_signal(signal.SIGTERM)
+    assert own_repl.end() == 128 + signal.SIGTERM
     until(lambda: marked_processes() == {})
 
 
@@ -206,10 +226,12 @@ def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
     until(lambda: marked_processes() == {})
 
 
-def test_without_a_terminal_it_says_what_runs_cells_from_a_pipe(tmp_path: Path) -> None:
-    assert "kernelexec run -" in refused(kernelexec(tmp_path, "repl", "--isolation", "local", stdin=b"1\n"))
+def test_without_a_terminal_it_says_what_runs_cells_from_a_pipe(tmp_path: Path, in_process: Command) -> None:
+    assert "kernelexec run -" in refused(in_process(tmp_path, "repl", "--isolation", "local", stdin=b"1\n"))
 
 
 @pytest.mark.parametrize(("option", "reported"), [(("--session", "a/b"), "session name"), (("--timeout", "0"), "timeout")])
-def test_an_option_that_does_not_fit_is_refused(option: tuple[str, str], reported: str, tmp_path: Path) -> None:
-    assert reported in refused(kernelexec(tmp_path, "repl", "--isolation", "local", *option))
+def test_an_option_that_does_not_fit_is_refused(
+    option: tuple[str, str], reported: str, tmp_path: Path, in_process: Command
+) -> None:
+    assert reported in refused(in_process(tmp_path, "repl", "--isolation", "local", *option))

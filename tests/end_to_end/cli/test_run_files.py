@@ -25,6 +25,7 @@ from tests.support.command_line import (
     script,
     started,
 )
+from tests.support.night import at_night
 
 QUIET = (*LOCAL, "--quiet")
 
@@ -41,9 +42,9 @@ def parametrised(cwd: Path, name: str = "p.ipynb") -> Path:
     return cwd / name
 
 
-def test_parameters_give_what_papermill_gives(tmp_path: Path) -> None:
+def test_parameters_give_what_papermill_gives(tmp_path: Path, in_process: Command) -> None:
     path = parametrised(tmp_path)
-    done = kernelexec(tmp_path, "run", path.name, "-p", "x", "41.5", "-p", "name", "a b=c", *QUIET)
+    done = in_process(tmp_path, "run", path.name, "-p", "x", "41.5", "-p", "name", "a b=c", *QUIET)
     assert (done.returncode, done.stdout) == (0, "41.5 'a b=c'\n"), done.stderr
     execute_notebook(path, tmp_path / "o.ipynb", {"x": 41.5, "name": "a b=c"}, progress_bar=False, cwd=tmp_path)
     actual, expected = cells_of(tmp_path / "p.executed.ipynb"), cells_of(tmp_path / "o.ipynb")
@@ -107,9 +108,10 @@ def test_a_notebook_is_replaced_by_the_executed_one(tmp_path: Path, in_process: 
     assert cells_of(tmp_path / "given.ipynb")[0].outputs[0].data["text/plain"] == "2"
 
 
+@pytest.mark.nightly  # in the gate the job of the operators' page makes reports, of a failure too
 def test_a_report_is_a_page_of_the_notebook(tmp_path: Path, in_process: Command) -> None:
     path = parametrised(tmp_path)
-    done = kernelexec(tmp_path, "run", path.name, "-p", "x", "77", "--html", "report.html", "--no-output", *QUIET)
+    done = in_process(tmp_path, "run", path.name, "-p", "x", "77", "--html", "report.html", "--no-output", *QUIET)
     assert done.returncode == 0, done.stderr
     assert "wrote report.html" in done.stderr
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -196,7 +198,7 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(
     assert names(tmp_path) == before
 
 
-@pytest.mark.parametrize("words", [("exec",), ("exec", "-")])
+@pytest.mark.parametrize("words", [("exec",), *at_night(("exec", "-"))])
 def test_a_cell_comes_from_a_pipe(tmp_path: Path, words: tuple[str, ...], in_process: Command) -> None:
     done = kernelexec(tmp_path, *words, *QUIET, stdin="x = 'ä'\nprint(x)".encode())
     assert (done.returncode, done.stdout) == (0, "ä\n"), done.stderr

@@ -14,6 +14,7 @@ import pytest
 from kernelexec import ExecutionResult
 from tests.support.command_line import (
     BOUND,
+    IMPATIENT,
     LOCAL,
     SWALLOW,
     WAITS,
@@ -26,6 +27,7 @@ from tests.support.command_line import (
     started,
     until,
 )
+from tests.support.night import at_night, named_cases
 
 #: A cell that prints the ids of its kernel and of a process that it started.
 FAMILY = "import os, subprocess, time\nprint(os.getpid(), subprocess.Popen(['sleep', '600']).pid)\n"
@@ -48,7 +50,7 @@ def has_ended(pid: int) -> bool:
         os.close(fd)
 
 
-@pytest.mark.parametrize("command", ["run", "exec"])
+@pytest.mark.parametrize("command", ["exec", *at_night("run")])
 def test_output_comes_while_the_cell_runs(command: str, tmp_path: Path) -> None:
     code = f"print('first')\n{WAITS}print('second')"
     with started(tmp_path, command, script(tmp_path, code) if command == "run" else code, *LOCAL) as process:
@@ -95,7 +97,7 @@ def test_an_interrupt_keeps_what_was_there_and_leaves_nothing_running(tmp_path: 
     assert [has_ended(int(pid)) for pid in line.split()] == [True, True]
 
 
-@pytest.mark.parametrize("args", [("run", "given.py", "--allow-errors"), ("run", "given.py", "--json"), ("exec",)])
+@pytest.mark.parametrize("args", [("run", "given.py", "--allow-errors"), ("run", "given.py", "--json"), *at_night(("exec",))])
 def test_every_way_to_run_can_be_interrupted(args: tuple[str, ...], tmp_path: Path) -> None:
     code = f"{FAMILY}open('begun', 'w').close()\ntime.sleep(60)"
     script(tmp_path, code, "open('never', 'w')")
@@ -113,7 +115,7 @@ def test_every_way_to_run_can_be_interrupted(args: tuple[str, ...], tmp_path: Pa
 
 
 def test_a_cell_that_swallows_the_interrupt_is_ended(tmp_path: Path) -> None:
-    with started(tmp_path, "run", script(tmp_path, FAMILY + SWALLOW), *LOCAL) as process:
+    with started(tmp_path, "run", script(tmp_path, FAMILY + SWALLOW), *LOCAL, *IMPATIENT) as process:
         line = next_line(process)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=BOUND)
@@ -152,7 +154,7 @@ def test_an_interrupt_while_the_kernel_starts_ends_it(tmp_path: Path) -> None:
     assert has_ended(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.parametrize("how", ["all may fail", "each may fail"])
+@pytest.mark.parametrize("how", ["all may fail", *at_night("each may fail")])
 def test_an_interrupt_while_another_kernel_starts_ends_the_run(how: str, tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
     slow = "echo $$ > pid.part && mv pid.part pid && exec sleep 600"
@@ -193,15 +195,17 @@ def test_an_interrupt_before_there_is_a_kernel_says_no_more(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("signum", "code"),
-    [
-        (signal.SIGKILL, FAMILY),
-        (signal.SIGKILL, STRANGER),
-        (signal.SIGTERM, FAMILY),
-        (signal.SIGTERM, STRANGER),
-        (signal.SIGHUP, FAMILY),
-        (signal.SIGHUP, STRANGER),
-    ],
-    ids=["SIGKILL", "SIGKILL, own session", "SIGTERM", "SIGTERM, own session", "SIGHUP", "SIGHUP, own session"],
+    named_cases(
+        {
+            "SIGKILL": (signal.SIGKILL, FAMILY),
+            "SIGKILL, own session": (signal.SIGKILL, STRANGER),
+            "SIGTERM": (signal.SIGTERM, FAMILY),
+            "SIGTERM, own session": (signal.SIGTERM, STRANGER),
+            "SIGHUP": (signal.SIGHUP, FAMILY),
+            "SIGHUP, own session": (signal.SIGHUP, STRANGER),
+        },
+        gate=("SIGKILL, own session", "SIGTERM, own session"),
+    ),
 )
 def test_nothing_that_a_cell_started_outlives_the_command(signum: signal.Signals, code: str, tmp_path: Path) -> None:
     with started(tmp_path, "exec", code + "time.sleep(60)", *LOCAL) as process:
@@ -211,7 +215,7 @@ def test_nothing_that_a_cell_started_outlives_the_command(signum: signal.Signals
     assert [has_ended(int(pid)) for pid in line.split()] == [True, True]
 
 
-@pytest.mark.parametrize("signum", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [None, signal.SIGTERM, *at_night(signal.SIGINT, signal.SIGHUP)])
 def test_the_private_directory_goes_with_the_command(signum: signal.Signals | None, tmp_path: Path, short_path: Path) -> None:
     code = "print('begun')\n" + ("" if signum is None else "import time; time.sleep(60)")
     with started(tmp_path, "exec", code, *LOCAL, KERNELEXEC_RUNTIME_DIR=str(short_path)) as process:

@@ -12,8 +12,9 @@ import pytest
 
 from kernelexec.cli.image import _interrupt_on_signals
 from kernelexec.cli.stdio import CommandFailed
-from tests.support.command_line import BOUND, COMMAND, LOCAL, WAITS, environment
+from tests.support.command_line import BOUND, COMMAND, LOCAL, NO_PRELOAD, WAITS, environment
 from tests.support.mcp_clients import Raw
+from tests.support.night import at_night
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -33,7 +34,7 @@ def ignored(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
     signal.signal(request.param, before)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGINT, *at_night(signal.SIGHUP)])
 def test_a_run_goes_on_under_a_signal_that_it_was_started_without(signum: signal.Signals, tmp_path: Path) -> None:
     with without(signum, tmp_path, "exec", f"print('begun', flush=True)\n{WAITS}print('end')") as process:
         try:
@@ -48,7 +49,7 @@ def test_a_run_goes_on_under_a_signal_that_it_was_started_without(signum: signal
 
 
 def test_a_server_goes_on_under_a_signal_that_it_was_started_without(tmp_path: Path) -> None:
-    with without(signal.SIGHUP, tmp_path, "mcp") as process:
+    with without(signal.SIGHUP, tmp_path, "mcp", *NO_PRELOAD) as process:
         try:
             client = Raw(process, "legacy")
             client.answer(client.call("execute_code", code="1"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import BOUND, COMMAND, environment
+from tests.support.night import at_night
 from tests.support.terminal_sequences import SEQUENCES, harm
 
 LOCAL = ("--isolation", "local")
@@ -54,7 +55,7 @@ for number, sequence in enumerate({[sequence.encode("utf-8", "surrogatepass") fo
 
 def test_pieces_that_come_apart_make_no_sequence_and_colours_stay(tmp_path: Path) -> None:
     pieces = ("A\x1b", "]52;c;UFdORUQ=", "\x1b", "\\B ", "\x1b", "[6n", "\x1b[3", "1mred\x1b[0m", "\u202eend")
-    code = f"import time\nfor piece in {pieces!r}:\n    print(piece, end='', flush=True)\n    time.sleep(0.1)"
+    code = f"import time\nfor piece in {pieces!r}:\n    print(piece, end='', flush=True)\n    time.sleep(0.05)"
     raw = run(tmp_path, "exec", code, *LOCAL)
     assert harm(raw) == []
     assert "AB \x1b[31mred\x1b[0m\\u202eend" in raw
@@ -85,19 +86,21 @@ def test_a_cell_cannot_imitate_a_remark_nor_hide_one(tmp_path: Path) -> None:
     [
         ("files", "list"),
         ("files", "read", "\x1b]0;title\x07\u202e\nkernelexec: fake"),
-        ("files", "read", "missing\x1b[6n\n\u25c8 kernelexec: fake"),
-        ("run", "missing\x1b]52;c;YQ==\x07.py", *LOCAL),
         ("run", "bad\x1b[6n.ipynb", *LOCAL),
         ("exec", "raise ValueError('\\x1b]0;t\\x07\\x9b6n\\u202e')", *LOCAL),
-        ("exec", "1", "--language", "\x1b[6nlang", *LOCAL),
-        ("exec", "1", "--timeout", "\x1b[6n", *LOCAL),
         ("exec", "1", "--isolation", "\x1b[6n"),
         ("\x1b[6n",),
-        ("sessions", "list"),
-        ("logs", "\x1b[6n"),
-        ("attach", "\x1b[6n"),
         ("stop", "\x1b[6n"),
-        ("ps",),
+        *at_night(
+            ("files", "read", "missing\x1b[6n\n\u25c8 kernelexec: fake"),
+            ("run", "missing\x1b]52;c;YQ==\x07.py", *LOCAL),
+            ("exec", "1", "--language", "\x1b[6nlang", *LOCAL),
+            ("exec", "1", "--timeout", "\x1b[6n", *LOCAL),
+            ("sessions", "list"),
+            ("logs", "\x1b[6n"),
+            ("attach", "\x1b[6n"),
+            ("ps",),
+        ),
         ("exec", "1", "--workspace", "\x1b[6n", *LOCAL),
     ],
     ids=ascii,

@@ -46,7 +46,7 @@ def code_cells(document: Any) -> list[Any]:
 
 def test_displays_are_whole(tmp_path: Path, in_process: Command) -> None:
     a_page = "from IPython.display import HTML; HTML('<p>' + 'x' * 3_000_000 + '</p>')"
-    a_picture = "display({'image/png': 'A' * 24_000_000, 'text/plain': 'a picture'}, raw=True)"
+    a_picture = "display({'image/png': 'A' * 17_000_000, 'text/plain': 'a picture'}, raw=True)"
     a_chart = "display({'application/vnd.x+json': {'rows': ['y' * 1000] * 2000}, 'text/html': '<b>' * 500_000}, raw=True)"
     sources = a_page, a_picture, a_chart
     documents = executed(in_process, tmp_path, *sources), through_nbclient(tmp_path, *sources)
