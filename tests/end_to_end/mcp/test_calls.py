@@ -19,14 +19,14 @@ from kernelexec.mcp.calls.progress import find_last_line, generate_report_times
 from kernelexec.mcp.server import make_server
 from kernelexec.results import DisplayData, Stream
 from tests.support.command_line import BOUND
-from tests.support.mcp_clients import BOTH_ERAS, output_of, record_of, text_of
+from tests.support.mcp_clients import BOTH_ERAS, ERAS, output_of, record_of, text_of
 
 Served = Callable[[Callable[[Client[Any], AsyncExecutor], Awaitable[None]]], None]
 #: A cell that says that it runs, and goes on for ten minutes.
 ENDLESS = {"code": "open('begun', 'w').close()\nimport time\ntime.sleep(600)", "timeout": 700}
 
 
-@pytest.fixture(params=BOTH_ERAS)
+@pytest.fixture(params=ERAS)
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
     """Runs a test against a server that tells of progress five times a second."""
 
@@ -45,6 +45,7 @@ async def until(happened: Callable[[], bool]) -> None:
         await anyio.sleep(0.01)
 
 
+@pytest.mark.parametrize("served", BOTH_ERAS, indirect=True)
 def test_progress_has_the_seconds_and_the_newest_line(served: Served, tmp_path: Path) -> None:
     async def test(client: Client[Any], _: AsyncExecutor) -> None:
         reported: list[tuple[float, str]] = []
@@ -110,6 +111,7 @@ def test_a_collecting_call_reports_progress_too(served: Served, tmp_path: Path) 
     served(test)
 
 
+@pytest.mark.parametrize("served", BOTH_ERAS, indirect=True)
 def test_a_cancelled_call_interrupts_its_cell_and_the_kernel_is_in_step(served: Served, tmp_path: Path) -> None:
     async def test(client: Client[Any], executor: AsyncExecutor) -> None:
         await client.call_tool("execute_code", {"code": "x = 5"})

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.command_line import BOUND, environment
 from tests.support.mcp_clients import raw
 
@@ -47,6 +49,7 @@ def test_the_list_of_tools_needs_no_part_of_a_session(tmp_path: Path) -> None:
     assert done.stdout.split(maxsplit=1)[1:] == ["[]\n"], done.stderr
 
 
+@pytest.mark.nightly  # in the gate a test of what is on stdout begins with such a call
 def test_a_call_that_comes_first_runs(tmp_path: Path) -> None:
     with raw(tmp_path, "auto") as client:
         answer = client.answer(client.call("execute_code", code="6 * 7"))

@@ -11,9 +11,20 @@ import pytest
 from fastmcp.client.elicitation import ElicitResult
 
 from tests.support.command_line import BOUND
-from tests.support.mcp_clients import BOTH_ERAS, ENVELOPE, Agent, connected, record_of, text_of, transport, without_head
+from tests.support.mcp_clients import (
+    BOTH_ERAS,
+    ENVELOPE,
+    ERAS,
+    Agent,
+    connected,
+    record_of,
+    text_of,
+    transport,
+    without_head,
+)
 from tests.support.mcp_in_memory import InMemory
 from tests.support.mcp_server import Server, serving
+from tests.support.night import named_cases
 from tests.support.takeovers import wait_until
 
 ASKS = "name = input('Name? ')\nprint('Hello', name)"
@@ -43,10 +54,21 @@ class Person:
         return ElicitResult(action="accept", content={name: answer})
 
 
-@pytest.mark.parametrize("era", BOTH_ERAS)
-def test_a_cell_is_answered_within_its_call(era: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("era", "in_memory"),
+    named_cases(
+        {
+            "legacy": ("legacy", False),  # the server asks during the call, over its stream
+            "auto": ("auto", True),
+            "auto over a stream": ("auto", False),
+        },
+        gate=("legacy", "auto"),
+    ),
+)
+def test_a_cell_is_answered_within_its_call(era: str, in_memory: bool, tmp_path: Path) -> None:  # noqa: FBT001
     person = Person("Ada", "Grace", "Joan")
-    with connected(transport(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:
+    served = (InMemory if in_memory else transport)(tmp_path, "--allow-input")
+    with connected(served, era, elicitation_handler=person) as agent:
         assert agent.text("execute_code", code=ASKS).splitlines() == ["Name? Ada", "Hello Ada"]
         expected = agent.call("execute_code", code="a, b = input('1? '), input('2? ')\nopen('ran', 'a').write('x')")
         assert record_of(expected)["status"] == "ok"
@@ -76,7 +98,7 @@ def test_a_call_that_waits_takes_the_question_to_its_client(era: str, tmp_path: 
     assert len(person.questions) == 1
 
 
-@pytest.mark.parametrize("era", BOTH_ERAS)
+@pytest.mark.parametrize("era", ERAS)
 def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path) -> None:
     def refused(agent: Agent, state: str) -> None:
         expected = agent.call("execute_code", code=ASKS)
@@ -91,7 +113,7 @@ def test_cells_without_an_answering_client_fail_at_once(era: str, tmp_path: Path
     assert person.questions == []
 
 
-@pytest.mark.parametrize("era", BOTH_ERAS)
+@pytest.mark.parametrize("era", ERAS)
 def test_a_password_is_not_asked_for(era: str, tmp_path: Path) -> None:
     person = Person()
     with connected(InMemory(tmp_path, "--allow-input"), era, elicitation_handler=person) as agent:

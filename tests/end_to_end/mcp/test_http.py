@@ -16,7 +16,7 @@ from mcp.types import INVALID_PARAMS
 
 from kernelexec.mcp.callers import Caller
 from tests.conftest import Command
-from tests.support.command_line import BOUND, END_STATUS, STUBBORN, appears, kernelexec, names, refused
+from tests.support.command_line import BOUND, END_STATUS, IMPATIENT, STUBBORN, appears, names, refused
 from tests.support.mcp_clients import BOTH_ERAS, output_of, text_of
 from tests.support.mcp_server import TOOLS, Server, create_token, serving
 from tests.support.pace import until
@@ -72,7 +72,7 @@ def test_a_name_that_is_none_is_refused_whatever_is_asked(server: Server, era: s
 
 def test_concurrent_first_calls_make_one_kernel_for_each_agent(server: Server) -> None:
     with server.client(x_kernelexec_agent="many-1") as item, server.client(x_kernelexec_agent="many-2") as other:
-        asked = [agent.start("execute_code", code="import os; os.getpid()") for _ in range(50) for agent in (item, other)]
+        asked = [agent.start("execute_code", code="import os; os.getpid()") for _ in range(20) for agent in (item, other)]
         pids = [output_of(call.result(BOUND)) for call in asked]
         assert len(set(pids[::2])) == len(set(pids[1::2])) == 1
         assert set(pids[::2]) != set(pids[1::2])
@@ -128,10 +128,12 @@ def test_a_strangers_handle_is_as_good_as_none_for_every_tool(guarded: tuple[Ser
         assert agent.text("execute_code", code="secret", session=handle).splitlines()[0] == "1"
 
 
-def test_tokens_say_which_user_it_is_and_what_is_allowed(guarded: tuple[Server, Path], tmp_path: Path) -> None:
+def test_tokens_say_which_user_it_is_and_what_is_allowed(
+    guarded: tuple[Server, Path], tmp_path: Path, in_process: Command
+) -> None:
     server, tokens = guarded
     carol, reader = create_token(tokens, "carol"), create_token(tokens, "carol", "read")
-    created = kernelexec(tmp_path, "mcp-token", "dave", "--tokens", str(tokens))
+    created = in_process(tmp_path, "mcp-token", "dave", "--tokens", str(tokens))
     assert created.returncode == 0, created.stderr
     dave = created.stdout.strip()
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {carol}"}):
@@ -170,7 +172,7 @@ def test_the_public_address_of_a_server_is_one_of_its_names(guarded: tuple[Serve
 def test_everything_ends_also_while_a_cell_runs(tmp_path: Path, short_path: Path, end: signal.Signals, era: str) -> None:
     private = short_path / "private"
     private.mkdir(mode=0o700)
-    with serving(tmp_path, TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private)) as server:
+    with serving(tmp_path, *IMPATIENT, TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private)) as server:
         family: list[psutil.Process] = []
         with (
             suppress(TransportError),
@@ -205,29 +207,28 @@ def test_a_client_that_goes_away_or_gives_up_leaves_the_kernel_in_step(server: S
 
 def test_a_unix_socket_is_this_users_alone(tmp_path: Path, short_path: Path) -> None:
     path = short_path / "s"
-    for _ in range(2):  # what a killed server has left is no obstacle
-        with serving(tmp_path, "--socket", str(path)):
-            assert path.stat().st_mode & 0o777 == 0o600
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-                asking.connect(str(path))
-                asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert asking.recv(100).startswith(b"HTTP/1.1 200")
-    assert path.exists()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.bind(str(path))  # what a killed server has left is no obstacle
+    with serving(tmp_path, "--socket", str(path)) as server:
+        assert path.stat().st_mode & 0o777 == 0o600
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.connect(str(path))
+            asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert asking.recv(100).startswith(b"HTTP/1.1 200")
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(BOUND)
+    assert not path.exists()
 
 
 def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path: Path, short_path: Path) -> None:
     path = short_path / "s"
-    with serving(tmp_path, "--socket", str(path)) as first:
+    with serving(tmp_path, "--socket", str(path)) as server, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as successor:
         path.unlink()
-        second = tmp_path / "second"
-        second.mkdir()
-        with serving(second, "--socket", str(path)) as successor:
-            first.process.send_signal(signal.SIGTERM)
-            first.process.wait(BOUND)
-            assert path.is_socket()
-            successor.process.send_signal(signal.SIGTERM)
-            successor.process.wait(BOUND)
-    assert not path.exists()
+        successor.bind(str(path))
+        successor.listen()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(BOUND)
+        assert path.is_socket()
 
 
 def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Server, in_process: Command) -> None:

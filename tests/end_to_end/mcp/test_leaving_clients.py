@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.command_line import BOUND
 from tests.support.engine import MINIMAL, needs_engine
-from tests.support.mcp_clients import BOTH_ERAS, ERAS, Agent, record_of, text_of
+from tests.support.mcp_clients import BOTH_ERAS, Agent, record_of, text_of
 from tests.support.mcp_server import Server, serving
 from tests.support.night import at_night
 from tests.support.pace import slow, until
@@ -72,6 +72,7 @@ def test_an_old_client_that_is_killed_leaves_its_cell_running(server: Server) ->
         assert agent.text("execute_code", code="x + 1").splitlines()[0] == "42"
 
 
+@pytest.mark.nightly  # it cancels its call, which a test of the gate does
 def test_an_old_client_that_times_out_takes_its_cell_along(server: Server) -> None:
     with server.client("legacy", x_kernelexec_agent="old times out") as agent:
         left(server, agent, "legacy", "old times out", how="times out")
@@ -109,7 +110,8 @@ def collected(agent: Agent, execution_id: str, **more: Any) -> tuple[str, list[i
 
 
 @needs_engine
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.nightly  # in the gate the tests of adoption end the server, and others its client
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_a_long_cell_outlives_its_client_and_its_server(era: str, tmp_path: Path) -> None:
     options = ("--isolation", "container", "--image", MINIMAL)
     code = (

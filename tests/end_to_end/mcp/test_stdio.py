@@ -15,7 +15,18 @@ import pytest
 
 from kernelexec.mcp.stdio import LineReader, make_parse_error
 from tests.conftest import Command
-from tests.support.command_line import AWAY, BOUND, COMMAND, END_STATUS, STUBBORN, appears, environment, names, refused
+from tests.support.command_line import (
+    AWAY,
+    BOUND,
+    COMMAND,
+    END_STATUS,
+    IMPATIENT,
+    STUBBORN,
+    appears,
+    environment,
+    names,
+    refused,
+)
 from tests.support.mcp_clients import BOTH_ERAS, ERAS, connected, raw, record_of, text_of, without_head
 from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import slow, until
@@ -24,15 +35,15 @@ from tests.support.pace import slow, until
 @pytest.mark.parametrize(
     ("end", "era"),
     [
-        (signal.SIGTERM, "auto"),
         (None, "auto"),
+        pytest.param(signal.SIGTERM, "auto", marks=pytest.mark.nightly),  # in the gate its containers end, and one over HTTP
         *(pytest.param(end, "legacy", marks=pytest.mark.nightly) for end in (signal.SIGINT, None)),
     ],
 )
 def test_everything_ends_also_while_a_cell_runs(end: signal.Signals | None, era: str, tmp_path: Path, short_path: Path) -> None:
     private = short_path / "private"
     private.mkdir(mode=0o700)
-    with raw(tmp_path, era, TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private)) as client:
+    with raw(tmp_path, era, *IMPATIENT, TMPDIR=str(private), KERNELEXEC_RUNTIME_DIR=str(private)) as client:
         client.call("execute_code", code=STUBBORN)
         appears(client.process, tmp_path / "workspaces" / "default" / "begun")  # type: ignore[arg-type]
         family = psutil.Process(client.process.pid).children(recursive=True)
@@ -54,7 +65,7 @@ def test_everything_ends_also_while_a_cell_runs(end: signal.Signals | None, era:
     until(lambda: names(private) == [])
 
 
-@pytest.mark.parametrize("era", BOTH_ERAS)
+@pytest.mark.parametrize("era", ERAS)
 def test_a_cancelled_request_interrupts_its_cell_and_the_kernel_is_in_step(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
         client.answer(client.call("execute_code", code="x = 5"))
@@ -68,7 +79,8 @@ def test_a_cancelled_request_interrupts_its_cell_and_the_kernel_is_in_step(era: 
     assert not [message for message in messages if message.get("id") == number and "result" in message]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.nightly  # in the gate it is shown in memory, and that messages go out during a call by questions of cells
+@pytest.mark.parametrize("era", BOTH_ERAS)
 def test_progress_comes_while_a_call_blocks(era: str, tmp_path: Path) -> None:
     with raw(tmp_path, era) as client:
         client.progress = "mine"

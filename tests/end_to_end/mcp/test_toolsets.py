@@ -140,7 +140,7 @@ def test_wheels_are_those_of_the_sessions_own_workspace(agent: Agent, wheels: Pa
     for wheel in (f"../hers/{name}", f" ../hers/{name} ", str(spaces["hers"] / name), str(elsewhere), f"~/{name}"):
         refused = agent.call("install_packages", packages=["upper", wheel], session="d")
         assert refused.is_error, wheel
-        assert "ModuleNotFoundError" in agent.text("execute_code", code="import secret", session="d")
+    assert "ModuleNotFoundError" in agent.text("execute_code", code="import secret", session="d")
     assert install(agent, name, session="hers")["installed"] == ["secret 1.0"]
     made_wheel(spaces["d"], "secret", "1.0")
     assert install(agent, str(spaces["d"] / name), session="d")["installed"] == ["secret 1.0"]
