@@ -68,7 +68,10 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ag2CodeExecut
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what AG2 uses of pydantic
-@pytest.mark.parametrize("options", [pytest.param(SECURE, marks=needs_engine, id="container"), pytest.param(LOCAL, id="local")])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(SECURE, marks=[needs_engine, pytest.mark.nightly], id="container"), pytest.param(LOCAL, id="local")],
+)
 def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(options: dict[str, Any], tmp_path: Path) -> None:
     from autogen import ConversableAgent, LLMConfig, UserProxyAgent
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,8 @@ KINDS = ["local", pytest.param("container", marks=needs_engine)]
 
 PROGRAM = """
 import asyncio, json, sys
+# Libraries of models, which AG2 imports where they are, and which take longer than all that is tested here.
+sys.modules.update(dict.fromkeys(["anthropic", "google.genai", "mcp", "openai"]))
 from pathlib import PurePosixPath
 from ag2.tools.sandbox import ExecResult, Sandbox as Protocol
 from ag2.tools.sandbox.adapter import CodeAdapter
@@ -98,6 +102,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "install",
         "--quiet",
         "--no-deps",
+        "--no-compile",
         "--target",
         str(directory),
         "ag2>=1.2,<2",
@@ -140,8 +145,5 @@ def test_code_and_shell_tools_share_one_state(directory: Path, tmp_path: Path, k
 
 
 def test_without_ag2_the_way_to_install_it_is_reported() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import kernelexec.adapters.sandbox"], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 1
-    assert "pip install 'ag2>=1.2,<2'" in done.stderr
+    with pytest.raises(ImportError, match=re.escape("pip install 'ag2>=1.2,<2'")):
+        importlib.import_module("kernelexec.adapters.sandbox")

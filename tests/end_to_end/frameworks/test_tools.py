@@ -115,6 +115,7 @@ def test_schemas_take_what_functions_take(tools: dict[str, FunctionTool]) -> Non
     jsonschema.validate({"code": "1", "timeout": None}, tools["execute_code"].openai()["function"]["parameters"])
 
 
+@pytest.mark.nightly  # in the gate an agent of another framework does
 def test_langchain_calls_them(tools: dict[str, FunctionTool]) -> None:
     from langchain_core.tools import StructuredTool
 

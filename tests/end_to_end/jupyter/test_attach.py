@@ -17,8 +17,8 @@ from tests.support.command_line import kernelexec, refused
 from tests.support.pace import BOUND
 from tests.support.terminal import Terminal
 
-#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_the_variables_of_a_session_are_shown_idle_and_busy", "test_a_jupyter_console_attaches_to_a_live_session")
+#: Nothing runs in containers in the gate: that clients reach kernels there is shown by those of Jupyter's managers.
+ALSO_CONFINED = ()
 
 
 @pytest.fixture(params=EVERY_KIND)
@@ -31,19 +31,21 @@ def alone(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield executor
 
 
-def listed(cwd: Path, directory: Path) -> list[dict[str, Any]]:
+def listed(command: Command, cwd: Path, directory: Path) -> list[dict[str, Any]]:
     """What is listed of the sessions in one place for private directories."""
-    done = kernelexec(cwd, "sessions", "--json")
+    done = command(cwd, "sessions", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return [row for row in json.loads(done.stdout) if str(row["connection_file"]).startswith(f"{directory}/")]
 
 
-def test_living_sessions_are_listed_with_their_kernels(alone: Executor, tmp_path: Path, short_path: Path) -> None:
-    assert listed(tmp_path, short_path) == []
+def test_living_sessions_are_listed_with_their_kernels(
+    alone: Executor, tmp_path: Path, short_path: Path, in_process: Command
+) -> None:
+    assert listed(in_process, tmp_path, short_path) == []
     item = alone.session("one")
     two = alone.session("two")
     two.restart()
-    rows = listed(tmp_path, short_path)
+    rows = listed(in_process, tmp_path, short_path)
     assert [(row["name"], row["workspace"], row["kernel_epoch"]) for row in rows] == [
         ("one", str(item.workspace), 1),
         ("two", str(two.workspace), 2),
@@ -54,13 +56,13 @@ def test_living_sessions_are_listed_with_their_kernels(alone: Executor, tmp_path
     assert [line.split("\t")[0] for line in plain.splitlines() if str(short_path) in line] == ["one"]
 
 
-def test_the_variables_of_a_session_are_shown_idle_and_busy(alone: Executor, tmp_path: Path) -> None:
+def test_the_variables_of_a_session_are_shown_idle_and_busy(alone: Executor, tmp_path: Path, in_process: Command) -> None:
     session = alone.session("looked-at")
     session.execute("x = [1, 2]\ny = 'a\\x1b[31m[red]b'")
     text = "a\x1b[31m[red]b"
     sizes = [f"{sys.getsizeof(value)} B" for value in ([1, 2], text)]
     expected = [["x", "list", "2", sizes[0], "[1, 2]"], ["y", "str", "12", sizes[1], repr(text)]]
-    done = kernelexec(tmp_path, "variables", "looked-at")
+    done = in_process(tmp_path, "variables", "looked-at")
     assert (done.returncode, [line.split("\t") for line in done.stdout.splitlines()]) == (0, expected)
     running = session.execute("import time; time.sleep(600)", wait=0.01, timeout=600)
     actual = json.loads(kernelexec(tmp_path, "variables", "looked-at", "--json").stdout)
@@ -86,25 +88,27 @@ def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(
         assert "3 sessions are open" in refused(in_process(tmp_path, "variables"))
 
 
-def test_a_kernel_that_is_gone_is_reported(alone: Executor, tmp_path: Path) -> None:
+def test_a_kernel_that_is_gone_is_reported(alone: Executor, tmp_path: Path, in_process: Command) -> None:
     session = alone.session("dead")
     session.execute("import os; os._exit(1)")
-    assert "has no running kernel" in refused(kernelexec(tmp_path, "variables", "dead"))
+    assert "has no running kernel" in refused(in_process(tmp_path, "variables", "dead"))
 
 
-def test_what_a_kernel_writes_into_its_sessions_note_harms_no_other(alone: Executor, tmp_path: Path, short_path: Path) -> None:
+def test_what_a_kernel_writes_into_its_sessions_note_harms_no_other(
+    alone: Executor, tmp_path: Path, short_path: Path, in_process: Command
+) -> None:
     session = alone.session("honest")
     assert session.connection_file is not None
     note = session.connection_file.parent.parent / "session.json"
     for text in ("[" * 10_000, '{"name": "../x", "workspace": ""}', '{"name": 3, "workspace": []}', "\0"):
         note.write_text(text)
-        assert listed(tmp_path, short_path) == []
+        assert listed(in_process, tmp_path, short_path) == []
     note.unlink()
     note.symlink_to("/etc/passwd")
-    assert listed(tmp_path, short_path) == []
+    assert listed(in_process, tmp_path, short_path) == []
 
 
-def test_a_dead_owners_sessions_are_not_listed(short_path: Path, tmp_path: Path) -> None:
+def test_a_dead_owners_sessions_are_not_listed(short_path: Path, tmp_path: Path, in_process: Command) -> None:
     code = "from kernelexec import Executor\nwith Executor('local', config={'preload': ()}) as e:\n"
     code += "    e.session('orphan'); print('up', flush=True); input()"
     words = [sys.executable, "-c", code]
@@ -112,9 +116,9 @@ def test_a_dead_owners_sessions_are_not_listed(short_path: Path, tmp_path: Path)
     with subprocess.Popen(words, cwd=tmp_path, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "up\n"
-        assert "orphan" in kernelexec(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
+        assert "orphan" in in_process(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
         owner.kill()
-    assert "orphan" not in kernelexec(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
+    assert "orphan" not in in_process(tmp_path, "sessions", KERNELEXEC_RUNTIME_DIR=str(short_path)).stdout
 
 
 def test_a_jupyter_console_attaches_to_a_live_session(session: Session, tmp_path: Path) -> None:
