@@ -65,7 +65,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from kernelexec import Executor, KernelexecError
-with Executor(code_execution_config={"use_docker": False}, workspace=sys.argv[1]) as executor:
+with Executor(code_execution_config={"use_docker": False}, workspace=sys.argv[1], config={"preload": ()}) as executor:
     session = executor.session()
     session.execute("x = 41")
     print(session.execute("x + 1").text.strip(), session.execute_command("echo command").stdout.strip())

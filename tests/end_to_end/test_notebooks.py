@@ -57,8 +57,8 @@ SHOWN: dict[str, tuple[str, ...]] = {
 }
 #: The notebook that the README's first command runs has a test of its own there.
 ELSEWHERE = {"penguins"}
-#: What a test of the frameworks and one of the MCP server show too.
-AT_NIGHT = {"ag2_agents", "containers_and_limits", "mcp_client", "three_cleanings"}
+#: What others show too: tests of the frameworks, of the MCP server, of retries and of cases, and the README's first command.
+AT_NIGHT = {*SHOWN} - {"quick_start"}
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.conftest import Command
-from tests.support.command_line import kernelexec, names
+from tests.support.command_line import names
 
 PAGE = (Path(__file__).resolve().parents[2] / "kernelexec/guide/operations.md").read_text(encoding="utf-8")
 BLOCKS = {language: re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) for language in ("ini", "yaml")}
@@ -62,7 +62,7 @@ def test_a_command_has_its_options(tmp_path: Path, in_process: Command, words: l
             assert re.search(rf"{word}\b", text), word
 
 
-def test_the_job_keeps_every_executed_notebook_and_fails_if_one_fails(tmp_path: Path) -> None:
+def test_the_job_keeps_every_executed_notebook_and_fails_if_one_fails(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "notebooks").mkdir()
     for name, code in (("a", "print('a')"), ("b", "1/0")):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
@@ -71,7 +71,7 @@ def test_the_job_keeps_every_executed_notebook_and_fails_if_one_fails(tmp_path: 
     position = words.index("--image")
     options = words[3:position] + words[position + 2 :]
     (tmp_path / "done").mkdir()
-    done = kernelexec(tmp_path, "run", "notebooks/a.ipynb", "notebooks/b.ipynb", *options, "--isolation", "local")
+    done = in_process(tmp_path, "run", "notebooks/a.ipynb", "notebooks/b.ipynb", *options, "--isolation", "local")
     assert done.returncode == 1
     assert names(tmp_path / "done") == ["a.html", "a.ipynb", "b.html", "b.ipynb"]
     assert "ZeroDivisionError" in (tmp_path / "done" / "b.html").read_text(encoding="utf-8")

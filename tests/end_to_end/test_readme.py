@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,13 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 PYTHON = blocks("python")
+#: Blocks that run in the gate: those of the front page, and the first one of each page of the guide.
+IN_GATE = {*blocks("python", FRONT), *chain.from_iterable(blocks("python", page)[:1] for page in PAGES.values())}
 #: The words of every command, one list each.
 COMMANDS = [shlex.split(part, comments=True) for line in "".join(blocks("console")).splitlines() for part in line.split("&&")]
 OURS = [words[1:] for words in COMMANDS if Path(words[0]).name == "kernelexec"]
@@ -88,20 +91,32 @@ def test_the_first_example_prints_the_output_below_it(tmp_path: Path) -> None:
     assert run_block(PYTHON[0], tmp_path) == [line for line in blocks("text")[0].splitlines() if line]
 
 
-@pytest.mark.parametrize("code", [pytest.param(code, marks=needs_engine if "container" in code else ()) for code in PYTHON[1:]])
-def test_a_block_prints_the_values_in_its_comments(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert claims(code) != []
+def marks_of(code: str) -> list[pytest.MarkDecorator]:
+    return [*([needs_engine] if "container" in code else []), *([] if code in IN_GATE else [pytest.mark.nightly])]
+
+
+@pytest.fixture
+def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+    """Run a block in this process, without a program's imports, and return its lines of output without empty ones."""
+
+    def run_code(code: str) -> list[str]:
+        exec(compile(code, write_program(code, tmp_path), "exec"), {"__name__": "__main__"})  # noqa: S102 - it is the README's
+        return [line for line in capsys.readouterr().out.splitlines() if line]
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    exec(compile(code, write_program(code, tmp_path), "exec"), {"__name__": "__main__"})  # noqa: S102 - without a program's imports
-    assert [line for line in capsys.readouterr().out.splitlines() if line] == claims(code)
+    return run_code
 
 
-def test_cd_and_export_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [pytest.param(code, marks=marks_of(code)) for code in PYTHON[1:]])
+def test_a_block_prints_the_values_in_its_comments(code: str, run_here: Callable[[str], list[str]]) -> None:
+    assert claims(code) != []
+    assert run_here(code) == claims(code)
+
+
+def test_cd_and_export_last(tmp_path: Path, run_here: Callable[[str], list[str]]) -> None:
     [code] = [block for block in PYTHON if "cd and export last" in block]
-    directory, mode = run_block(code.replace(".exit_code)", ".stdout)"), tmp_path)
+    directory, mode = run_here(code.replace(".exit_code)", ".stdout)"))
     assert directory == str(tmp_path / "workspaces" / "build" / "sub")
     assert mode == "fast"
 
@@ -136,9 +151,9 @@ def test_the_command_for_the_tests_runs_them() -> None:
     *_, (program, *words) = [words for words in COMMANDS if "pytest" in words]
     assert program == ".venv/bin/python"
     assert words[:2] == ["-m", "pytest"]
-    done = run(ROOT, sys.executable, *words, "--collect-only", str(Path(__file__).relative_to(ROOT)))
+    done = run(ROOT, sys.executable, *words, "--collect-only", "tests/unit/test_tiers.py")
     assert done.returncode == 0, done.stdout
-    assert "test_the_command_for_the_tests_runs_them" in done.stdout
+    assert "test_a_test_without_processes_passes" in done.stdout
 
 
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
@@ -176,9 +191,9 @@ def test_every_tool_of_the_server_is_shown() -> None:
     assert named == list(TOOLS)
 
 
-def test_the_command_exec_prints_a_result_as_json(tmp_path: Path) -> None:
+def test_the_command_exec_prints_a_result_as_json(tmp_path: Path, in_process: Command) -> None:
     words = next(words for words in OURS if words[0] == "exec" and "local" in words)
-    done = run(tmp_path, COMMAND, *words)
+    done = in_process(tmp_path, *words)
     assert kernelexec.ExecutionResult.from_json(done.stdout).text == "2"
 
 

@@ -49,7 +49,7 @@ class Service:
         return self.request("POST", f"/sessions/{name}/cells", code=code, **options)
 
 
-@pytest.fixture(params=["auto", "uvloop", *at_night("asyncio")])
+@pytest.fixture(params=["auto", *at_night("uvloop", "asyncio")])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     [code] = [block for block in PYTHON if "FastAPI(" in block]
     (tmp_path / "service.py").write_text(code + LOOP)
