@@ -21,8 +21,8 @@ from tests.support.night import at_night
 from tests.support.pace import BOUND
 from tests.support.virtual_environments import made_venv, made_wheel, packages_of
 
-#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_cells_and_commands_find_what_was_installed_at_once",)
+#: Nothing runs in containers and namespaces in the gate: ``test_package_index`` and ``test_pip_in_cells`` install there.
+ALSO_CONFINED = ()
 
 #: Kernels that have no network, in each way.
 OFFLINE: dict[str, dict[str, Any]] = {
@@ -65,6 +65,15 @@ def locked(session: Session) -> dict[str, Any]:
     return lock
 
 
+@pytest.fixture(scope="module")
+def lock(executor: Executor, wheels: Path) -> str:
+    """What a session has after an installation of both packages."""
+    with executor.session("locks") as session:
+        done = session.install(["lower==1.0", "upper"], wheels=wheels)
+        assert done.lock == str(session.workspace / ".kernelexec/pylock.toml")
+        return (session.workspace / ".kernelexec/pylock.toml").read_text()
+
+
 def entry(name: str, version: str, digest: str) -> dict[str, Any]:
     file = f"{name}-{version}-py3-none-any.whl"
     return {"name": name, "version": version, "wheels": [{"name": file, "path": file, "hashes": {"sha256": digest}}]}
@@ -79,42 +88,41 @@ def test_cells_and_commands_find_what_was_installed_at_once(session: Session, wh
     assert done.seconds > 0
     result = session.execute("import upper; print(upper.version, upper.lower.version, x)")
     assert (result.stdout, result.state) == ("3.1 2.0 1\n", "kept")
-    answer = session.execute_command("python -c 'import upper, sys; print(upper.version, sys.prefix)'")
+    answer = session.execute_command("python -c 'import ipykernel, upper, sys; print(upper.version, sys.prefix)'")
     assert answer.stdout == f"3.1 {done.venv}\n", answer.stderr
     actual = session.environment()
     assert (actual.venv, actual.served, actual.packages["upper"]) == (done.venv, "own", "3.1")
 
 
+@pytest.mark.nightly
 def test_what_the_interpreter_has_is_seen_in_the_environment(session: Session, wheels: Path) -> None:
     session.install("lower", wheels=wheels)
     answer = session.execute_command("python -c 'import ipykernel, lower; print(lower.version)'")
     assert answer.stdout == "2.0\n", answer.stderr
 
 
-def test_a_lock_names_all_with_their_hashes(session: Session, wheels: Path) -> None:
-    done = session.install(["lower==1.0", "upper"], wheels=wheels)
-    assert done.lock is not None
-    assert done.lock.endswith("/.kernelexec/pylock.toml")
+def test_a_lock_names_all_with_their_hashes(session: Session, lock: str, wheels: Path) -> None:
     digests = {path.name.split("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels.glob("*-[13].*.whl")}
-    actual = locked(session)
+    actual = tomllib.loads(lock)
+    Pylock.from_dict(actual)  # it is valid by the standard
     assert actual["packages"] == [entry("lower", "1.0", digests["lower"]), entry("upper", "3.1", digests["upper"])]
     assert actual["tool"]["kernelexec"] == {"python": session.environment().version, "unhashed": {}}
 
 
-def test_another_session_is_made_from_a_lock(executor: Executor, session: Session, wheels: Path) -> None:
-    session.install(["lower==1.0", "upper"], wheels=wheels)
-    other = executor.session("rebuilt")
-    other.install("lower==2.0", wheels=wheels)
-    done = other.rebuild(session.workspace / ".kernelexec/pylock.toml", wheels=wheels)
+def test_another_session_is_made_from_a_lock(session: Session, lock: str, wheels: Path, tmp_path: Path) -> None:
+    (tmp_path / "pylock.toml").write_text(lock)
+    session.install("lower==2.0", wheels=wheels)
+    done = session.rebuild(tmp_path / "pylock.toml", wheels=wheels)
     assert done.ok, done.output
     assert sorted(map(str, done.packages)) == ["lower 1.0", "upper 3.1"]
-    assert other.execute("import upper; print(upper.lower.version)").stdout == "1.0\n"
-    assert locked(other) == locked(session)
-    other.close()
+    assert session.execute("import upper; print(upper.lower.version)").stdout == "1.0\n"
+    assert locked(session) == tomllib.loads(lock)
 
 
-def test_a_wheel_of_another_content_is_refused_by_a_lock(session: Session, wheels: Path, tmp_path: Path) -> None:
-    session.install("lower==1.0", wheels=wheels)
+def test_a_wheel_of_another_content_is_refused_by_a_lock(session: Session, lock: str, wheels: Path, tmp_path: Path) -> None:
+    (session.workspace / ".kernelexec").mkdir(exist_ok=True)
+    (session.workspace / ".kernelexec/pylock.toml").write_text(lock)
+    shutil.copytree(wheels, tmp_path / "forged")
     made_wheel(tmp_path / "forged", "lower", "1.0", code="print('forged')")
     done = session.rebuild(wheels=tmp_path / "forged")
     assert not done.ok
@@ -122,12 +130,11 @@ def test_a_wheel_of_another_content_is_refused_by_a_lock(session: Session, wheel
     assert session.execute("import importlib.util; print(importlib.util.find_spec('lower'))").stdout == "None\n"
 
 
-def test_a_lock_of_another_python_is_reported(session: Session, wheels: Path) -> None:
-    session.install("lower==1.0", wheels=wheels)
-    lock = session.workspace / "other.lock"
-    text = (session.workspace / ".kernelexec/pylock.toml").read_text()
-    lock.write_text(text.replace(f'python = "{session.environment().version}"', 'python = "3.7.1"'))
-    done = session.rebuild(lock, wheels=wheels)
+def test_a_lock_of_another_python_is_reported(session: Session, lock: str, wheels: Path) -> None:
+    own, other = f'python = "{session.environment().version}"', 'python = "3.7.1"'
+    assert own in lock
+    (session.workspace / "other.lock").write_text(lock.replace(own, other))
+    done = session.rebuild(session.workspace / "other.lock", wheels=wheels)
     assert done.ok, done.output
     assert any("made with Python 3.7.1, but this environment has 3." in note for note in done.notes)
 
@@ -154,13 +161,13 @@ def test_what_is_not_there_is_a_result_and_the_state_is_kept(session: Session, w
 
 
 def test_a_wheel_is_installed_by_its_path(session: Session, wheels: Path) -> None:
-    done = session.install(wheels / "lower-1.0-py3-none-any.whl")
-    assert list(map(str, done.packages)) == ["lower 1.0"], done.output
     made_wheel(session.workspace, "inside", "1.2")
-    assert session.install("inside-1.2-py3-none-any.whl").ok
+    done = session.install([wheels / "lower-1.0-py3-none-any.whl", "inside-1.2-py3-none-any.whl"])
+    assert sorted(map(str, done.packages)) == ["inside 1.2", "lower 1.0"], done.output
     assert session.execute("import inside, lower; print(inside.version, lower.version)").stdout == "1.2 1.0\n"
 
 
+@pytest.mark.nightly
 def test_wheels_may_lie_in_the_workspace(session: Session) -> None:
     made_wheel(session.workspace / "mine", "inside", "1.2")
     done = session.install("inside", wheels="mine")
@@ -189,6 +196,7 @@ def test_another_version_is_reported_and_comes_with_a_restart(session: Session, 
     assert session.execute("import lower; print(lower.version)").stdout == "2.0\n"
 
 
+@pytest.mark.nightly
 def test_a_kernel_keeps_its_own_packages_and_that_is_reported(session: Session, tmp_path: Path) -> None:
     made_wheel(tmp_path / "more", "ipykernel", "999.0")
     done = session.install("ipykernel==999.0", wheels=tmp_path / "more")
@@ -232,10 +240,7 @@ def test_what_pip_could_take_for_anything_else_is_refused(session: Session, whee
 @pytest.mark.parametrize("kind", ["local"], indirect=True)
 @pytest.mark.parametrize(
     "requirement",
-    [
-        "lower >=1, <2",
-        *at_night("Lower", "lower[a,b]", "lower", "lower==1.0", "lower==1.*", "lower; python_version>='3'"),
-    ],
+    at_night("lower >=1, <2", "Lower", "lower[a,b]", "lower", "lower==1.0", "lower==1.*", "lower; python_version>='3'"),
 )
 def test_names_with_versions_are_taken(session: Session, wheels: Path, requirement: str) -> None:
     assert session.install(requirement, wheels=wheels).ok
@@ -333,7 +338,7 @@ def test_what_cells_put_in_the_interpreters_place_gets_nowhere(
     executor: Executor, session: Session, wheels: Path, tmp_path: Path
 ) -> None:
     """The environment's Python is run for an installation; what it may do is less than what cells may do."""
-    session.install("lower==1.0", wheels=wheels)
+    session.execute_command("true")
     victim, journal = tmp_path / "victim", session.journal
     program = own_venv(session) / "bin" / "python"
     program.unlink()
@@ -352,7 +357,7 @@ def test_what_cells_put_in_the_interpreters_place_gets_nowhere(
 
 
 def test_an_installation_that_takes_too_long_is_ended(session: Session, wheels: Path) -> None:
-    session.install("lower==1.0", wheels=wheels)
+    session.execute_command("true")
     program = own_venv(session) / "bin" / "python"
     program.unlink()
     program.write_text("#!/bin/bash\necho here; sleep 600 & sleep 600\n")
@@ -363,6 +368,7 @@ def test_an_installation_that_takes_too_long_is_ended(session: Session, wheels: 
     assert session.execute("1 + 1").text == "2"
 
 
+@pytest.mark.nightly
 def test_an_environment_of_the_users_own_is_filled(session: Session, wheels: Path) -> None:
     session.execute_command("python3 -m venv --without-pip .venv")
     done = session.install("lower", wheels=wheels)
@@ -392,7 +398,7 @@ def test_a_named_environment_in_the_workspace_is_filled(tmp_path: Path, wheels: 
 def test_an_installation_has_the_limits_of_kernels(tmp_path: Path, wheels: Path) -> None:
     with Executor("local", workspace=tmp_path / "work", config={"limits": {"nofile": 123}}) as executor:
         session = executor.session()
-        session.install("lower==1.0", wheels=wheels)
+        session.execute_command("true")
         program = own_venv(session) / "bin" / "python"
         program.unlink()
         program.write_text("#!/bin/bash\nulimit -n; exit 3\n")
@@ -412,17 +418,29 @@ def test_without_pip_it_says_so(tmp_path: Path, wheels: Path) -> None:
         assert "has no pip: install it there" in done.output
 
 
-def test_an_environment_without_pip_takes_that_of_its_python(tmp_path: Path, wheels: Path) -> None:
-    bare, others = made_venv(tmp_path / "bare"), tmp_path / "others"
+def without_pip(location: Path) -> Path:
+    """The Python of an environment that has all packages of this one but pip."""
+    bare, others = made_venv(location / "bare"), location / "others"
     others.mkdir()
     [own] = [path for path in sys.path if path.endswith("site-packages")][:1]
     for entry in Path(own).iterdir():
         if not entry.name.startswith("pip"):
             (others / entry.name).symlink_to(entry)
     (packages_of(bare) / "others.pth").write_text(f"{others}\n")
-    with Executor("local", workspace=tmp_path / "work", config={"python": str(bare / "bin/python")}) as executor:
+    return bare / "bin" / "python"
+
+
+def test_an_environment_without_pip_takes_that_of_its_python(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path / "work", config={"python": str(without_pip(tmp_path))}) as executor:
         session = executor.session()
         assert session.execute("import importlib.util; importlib.util.find_spec('pip').origin").text.count("ensurepip") == 1
+        assert session.execute_command("python -m pip --version").stdout.count("ensurepip") == 1
+
+
+@pytest.mark.nightly
+def test_the_pip_of_its_python_installs_into_an_environment_without_pip(tmp_path: Path, wheels: Path) -> None:
+    with Executor("local", workspace=tmp_path / "work", config={"python": str(without_pip(tmp_path))}) as executor:
+        session = executor.session()
         done = session.install("lower", wheels=wheels)
         assert done.ok, done.output
         assert session.execute("__import__('lower').version").text == "'2.0'"
@@ -445,11 +463,11 @@ def test_a_lock_of_another_tool_is_taken(session: Session, wheels: Path) -> None
 
 @pytest.mark.parametrize("kind", ["local"], indirect=True)
 def test_a_package_without_a_known_archive_is_in_the_lock_too(session: Session, wheels: Path) -> None:
-    session.install("lower==1.0", wheels=wheels)
+    session.execute_command("true")
     record = packages_of(own_venv(session)) / "other-2.5.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.5\n")
-    assert session.install("upper", wheels=wheels).ok
+    assert session.install(["lower==1.0", "upper"], wheels=wheels).ok
     lock = locked(session)
     assert [package["name"] for package in lock["packages"]] == ["lower", "upper"]
     assert lock["tool"]["kernelexec"]["unhashed"] == {"other": "2.5"}
@@ -464,14 +482,22 @@ def test_a_package_without_a_known_archive_is_in_the_lock_too(session: Session, 
 @pytest.mark.parametrize("kind", ["local"], indirect=True)
 def test_several_packages_and_files_of_requirements_mean_what_they_look_like(session: Session, wheels: Path) -> None:
     assert sorted(session.install("lower==1.0", "upper", wheels=wheels).names) == ["lower", "upper"]
+    made_wheel(session.workspace, "further", "1.0")
     made_wheel(session.workspace, "inside", "1.2")
     (session.workspace / "requirements.txt").write_text("# ours\nlower == 2.0  # newer\n\n./inside-1.2-py3-none-any.whl\n")
     assert sorted(map(str, session.install("requirements.txt", wheels=wheels).packages)) == ["inside 1.2", "lower 2.0"]
     (session.workspace / "sub").mkdir()
+    (session.workspace / "sub" / "more.txt").write_text("./further-1.0-py3-none-any.whl")
+    done = session.install(Path("sub/more.txt"), wheels=wheels)
+    assert sorted(done.names) == ["further"], done.output
+
+
+@pytest.mark.parametrize("kind", ["local"], indirect=True)
+@pytest.mark.parametrize("spelling", ["-r sub/more.txt", *at_night("--requirement=sub/more.txt", "-rsub/more.txt")])
+def test_the_option_of_pip_names_a_file_of_requirements(session: Session, wheels: Path, spelling: str) -> None:
+    (session.workspace / "sub").mkdir()
     (session.workspace / "sub" / "more.txt").write_text("upper")
-    for spelling in ("-r sub/more.txt", "--requirement=sub/more.txt", "-rsub/more.txt", Path("sub/more.txt")):
-        session.restart(fresh_venv=True)
-        assert sorted(session.install(spelling, wheels=wheels).names) == ["lower", "upper"], spelling
+    assert sorted(session.install(spelling, wheels=wheels).names) == ["lower", "upper"]
 
 
 @pytest.mark.parametrize("kind", ["local"], indirect=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,11 @@ import pytest
 from kernelexec import Executor, Session
 from tests.conftest import KINDS, WRAPPED
 from tests.support.engine import needs_bubblewrap, needs_engine
+from tests.support.night import at_night, named_cases
 from tests.support.virtual_environments import made_venv, made_wheel, packages_of
 
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = ("test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart[container-few]",)
 #: Kernels that have no network, but the wheels of their workspace.
 OFFLINE: dict[str, dict[str, Any]] = {
     "local": {},
@@ -38,6 +40,8 @@ CELLS = {
 }
 #: Those that all kernels are tried with: how a kernel is had makes no difference to the others.
 EVERYWHERE = ("pip_magic", "bang", "executable", "command")
+#: One that pip does in the kernel, one by its module, one that is found in the path, and one with a file.
+FEW = ["pip_magic", "executable", "command", "listed"]
 COMMANDS = {
     "command": "pip install command",
     "module": "python3 -m pip install module",
@@ -58,6 +62,24 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield opened
 
 
+WAYS = {"few": FEW, "others": [name for name in (*CELLS, *COMMANDS) if name not in FEW]}
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    """Local kernels that install from the wheels of their workspace."""
+    config = {"environment": {"set": INDEX}}
+    with Executor("local", workspace=tmp_path_factory.mktemp("offline"), config=config) as executor:
+        yield executor
+
+
+@pytest.fixture
+def fresh(offline: Executor, request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A session of its own."""
+    with offline.session(f"t{abs(hash(request.node.nodeid)) % 10**8}") as opened:
+        yield opened
+
+
 WHICH = "which python python3 pip pip3; python -c 'import sys; print(sys.executable)'"
 
 
@@ -71,13 +93,14 @@ def found(session: Session) -> set[str]:
     return {path.rpartition("/")[0] for path in paths}
 
 
+@pytest.mark.parametrize("ways", named_cases(WAYS, ["few"]))
 def test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart(
-    session: Session, request: pytest.FixtureRequest
+    session: Session, request: pytest.FixtureRequest, ways: list[str]
 ) -> None:
     before = found(session)
     assert len(before) == 1
     is_local = request.node.callspec.params["session"] == "local"
-    names = [name for name in (*CELLS, *COMMANDS) if is_local or name in EVERYWHERE]
+    names = [name for name in ways if is_local or name in EVERYWHERE]
     for name in names:
         result = session.execute(CELLS[name]) if name in CELLS else session.execute_command(COMMANDS[name])
         assert result.ok, (name, result.text)
@@ -98,6 +121,7 @@ def test_commands_find_the_programs_of_the_interpreters_directory(tmp_path: Path
         assert session.execute("import os; os.environ['PATH']").value.split(":")[1:] == [str(directory), "/usr/bin", "/bin"]
 
 
+@pytest.mark.nightly
 def test_another_version_than_the_loaded_one_is_reported_and_comes_with_a_restart(session: Session) -> None:
     result = session.execute("!pip install -q late==1.0\nimport late\nlate.version")
     assert (result.text, result.notes) == ("'1.0'", ())
@@ -108,54 +132,70 @@ def test_another_version_than_the_loaded_one_is_reported_and_comes_with_a_restar
     assert session.execute("import late; late.version").text == "'2.0'"
 
 
-def test_what_the_forked_kernels_have_in_memory_is_replaced_by_a_restart(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
-        session = executor.session("newer")
-        made_wheel(session.workspace / "wheels", "six", "999.0")
-        made_wheel(session.workspace / "wheels", "numpy", "999.0")
-        result = session.execute("import numpy, six\n!pip install -q --no-deps six==999.0 numpy==999.0")
-        assert result.notes == (
-            "numpy 999.0, six 999.0: installed, but cells keep the version that is loaded until the session restarts.",
-        )
-        session.restart()
-        assert session.execute("import numpy, six; print(six.version, numpy.version)").stdout == "999.0 999.0\n"
-        assert session.execute_command("python -c 'import six; print(six.version)'").stdout == "999.0\n"
+def test_what_the_forked_kernels_have_in_memory_is_replaced_by_a_restart(fresh: Session) -> None:
+    made_wheel(fresh.workspace / "wheels", "six", "999.0")
+    made_wheel(fresh.workspace / "wheels", "numpy", "999.0")
+    result = fresh.execute("import numpy, six\n!pip install -q --no-deps six==999.0 numpy==999.0")
+    assert result.notes == (
+        "numpy 999.0, six 999.0: installed, but cells keep the version that is loaded until the session restarts.",
+    )
+    fresh.restart()
+    assert fresh.execute("import numpy, six; print(six.version, numpy.version)").stdout == "999.0 999.0\n"
+    assert fresh.execute_command("python -c 'import six; print(six.version)'").stdout == "999.0\n"
 
 
-def test_a_kernel_keeps_the_packages_that_it_needs(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
-        session = executor.session("own")
-        made_wheel(session.workspace / "wheels", "traitlets", "999.0")
-        result = session.execute("!pip install -q --no-deps traitlets==999.0")
-        assert result.notes == ("Only commands have traitlets 999.0: cells have the version that their kernel needs.",)
-        session.restart()
-        result = session.execute("import traitlets; traitlets.__version__ != '999.0'")
-        assert result.text == "True"
+def test_a_kernel_keeps_the_packages_that_it_needs(fresh: Session) -> None:
+    made_wheel(fresh.workspace / "wheels", "traitlets", "999.0")
+    result = fresh.execute("!pip install -q --no-deps traitlets==999.0")
+    assert result.notes == ("Only commands have traitlets 999.0: cells have the version that their kernel needs.",)
+    fresh.restart()
+    result = fresh.execute("import traitlets; traitlets.__version__ != '999.0'")
+    assert result.text == "True"
 
 
-@pytest.mark.parametrize("has_pip", [True, False])
-def test_an_environment_of_the_project_is_where_pip_installs(has_pip: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
-        session = executor.session("project")
-        cells = {name: CELLS[name] for name in ("system", "run", "executable")}
-        for name in ("magic", "command", *cells):
-            made_wheel(session.workspace / "wheels", name, "1.0")
-        venv = made_venv(session.workspace / ".venv")
-        if has_pip:
-            subprocess.run([venv / "bin/python", "-m", "ensurepip"], check=True, stdout=subprocess.DEVNULL)
-            (venv / "bin" / "pip").symlink_to("pip3")
-        assert session.execute("%pip install magic").ok
-        assert session.execute_command("pip install command").ok
-        for name, code in cells.items():
-            assert session.execute(code).ok, name
-        installed = {"magic", "command", *cells}
-        assert {f"{name}.py" for name in installed} <= {path.name for path in packages_of(venv).iterdir()}
-        assert session.execute(f"import {', '.join(installed)}; command.version, sys.prefix").text == f"('1.0', {sys.prefix!r})"
-        if has_pip:
-            assert found(session) == {str(venv / "bin")}
-        other = made_venv(session.workspace / "other", system=True)
-        assert session.execute_command(f"source {other}/bin/activate; python -m pip install magic").ok
-        assert not session.execute_command("echo $PIP_PYTHON").stdout.strip()
+def give_pip(venv: Path) -> None:
+    """Put the pip of this environment into another one: its own way to have one takes some seconds."""
+    for path in Path(sys.prefix).glob("lib/python*/site-packages/pip*"):
+        (packages_of(venv) / path.name).symlink_to(path)
+    program = venv / "bin" / "pip"
+    program.write_text(f"#!{venv}/bin/python\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n")
+    program.chmod(0o755)
+    (venv / "bin" / "pip3").symlink_to("pip")
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "names"),
+    named_cases(
+        {
+            "with pip": (True, ["executable"]),
+            "without pip": (False, ["system"]),
+            "with pip, in each way": (True, ["system", "run"]),
+            "without pip, in each way": (False, ["executable", "run"]),
+        },
+        ["with pip", "without pip"],
+    ),
+)
+def test_an_environment_of_the_project_is_where_pip_installs(*, has_pip: bool, names: list[str], fresh: Session) -> None:
+    cells = {name: CELLS[name] for name in names}
+    for name in ("magic", "command", *cells):
+        made_wheel(fresh.workspace / "wheels", name, "1.0")
+    venv = made_venv(fresh.workspace / ".venv")
+    if has_pip:
+        give_pip(venv)
+    assert fresh.execute("%pip install magic").ok
+    assert fresh.execute_command("pip install command").ok
+    for name, code in cells.items():
+        assert fresh.execute(code).ok, name
+    installed = {"magic", "command", *cells}
+    assert {f"{name}.py" for name in installed} <= {path.name for path in packages_of(venv).iterdir()}
+    assert fresh.execute(f"import sys, {', '.join(installed)}; command.version, sys.prefix").text == (
+        f"('1.0', {sys.prefix!r})"
+    )
+    if has_pip:
+        assert found(fresh) == {str(venv / "bin")}
+    other = made_venv(fresh.workspace / "other", system=True)
+    assert fresh.execute_command(f"source {other}/bin/activate; python -m pip install magic").ok
+    assert not fresh.execute_command("echo $PIP_PYTHON").stdout.strip()
 
 
 def test_a_named_environment_is_where_pip_and_uv_install(tmp_path: Path) -> None:
@@ -173,28 +213,26 @@ def test_a_named_environment_is_where_pip_and_uv_install(tmp_path: Path) -> None
         assert {"executable.py", "magic.py", "bang.py"} <= {path.name for path in packages_of(venv).iterdir()}
 
 
-@pytest.mark.parametrize("make", ["python -m venv .venv", "uv venv .venv"])
-def test_an_environment_that_a_cell_makes_or_removes_counts_from_then_on(make: str, tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
-        session = executor.session("made")
-        for name in ("before", "within", "without"):
-            made_wheel(session.workspace / "wheels", name, "1.0")
-        made_wheel(session.workspace / "wheels", "before", "2.0")
-        assert session.execute("%pip install before==1.0").ok
-        assert session.execute(f"!{make}").ok
-        result = session.execute("%pip install within before==2.0")
-        assert result.ok, result.text
-        assert any("also import from" in note for note in result.notes)
-        assert {"within.py", "before.py"} <= {path.name for path in packages_of(session.workspace / ".venv").iterdir()}
-        assert session.execute("import within, before; within.version + before.version").text == "'1.02.0'"
-        session.restart()
-        assert session.execute("import within, before; within.version + before.version").text == "'1.02.0'"
-        assert session.execute("!rm -r .venv\n%pip install without").ok
-        assert session.execute("import without; without.version").text == "'1.0'"
-        assert len(found(session)) == 1
+@pytest.mark.parametrize("make", ["uv venv .venv", *at_night("python -m venv .venv")])
+def test_an_environment_that_a_cell_makes_or_removes_counts_from_then_on(make: str, fresh: Session) -> None:
+    for name in ("before", "within", "without"):
+        made_wheel(fresh.workspace / "wheels", name, "1.0")
+    made_wheel(fresh.workspace / "wheels", "before", "2.0")
+    assert fresh.execute("%pip install before==1.0").ok
+    assert fresh.execute(f"!{make}").ok
+    result = fresh.execute("%pip install within before==2.0")
+    assert result.ok, result.text
+    assert any("also import from" in note for note in result.notes)
+    assert {"within.py", "before.py"} <= {path.name for path in packages_of(fresh.workspace / ".venv").iterdir()}
+    assert fresh.execute("import within, before; within.version + before.version").text == "'1.02.0'"
+    fresh.restart()
+    assert fresh.execute("import within, before; within.version + before.version").text == "'1.02.0'"
+    assert fresh.execute("!rm -r .venv\n%pip install without").ok
+    assert fresh.execute("import without; without.version").text == "'1.0'"
+    assert len(found(fresh)) == 1
 
 
-@pytest.mark.parametrize("kind", ["own", "plain", "system"])
+@pytest.mark.parametrize("kind", ["plain", "system", *at_night("own")])
 def test_what_pip_looks_at_is_what_cells_import_from(kind: str, tmp_path: Path) -> None:
     """Else a package is "already satisfied" and not importable."""
     with Executor("local", workspace=tmp_path) as executor:
@@ -215,10 +253,11 @@ def test_behind_a_prefix_cells_import_what_is_installed(tmp_path: Path) -> None:
         path = session.execute_command("echo $PATH,$VIRTUAL_ENV").stdout
         assert session.install("installed", wheels=wheels).ok
         assert session.execute(CELLS["executable"].replace("'install'", "'install', '--no-index', '-fwheels'")).ok
-        for _ in range(2):
+        for has_new_kernel in (False, True):
+            if has_new_kernel:
+                session.restart()
             assert session.execute("import installed, executable; installed.version").text == "'1.0'"
             assert session.execute_command("echo $PATH,$VIRTUAL_ENV").stdout == path
-            session.restart()
 
 
 def test_an_environment_without_packages_goes_with_its_session(tmp_path: Path) -> None:
@@ -234,13 +273,11 @@ def test_an_environment_without_packages_goes_with_its_session(tmp_path: Path) -
         assert executor.session("used").execute("import kept; kept.version").text == "'1.0'"
 
 
-def test_an_environment_that_a_cell_removes_is_made_again(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
-        session = executor.session("removed")
-        made_wheel(session.workspace / "wheels", "again", "1.0")
-        session.execute_command("rm -r .kernelexec/venvs")
-        assert session.execute("%pip install again").ok
-        assert session.execute("import again; again.version").text == "'1.0'"
+def test_an_environment_that_a_cell_removes_is_made_again(fresh: Session) -> None:
+    made_wheel(fresh.workspace / "wheels", "again", "1.0")
+    fresh.execute_command("rm -r .kernelexec/venvs")
+    assert fresh.execute("%pip install again").ok
+    assert fresh.execute("import again; again.version").text == "'1.0'"
 
 
 @pytest.mark.parametrize("kind", [pytest.param("local"), pytest.param("container", marks=needs_engine)])
@@ -260,13 +297,11 @@ def test_without_a_network_the_failure_names_its_cause_and_the_way_once(kind: st
             assert "session.install" in run.diagnosis.hints[0]
 
 
-def test_an_installation_for_a_user_is_explained(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={"environment": {"set": INDEX}}) as executor:
-        session = executor.session("user")
-        for code in ("!pip install --user z", "%pip install --user z"):
-            diagnosis = session.execute(code).diagnosis
-            assert diagnosis is not None
-            assert diagnosis.hints == ("Leave `--user` out.",)
+def test_an_installation_for_a_user_is_explained(fresh: Session) -> None:
+    for code in ("!pip install --user z", "%pip install --user z"):
+        diagnosis = fresh.execute(code).diagnosis
+        assert diagnosis is not None
+        assert diagnosis.hints == ("Leave `--user` out.",)
 
 
 def test_an_index_that_cannot_be_reached_is_the_cause(tmp_path: Path) -> None:

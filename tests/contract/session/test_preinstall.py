@@ -18,7 +18,7 @@ def config(tmp_path: Path, **preinstall: object) -> dict[str, Any]:
     return {"programs": {"preinstall": {"wheels": tmp_path / "wheels", **preinstall}}}
 
 
-@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=needs_engine)])
+@pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=[needs_engine, pytest.mark.nightly])])
 def test_the_first_cell_finds_what_was_to_be_there(kind: str, tmp_path: Path) -> None:
     options = {**KINDS[kind], **config(tmp_path, python=["lower"])}
     with Executor(kind, workspace=tmp_path / "work", config=options) as executor:
