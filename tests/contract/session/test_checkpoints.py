@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +11,11 @@ import pytest
 from kernelexec import AsyncExecutor, CheckpointRefused, Executor, InvalidRequest, Session
 from kernelexec.provisioning.runtime.processes import find_children
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.night import named_cases
 from tests.support.pace import slow, until
 
-#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = (
-    "test_one_checkpoint_serves_many_times",
-    "test_a_session_goes_on_after_the_death_of_its_kernel[container-is killed]",
-)
+#: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
+ALSO_CONFINED = ()
 
 #: The tests count checkpoints and processes: none is made but by request.
 CHECKPOINTS = "named"
@@ -51,12 +48,19 @@ def died(session: Session) -> None:
     (session.workspace / "die").unlink()
 
 
-@pytest.fixture(params=EVERY_KIND)
-def automatic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]:
-    """A session with a checkpoint after each cell."""
+@pytest.fixture(scope="module", params=EVERY_KIND)
+def busy_executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    """One whose sessions make a checkpoint after each cell."""
     settings = {**KINDS[request.param], "checkpoints": "each", "quiet": True, "budgets": {"compiled": 0.2}}
-    with Executor(request.param, workspace=tmp_path, config=settings) as executor:
-        yield executor.session()
+    with Executor(request.param, workspace=tmp_path_factory.mktemp("automatic"), config=settings) as executor:
+        yield executor
+
+
+@pytest.fixture
+def automatic(busy_executor: Executor, request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A session with a checkpoint after each cell."""
+    with busy_executor.session(f"t{abs(hash(request.node.nodeid)) % 10**8}") as opened:
+        yield opened
 
 
 def value(session: Session, code: str) -> object:
@@ -151,7 +155,7 @@ def test_output_and_input_are_as_before(session: Session) -> None:
     assert session.execute("while True: pass", timeout=0.5).state == "kept"
 
 
-@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("death", named_cases({name: name for name in DEATHS}, {"is killed"}))
 def test_a_session_goes_on_after_the_death_of_its_kernel(automatic: Session, death: str) -> None:
     code, cause = DEATHS[death]
     automatic.execute("x, big = [1], b'x' * 50_000_000")
@@ -259,7 +263,7 @@ def test_bad_arguments_are_refused(session: Session) -> None:
         session.restore("first", names=["x"])
 
 
-def test_thirty_rounds_leave_nothing(tmp_path: Path) -> None:
+def test_many_rounds_leave_nothing(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """No process, no descriptor of the kernel, and no socket is left of earlier kernels and dropped checkpoints."""
     settings, own = {"checkpoints": {"mode": "each", "limit": 3}, "quiet": True}, os.getpid()
     before = find_children(own)
@@ -267,7 +271,7 @@ def test_thirty_rounds_leave_nothing(tmp_path: Path) -> None:
         session = executor.session()
         session.execute("import os\ndef fds():\n    return len(os.listdir('/proc/self/fd'))")
         counts: list[int] = []
-        for _ in range(30):
+        for _ in range(30 if pytestconfig.getoption("nightly") else 10):
             until(lambda: len(session.checkpoints()) > 0)
             assert session.execute("os._exit(3)").state == "restored"
             counts.append(int(str(value(session, "fds()"))))
@@ -293,6 +297,14 @@ async def test_the_asynchronous_session_has_the_same(tmp_path: Path) -> None:
         assert await session.checkpoints() == ()
 
 
+#: Waits until the memory of all checkpoints is measured, and has the next one measured without a pause.
+_MEASURED = """
+costs = get_ipython().kernel.checkpoints._costs
+costs._thread.join()
+costs._measured = 0.0
+"""
+
+
 def test_the_oldest_are_dropped_when_they_take_too_much_memory(tmp_path: Path) -> None:
     settings = {"checkpoints": {"mode": "named", "memory_bytes": "150m"}, "quiet": True}
     with Executor("local", workspace=tmp_path, config=settings) as executor:
@@ -300,7 +312,7 @@ def test_the_oldest_are_dropped_when_they_take_too_much_memory(tmp_path: Path) -
         for number in range(5):
             session.execute("data = None; data = b'x' * 60_000_000")  # the pages of the value before are the checkpoint's alone
             session.checkpoint(str(number))
-            time.sleep(1.1)  # between two measurements
+            session.execute(_MEASURED).raise_for_error()
         until(lambda: len(session.checkpoints()) <= 4)
         assert len(session.checkpoints()) >= 2
         assert session.checkpoints()[-1].name == "4"
@@ -311,7 +323,7 @@ def test_each_round_goes_back_by_one_cell(tmp_path: Path, pytestconfig: pytest.C
     with Executor("local", workspace=tmp_path, config={"checkpoints": "each", "quiet": True}) as executor:
         session = executor.session()
         session.execute("n, big = 0, bytearray(20 << 20)")
-        for number in range(1, 31 if pytestconfig.getoption("nightly") else 11):
+        for number in range(1, 31 if pytestconfig.getoption("nightly") else 6):
             session.execute("n += 1")
             ended = session.execute("import os; os._exit(3)")
             assert (ended.state, value(session, "n")) == ("restored", number), ended.notes

@@ -21,7 +21,8 @@ from kernelexec.docker.client import Engine
 from kernelexec.events import Event, KernelChanged
 from kernelexec.mcp.http.http_server import HttpOptions, serve_http
 from tests.support.engine import MINIMAL, containers, needs_engine
-from tests.support.mcp_server import serving
+from tests.support.mcp_clients import connected
+from tests.support.mcp_in_memory import InMemory
 from tests.support.pace import BOUND, RunningCell, slow, until
 
 IDLE = 0.6
@@ -70,7 +71,7 @@ def test_an_idle_kernel_ends_and_the_next_cell_says_what_was_lost(tmp_path: Path
 
 
 def test_what_is_used_lives(tmp_path: Path) -> None:
-    idle = slow(2)
+    idle = slow(1)
     with culling(tmp_path, idle_seconds=idle) as (executor, reported):
         long = executor.session("long")
         running = long.execute(f"x = 1\n{WAITS}", wait=0.01, timeout=600)
@@ -105,7 +106,7 @@ def test_a_cell_of_another_client_is_a_use(tmp_path: Path) -> None:
             client.wait_for_ready(timeout=BOUND)
             msg_id = client.execute(f"open('visited', 'w').close()\n{WAITS}")
             until((session.workspace / "visited").exists)
-            time.sleep(IDLE * 3)
+            time.sleep(IDLE * 2)
             assert deaths(reported) == []
             (session.workspace / "go").touch()
             while client.get_shell_msg(timeout=BOUND)["parent_header"]["msg_id"] != msg_id:
@@ -115,10 +116,10 @@ def test_a_cell_of_another_client_is_a_use(tmp_path: Path) -> None:
         until(lambda: deaths(reported) == ["culled"])
 
 
-def test_a_cell_that_comes_as_its_kernel_ends_is_never_lost(tmp_path: Path) -> None:
+def test_a_cell_that_comes_as_its_kernel_ends_is_never_lost(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     with culling(tmp_path, idle_seconds=0.05) as (executor, reported):
         session = executor.session("a")
-        for number in range(40):
+        for number in range(40 if pytestconfig.getoption("nightly") else 15):
             result = session.execute(f"n = {number}; n")
             assert (result.status, result.text.strip()) == ("ok", str(number))
             time.sleep(0.03 + number % 5 * 0.01)  # around the moment at which it ends
@@ -158,13 +159,13 @@ def test_an_idle_container_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_server_says_how_long_unused_kernels_live(tmp_path: Path) -> None:
-    with serving(tmp_path, "--idle", "90") as server, server.client(x_kernelexec_agent="a") as agent:
+    with connected(InMemory(tmp_path, "--idle", "90"), "auto") as agent:
         answer = {tool.name: tool.description for tool in agent.do("list_tools")}
         for name in ("execute_code", "execute_command", "create_session"):
             assert "idle for 1.5 min loses its kernel" in answer[name]
 
 
-@pytest.mark.parametrize(("idle", "least"), [(60, 1800), (3600, 7200), (None, 10**9)])
+@pytest.mark.parametrize(("idle", "least"), [(60, 1800), (3600, 7200), pytest.param(None, 10**9, marks=pytest.mark.nightly)])
 def test_an_older_clients_connection_outlives_its_kernels(tmp_path: Path, idle: float | None, least: float) -> None:
     actual: list[float | None] = []
 

@@ -105,8 +105,10 @@ def test_where_code_runs_is_one_short_line_once(
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
 def test_a_stderr_that_takes_nothing_is_no_reason_not_to_run(stderr: str) -> None:
     code = (
-        "from tests.contract.session.test_notices import STARTED, SessionClosing, ContainerNotices\n"
-        "notices = ContainerNotices(quiet=False)\nnotices(STARTED)\nnotices(SessionClosing('a'))\nprint('went on')"
+        "from kernelexec.events import KernelChanged, KernelContainer, SessionClosing\n"
+        "from kernelexec.records.container_notices import ContainerNotices\n"
+        "notices = ContainerNotices(quiet=False)\n"
+        f"notices({STARTED!r})\nnotices(SessionClosing('a'))\nprint('went on')"
     )
     done = subprocess.run(["sh", "-c", f'"$@" {stderr}', "sh", sys.executable, "-c", code], capture_output=True, check=False)
     assert b"went on" in done.stdout

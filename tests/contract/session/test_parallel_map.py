@@ -21,6 +21,7 @@ from kernelexec import AsyncExecutor, Executor
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest
 from kernelexec.results import ExecutionFailed
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.night import at_night
 
 #: Waits until as many sessions as the input says wait at the same time; returns the directory, which is one of each session.
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
@@ -80,12 +81,17 @@ def test_code_gets_a_mapping_of_names(executor: Executor) -> None:
     assert [result.value for result in results] == [3, "xy"]
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Executor]:
-    with Executor(
-        "local", workspace=tmp_path / "spaces", config={"confinement": {"level": "off"}, "checkpoints": "named"}
-    ) as executor:
+@pytest.fixture(scope="module")
+def local_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    config = {"confinement": {"level": "off"}, "checkpoints": "named"}
+    with Executor("local", workspace=tmp_path_factory.mktemp("spaces"), config=config) as executor:
         yield executor
+
+
+@pytest.fixture
+def local(local_executor: Executor) -> Executor:
+    assert local_executor.sessions() == ()  # no test leaves one
+    return local_executor
 
 
 def test_inputs_that_are_no_inputs_are_named(local: Executor) -> None:
@@ -192,7 +198,7 @@ def test_the_limit_of_sessions_holds(tmp_path: Path) -> None:
     assert executor.config.capacity.sessions == 1
 
 
-@pytest.mark.parametrize("cancel", [anyio.move_on_after, asyncio.timeout])
+@pytest.mark.parametrize("cancel", [anyio.move_on_after, *at_night(asyncio.timeout)])
 def test_a_cancelled_map_leaves_no_session(tmp_path: Path, cancel: Any) -> None:
     async def use() -> tuple[str, ...]:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
@@ -247,7 +253,6 @@ def fragile(value: int) -> int:
 
 
 def test_the_inputs_of_an_iterator_are_read_in_the_thread_of_the_caller(local: Executor) -> None:
-    session = local.session("a")
     threads = set()
 
     def inputs() -> Iterator[dict[str, int]]:
@@ -255,11 +260,12 @@ def test_the_inputs_of_an_iterator_are_read_in_the_thread_of_the_caller(local: E
             threads.add(threading.get_ident())
             yield {"value": int(session.execute(f"{number} + 1").text)}
 
-    assert [result.value for result in local.map("value", inputs(), sessions=2)] == [1, 2, 3, 4]
+    with local.session("a") as session:
+        assert [result.value for result in local.map("value", inputs(), sessions=2)] == [1, 2, 3, 4]
     assert threads == {threading.get_ident()}
 
 
-@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, *at_night(SystemExit, asyncio.CancelledError, GeneratorExit)])
 def test_what_the_inputs_raise_is_raised_as_itself_and_ends_the_running_cells(local: Executor, kind: Any) -> None:
     def inputs() -> Iterator[dict[str, int]]:
         yield {"a": 1}

@@ -61,11 +61,11 @@ async def value(session: AsyncSession, code: str) -> str:
 
 @pytest.mark.parametrize(("isolation", "config"), KINDS)
 def test_a_session_takes_an_idle_kernel_and_is_at_home_in_it(tmp_path: Path, isolation: str, config: dict[str, Any]) -> None:
-    before = runtime_directories()
+    before, names = runtime_directories(), "ab" if isolation == "local" else "a"
 
     async def main(executor: AsyncExecutor) -> None:
-        slots = await filled(executor, 2)
-        for name, slot in zip("ab", slots, strict=True):
+        slots = await filled(executor, len(names))
+        for name, slot in zip(names, slots, strict=True):
             session = await executor.session(name)
             assert session._supervisor.kernel is slot.kernel
             assert await value(session, "Out, [name for name in globals() if name in ('x', 'os')]") == "({}, [])"
@@ -80,11 +80,11 @@ def test_a_session_takes_an_idle_kernel_and_is_at_home_in_it(tmp_path: Path, iso
             await session.restart()
             again = await session.execute("'x' in globals()")
             assert (again.text, again.state, again.kernel_epoch) == ("False", "lost", 2)
-        await filled(executor, 2, without=slots)
+        await filled(executor, len(names), without=slots)
 
-    run(tmp_path, main, isolation, pool={"size": 2}, **config)
+    run(tmp_path, main, isolation, pool={"size": len(names)}, **config)
     until(lambda: marked_processes() == {} and runtime_directories() == before)
-    assert sorted(path.name for path in (tmp_path / "w").iterdir()) == [".journals", "a", "b"]
+    assert sorted(path.name for path in (tmp_path / "w").iterdir()) == [".journals", *names]
 
 
 def test_the_environment_is_that_of_the_moment_in_which_the_session_is_made(
@@ -177,10 +177,10 @@ def test_without_an_idle_one_the_policy_decides(tmp_path: Path) -> None:
 
 def test_a_caller_that_waits_in_vain_gets_an_error(tmp_path: Path) -> None:
     async def main(executor: AsyncExecutor) -> None:
-        with pytest.raises(CapacityReached, match="No idle kernel came within 3"):
+        with pytest.raises(CapacityReached, match="No idle kernel came within 1"):
             await executor.session()
 
-    run(tmp_path, main, pool={"size": 1, "policy": "wait"}, python="/bin/false", budgets={"start": 3.0})
+    run(tmp_path, main, pool={"size": 1, "policy": "wait"}, python="/bin/false", budgets={"start": 1.0})
 
 
 def test_idle_ones_end_with_a_program_that_is_done_at_once(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_container_has_the_name_of_its_session_and_a_workspace_that_was_there_
     (tmp_path / "other").mkdir()
 
     async def main(executor: AsyncExecutor) -> None:
-        slots = await filled(executor, 2)
+        slots = await filled(executor, 1)
         session = await executor.session("new")
         assert session._supervisor.kernel is slots[0].kernel
         container = slots[0].kernel.container
@@ -235,7 +235,7 @@ def test_a_container_has_the_name_of_its_session_and_a_workspace_that_was_there_
             assert note.startswith(cold)
         assert (await executor.session("old")).workspace.joinpath("data").read_text() == "1"
 
-    run(tmp_path, main, "container", pool={"size": 2}, container=CLASSIC)
+    run(tmp_path, main, "container", pool={"size": 1}, container=CLASSIC)
 
 
 SERVER = """
@@ -243,13 +243,13 @@ import asyncio, os, signal, sys
 from kernelexec import AsyncExecutor
 
 async def serve():
-    config = {"pool": {"size": 2}, "container": {"image": sys.argv[2], "layout": "classic"}}
+    config = {"pool": {"size": 1}, "container": {"image": sys.argv[2], "layout": "classic"}}
     async with AsyncExecutor("container", workspace=sys.argv[1], config=config) as executor:
-        while len(executor._registry._pool._ready) < 2:
+        while len(executor._registry._pool._ready) < 1:
             await asyncio.sleep(0.01)
         session = await executor.session("a")
         await session.execute("x = 41")
-        while len(executor._registry._pool._ready) < 2:
+        while len(executor._registry._pool._ready) < 1:
             await asyncio.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 

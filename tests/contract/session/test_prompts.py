@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,11 @@ import pytest
 from kernelexec import Config, ExecutionResult, Executor, InvalidRequest, Session, UnknownExecution
 from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_debug_prompt, write_guidance
 from kernelexec.results import DisplayData, PythonEnvironment
-from tests.support.command_line import LOCAL, kernelexec
+from tests.conftest import Command
+from tests.support.command_line import LOCAL
 from tests.support.engine import IMAGE, needs_engine
-from tests.support.mcp_clients import ERAS, connected, transport
+from tests.support.mcp_clients import ERAS, connected
+from tests.support.mcp_in_memory import InMemory
 
 IDEAS = ("Explain the results", "do not paste their contents", "into the answer itself")
 
@@ -198,7 +199,7 @@ def test_what_is_quoted_cannot_end_its_quotation_and_is_bounded() -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_mcp_has_them_as_prompts_and_sends_the_rest_at_first(tmp_path: Path, era: str) -> None:
-    with connected(transport(tmp_path, "--isolation", "local", "--blocked-commands", "rm"), era) as agent:
+    with connected(InMemory(tmp_path, "--blocked-commands", "rm"), era) as agent:
         assert all(idea in (agent.client.instructions or "") for idea in IDEAS)
         assert "do not run: `rm`." in (agent.client.instructions or "")
         prompts = {prompt.name: prompt for prompt in agent.do("list_prompts")}
@@ -214,8 +215,8 @@ def test_mcp_has_them_as_prompts_and_sends_the_rest_at_first(tmp_path: Path, era
         assert "return a / b" in message.content.text
 
 
-def test_the_command_line_prints_it(tmp_path: Path) -> None:
-    done: subprocess.CompletedProcess[str] = kernelexec(tmp_path, "guidance", *LOCAL)
+def test_the_command_line_prints_it(tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "guidance", *LOCAL)
     assert done.returncode == 0
     assert all(idea in done.stdout for idea in IDEAS)
     assert f"begin: {tmp_path}." in done.stdout

@@ -25,6 +25,14 @@ NAMES = "import os, sys\ns, n = os.environ['API_KEY'], os.environ['NAME_LIKE']"
 BEGIN = f"from IPython.display import *\n{NAMES}"
 SWALLOW = "while True:\n        try:\n            time.sleep(60)\n        except BaseException:\n            pass"
 
+#: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
+ALSO_CONFINED = (
+    "test_no_cell_shows_a_secret",
+    "test_kernels_have_the_values_themselves",
+    "test_what_a_thread_says_late_is_masked",
+    "test_a_literal_in_a_cell_reaches_only_the_kernel",
+    "test_progress_shows_nothing_while_a_cell_runs",
+)
 #: What cells do, each in one line or some; every one of them would show a secret.
 CELLS: dict[str, str] = {
     "prints": "print('a', s, 'b')",
@@ -232,7 +240,7 @@ def test_progress_shows_nothing_while_a_cell_runs(watched: Watched) -> None:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_dead_kernel_s_last_words_are_masked_and_the_next_one_has_the_secrets(kind: str, tmp_path: Path) -> None:
-    settings = config(kind, tmp_path, log_dir=tmp_path / "logs", checkpoints="named")
+    settings = config(kind, tmp_path, log_dir=tmp_path / "logs", checkpoints="named", budgets={"grace": 0.3})
     with Executor(kind, workspace=tmp_path / "ws", config=settings) as executor:
         session = executor.session("a")
         session.execute(f"{NAMES}\nglobals()[n] = 1")

@@ -22,10 +22,11 @@ from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.events import Event
 from kernelexec.mcp.server import make_server
-from tests.conftest import EVERY_KIND, EVERY_WAY, executor_of
-from tests.support.command_line import LOCAL, kernelexec
+from tests.conftest import EVERY_KIND, EVERY_WAY, Command, executor_of
+from tests.support.command_line import LOCAL
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.kernelspecs import settings, write_all
+from tests.support.night import at_night
 from tests.support.pace import BOUND
 from tests.support.secret_values import AWKWARD, MARK, NAME, NAME_MARK, config, shown, written
 
@@ -64,20 +65,28 @@ def test_every_kernel_is_masked(way: str, tmp_path: Path) -> None:
         assert session.execute_command('echo "$API_KEY" "$NAME_LIKE"').stdout == TOLD
 
 
+SCRIPTS = {
+    "bash": 'echo "$API_KEY" "$NAME_LIKE"',
+    "typescript": "console.log(Deno.env.get('API_KEY'), Deno.env.get('NAME_LIKE'))",
+}
+
+
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_kernels_of_other_languages_get_them_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("language", ["bash", *at_night("typescript")])
+def test_kernels_of_other_languages_get_them_too(
+    kind: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_all(tmp_path / "jupyter")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     setting_values = config("local", tmp_path) | settings(kind)
     with Executor(kind, workspace=tmp_path / "ws", config=setting_values) as executor:
         session = executor.session("a")
-        shell = session.execute('echo "$API_KEY" "$NAME_LIKE"', language="bash")
-        assert shell.stdout == TOLD
-        script = session.execute("console.log(Deno.env.get('API_KEY'), Deno.env.get('NAME_LIKE'))", language="typescript")
-        assert script.stdout == TOLD
-        session.restart(language="bash")
-        assert session.execute('printf %s "$NAME_LIKE" | wc -c', language="bash").stdout.strip() == str(len(NAME))
-        assert shown(shell.to_json(), script.to_json()) == []
+        result = session.execute(SCRIPTS[language], language=language)
+        assert result.stdout == TOLD
+        assert shown(result.to_json()) == []
+        if language == "bash":
+            session.restart(language="bash")
+            assert session.execute('printf %s "$NAME_LIKE" | wc -c', language="bash").stdout.strip() == str(len(NAME))
         if kind == "container":
             assert _seen_by_the_engine(tmp_path / "ws") == []
         assert written(Path(os.environ["KERNELEXEC_RUNTIME_DIR"])) == {}
@@ -219,15 +228,15 @@ def test_tools_of_files_answer_without_secrets(tmp_path: Path) -> None:
     anyio.run(serve)
 
 
-def test_the_command_line_takes_references_and_shows_no_value(tmp_path: Path) -> None:
+def test_the_command_line_takes_references_and_shows_no_value(tmp_path: Path, in_process: Command) -> None:
     (tmp_path / "name").write_text(f"{NAME}\n")
     options = ["--secret", "API_KEY=env:KX_AWKWARD", "--secret", f"NAME_LIKE=file:{tmp_path / 'name'}", *LOCAL]
-    done = kernelexec(tmp_path, "exec", f"{TELL}\n1/0", "--json", *options, KX_AWKWARD=AWKWARD)
+    done = in_process(tmp_path, "exec", f"{TELL}\n1/0", "--json", *options, KX_AWKWARD=AWKWARD)
     assert done.returncode == 1
     assert shown(done.stdout, done.stderr) == []
     assert TOLD.strip() in json.loads(done.stdout)["outputs"][0]["text"]
     (tmp_path / "cells.py").write_text(f"{TELL}\n# %%\nos.environ['API_KEY']")
-    done = kernelexec(tmp_path, "run", "cells.py", "--output", "out.ipynb", *options, KX_AWKWARD=AWKWARD)
+    done = in_process(tmp_path, "run", "cells.py", "--output", "out.ipynb", *options, KX_AWKWARD=AWKWARD)
     assert done.returncode == 0
     assert shown(done.stdout, done.stderr) == []
     assert MARK in (tmp_path / "out.ipynb").read_text()
@@ -238,8 +247,8 @@ VALUES = [NAME, f"KEY={NAME}", f"KEY=env:{NAME}-", f"KEY=plain:{NAME}", "=env:X"
 
 
 @pytest.mark.parametrize("option", VALUES)
-def test_a_value_on_the_command_line_is_refused_and_not_repeated(option: str, tmp_path: Path) -> None:
-    done = kernelexec(tmp_path, "exec", "1", "--secret", option, *LOCAL)
+def test_a_value_on_the_command_line_is_refused_and_not_repeated(option: str, tmp_path: Path, in_process: Command) -> None:
+    done = in_process(tmp_path, "exec", "1", "--secret", option, *LOCAL)
     assert done.returncode == 125
     assert "secret" in done.stderr
     assert NAME not in done.stdout + done.stderr

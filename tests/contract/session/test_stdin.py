@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kernelexec import ExecutionResult, InputRequest, InvalidRequest, Session
+from kernelexec import ExecutionResult, Executor, InputRequest, InvalidRequest, Session
 from tests.conftest import EVERY_WAY, executor_of
 from tests.support.pace import BOUND, slow, until
 from tests.support.secret_values import AWKWARD, MARK, shown
@@ -19,7 +19,7 @@ from tests.support.secret_values import config as with_secrets
 from tests.support.takeovers import inherited, kill_after, session_owner
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_a_cell_is_answered_and_its_output_reads_like_the_dialogue",)
+ALSO_CONFINED = ("test_a_cell_is_answered_and_its_output_reads_like_the_dialogue[container]",)
 
 
 class Answers:
@@ -49,10 +49,16 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def local_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    with executor_of("local", tmp_path_factory.mktemp("local")) as opened:
+        yield opened
+
+
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[Session]:
-    with executor_of("local", tmp_path) as executor:
-        yield executor.session()
+def local(local_executor: Executor, request: pytest.FixtureRequest) -> Iterator[Session]:
+    with local_executor.session(f"t{abs(hash(request.node.nodeid)) % 10**8}") as opened:
+        yield opened
 
 
 def test_a_cell_is_answered_and_its_output_reads_like_the_dialogue(session: Session) -> None:
@@ -114,7 +120,7 @@ def test_time_until_the_answer_is_not_the_cells(local: Session) -> None:
 
     result = local.execute("print(input())", on_input=late, timeout=slow(2))
     assert (result.status, result.interrupted) == ("ok", None)
-    result = local.execute("input(); import time; time.sleep(600)", on_input=late, timeout=1)
+    result = local.execute("input(); import time; time.sleep(600)", on_input=Answers("at once"), timeout=1)
     assert (result.interrupted, result.state) == ("timeout", "kept")
 
 
@@ -135,7 +141,7 @@ def test_silence_has_a_bound_and_no_question_is_repeated(tmp_path: Path) -> None
         end.set()
 
 
-def test_threads_ask_too_and_forked_processes_do_not(local: Session, tmp_path: Path) -> None:
+def test_threads_ask_too_and_forked_processes_do_not(local: Session) -> None:
     threads = """
 import threading
 from pathlib import Path
@@ -152,7 +158,7 @@ for thread in threads: thread.join()
 """
 
     def late(request: InputRequest) -> str:
-        until(lambda: any(tmp_path.rglob("refused")))  # all have asked by then
+        until((local.workspace / "refused").exists)  # all have asked by then
         return request.prompt.upper()
 
     assert local.execute(threads, on_input=late).status == "ok"
