@@ -21,7 +21,6 @@ from tests.support.pace import until as comes_true
 
 ALSO_CONFINED = (
     "test_a_command_runs_beside_a_cell[container]",
-    "test_what_an_ended_command_has_written_is_all_there",
     "test_one_that_is_killed_takes_its_children_along",
 )
 #: Gives an answer of the kernel's own to each request about background commands.

@@ -12,12 +12,7 @@ from kernelexec import InvalidCode, InvalidWorkDir, Session
 from tests.support.pace import BOUND, slow, until
 from tests.support.remains import process_of
 
-ALSO_CONFINED = (
-    "test_the_exit_code_is_the_commands_own",
-    "test_what_the_code_sets_reaches_the_commands",
-    "test_a_command_may_be_long[container-1000000]",
-    "test_a_timeout_ends_the_whole_group",
-)
+ALSO_CONFINED = ("test_the_exit_code_is_the_commands_own",)
 ENDED = "return not path.exists() or path.read_text().rpartition(')')[2].split()[0] in 'ZX'"
 
 

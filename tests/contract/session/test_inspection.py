@@ -21,10 +21,11 @@ from kernelexec import (
     Variable,
 )
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.night import at_night, named_cases
 from tests.support.pace import BOUND
 
-#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_the_variables_are_seen_while_a_cell_runs",)
+#: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
+ALSO_CONFINED = ()
 
 #: The step that ends a cell is asserted here.
 GRACE = 2.0
@@ -114,7 +115,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("code", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("code", named_cases(ASKED, {"key", "class"}))
 def test_a_look_asks_nothing_of_the_users_by_the_way(session: Session, code: str) -> None:
     assert session.execute(f"{HANG_ELSEWHERE}\n{code}").ok
     assert seen(session, "x")["x"].name == "x"
@@ -132,14 +133,14 @@ def test_the_variables_are_seen_while_a_cell_runs(session: Session, code: str) -
     assert (ended.state, ended.ended_by) == ("kept", "interrupt")
 
 
-def test_cells_end_whatever_is_asked_just_before_they_begin(tmp_path: Path) -> None:
+def test_cells_end_whatever_is_asked_just_before_they_begin(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """What the kernel says of a request on its control channel may be under way when it says that a cell begins."""
     chosen = random.Random(1)  # noqa: S311 - for many moments, not for secrets
 
     async def run() -> set[tuple[str, str, tuple[str, ...]]]:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
             session, results = await executor.session("s"), []
-            for _ in range(200):
+            for _ in range(200 if pytestconfig.getoption("nightly") else 50):
                 look = asyncio.create_task(session.variables(wait=BOUND))
                 await asyncio.sleep(chosen.uniform(0, 0.002))
                 results.append(await session.execute("print(6 * 7)"))
@@ -181,7 +182,7 @@ def test_a_container_that_a_thread_changes_all_the_time_can_be_looked_at(session
     code += "        if n > 99: d.clear(); s.clear(); n = 0\n"
     session.execute(f"{code}threading.Thread(target=churn).start()")
     try:
-        for _ in range(50):
+        for _ in range(20):
             assert {"d", "s"} <= set(seen(session, "d", "s"))
     finally:
         assert session.execute("on = False").ok
@@ -222,7 +223,7 @@ def test_a_busy_kernel_is_asked_nothing_and_a_look_can_wait_for_the_cell(session
     assert session.complete("valu", wait=BOUND).matches == ("value",)
 
 
-@pytest.mark.parametrize("look", ["complete('trap.')", "inspect('trap')"])
+@pytest.mark.parametrize("look", ["complete('trap.')", *at_night("inspect('trap')")])
 def test_a_class_that_hangs_an_inspection_costs_neither_state_nor_the_next_cell(session: Session, look: str) -> None:
     session.execute(f"{TRAPS}\nx = 40")
     actual = eval(f"session.{look[:-1]}, wait={BOUND})", {"session": session})  # noqa: S307 - ours

@@ -16,6 +16,7 @@ import pytest
 from kernelexec import Approval, ExecutionFailed, Executor, SecurityError, Session
 from kernelexec.errors import InvalidCode, InvalidRequest, InvalidTimeout
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.night import named_cases
 from tests.support.pace import BOUND, RunningCell, slow, until
 from tests.support.remains import marked_processes
 
@@ -402,7 +403,7 @@ def test_what_gets_away_ends_with_the_tests(session: Session) -> None:
     until(lambda: count_with(session, number) == 0)
 
 
-@pytest.mark.parametrize("mock", MOCKS.values(), ids=MOCKS)
+@pytest.mark.parametrize("mock", named_cases(MOCKS, {"no calls"}))
 def test_code_that_changes_what_the_watching_uses(session: Session, mock: str) -> None:
     report = session.run_tests(mock, ["1 == 1", "1 == 2", "while True: pass", "os.abort()"], timeout=LIMIT)
     assert report.error is None

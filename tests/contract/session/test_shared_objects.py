@@ -14,6 +14,8 @@ from tests.conftest import EVERY_KIND, WRAPPED, executor_of
 from tests.support.engine import needs_bubblewrap
 
 WAYS = [*EVERY_KIND, *(pytest.param(kind, marks=needs_bubblewrap) for kind in WRAPPED)]
+#: The same, but that namespaces are tried at night.
+FEWER_WAYS = [*EVERY_KIND, *(pytest.param(kind, marks=[needs_bubblewrap, pytest.mark.nightly]) for kind in WRAPPED)]
 HEAD = """
 import ctypes, json, os, socket, fcntl
 libc = ctypes.CDLL(None, use_errno=True)
@@ -68,7 +70,7 @@ def test_a_session_finds_nothing_that_another_shares(kind: str, tmp_path: Path) 
         assert results == dict.fromkeys(results, False)
 
 
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("kind", FEWER_WAYS)
 def test_shared_memory_and_locks_of_multiprocessing_work_in_a_session(kind: str, tmp_path: Path) -> None:
     code = (
         "from multiprocessing import Lock\nfrom multiprocessing.shared_memory import SharedMemory\n"

@@ -16,8 +16,8 @@ import pytest
 from kernelexec import AsyncExecutor, ExecutionFailed, Executor, InvalidRequest, InvalidTimeout, KernelError, Session, Snapshot
 from tests.support.pace import RunningCell, slow
 
-#: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_variables_come_back_in_a_new_kernel",)
+#: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
+ALSO_CONFINED = ()
 
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"

@@ -12,6 +12,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Closed, ExecutionResult, Session
 from tests.local.executor.test_lifecycle import run
+from tests.support.night import named_cases
 from tests.support.pace import slow
 
 #: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
@@ -71,7 +72,7 @@ def test_a_restart_under_a_running_cell_is_reported_as_such(tmp_path: Path) -> N
     in_session(tmp_path, main)
 
 
-@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS)
+@pytest.mark.parametrize("code", named_cases(HANGS, {"a thread"}))
 def test_an_exit_that_takes_too_long_is_an_exit(session: Session, code: str) -> None:
     session.execute("x = 1")
     result = session.execute(code)
@@ -84,6 +85,7 @@ def test_an_exit_that_takes_too_long_is_an_exit(session: Session, code: str) -> 
     assert "the one before ended (exited)" in following.notes[0]
 
 
+@pytest.mark.nightly
 def test_the_next_cell_reports_the_same_cause_after_a_timeout(session: Session) -> None:
     code = "import time\nwhile True:\n    try: time.sleep(600)\n    except BaseException: pass"
     assert session.execute(code, timeout=slow(2)).cause == "timeout"
