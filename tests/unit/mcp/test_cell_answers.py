@@ -17,6 +17,7 @@ from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
 from kernelexec.results.model import tables
 from kernelexec.results.readable import display_text
+from tests.support.night import at_night
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 VALUE = ExecuteResult({"text/plain": "42"})
@@ -37,7 +38,7 @@ def test_the_output_is_the_last_of_the_only_text(status: Status) -> None:
         assert text.endswith(f"]\n{shown}")
 
 
-@pytest.mark.parametrize("display", ["", "x"])
+@pytest.mark.parametrize("display", [*at_night(""), "x"])
 @pytest.mark.parametrize("line", ["line {}", "line {}\n"])
 def test_reading_on_leaves_out_nothing_between_displays(line: str, display: str) -> None:
     lines = [line.format(number) for number in range(PREVIEW_CHARS)]

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from kernelexec.records.notebook.html_report import load_exporter
-from tests.support.night import named_cases
+from tests.support.night import at_night, named_cases
 from tests.support.page_elements import PageElements
 
 MARK = "run-by-a-template"
@@ -111,7 +111,7 @@ def test_ordinary_cells_look_as_ever() -> None:
     assert "<table><tr><td>1" in str(frame["srcdoc"])
 
 
-@pytest.mark.parametrize("kind", ["a stream", "an error", "text/plain"])
+@pytest.mark.parametrize("kind", ["a stream", *at_night("an error", "text/plain")])
 def test_texts_with_many_colours_have_none(kind: str) -> None:
     """The time of nbconvert's own reader of colours is quadratic: the test would reach its limit."""
     few, many = "\x1b[31mred\x1b[0m", "\x1b[31mx\x1b[0m" * 100_000
