@@ -6,7 +6,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from kernelexec import Executor, KernelStartFailed, Session
 from kernelexec.mcp.clients import make_server_entry
 from tests.support.engine import needs_bubblewrap
 from tests.support.mcp_clients import connected
+from tests.support.night import at_night
 from tests.support.virtual_environments import made_venv
 
 #: Python that shows, if it can, that it ran with all rights of the user.
@@ -27,6 +28,16 @@ WAYS = [
     pytest.param("local", False, id="started", marks=pytest.mark.nightly),
     pytest.param("bubblewrap", False, id="bubblewrap", marks=needs_bubblewrap),
 ]
+
+
+def in_ways(*values: str, gate: Collection[str]) -> list[Any]:
+    """Each of the values in each way; the cases with these names are tried in the gate, the others at night."""
+    cases = [(f"{value}-{way.id}", value, way) for value in values for way in WAYS]
+    assert {name for name, _, _ in cases} >= set(gate)
+    return [
+        pytest.param(value, *way.values, id=name, marks=[*way.marks, *([] if name in gate else [pytest.mark.nightly])])
+        for name, value, way in cases
+    ]
 
 
 @pytest.fixture
@@ -48,8 +59,9 @@ def ends(session: Session) -> None:
         session.execute("1 + 1")
 
 
-@pytest.mark.parametrize(("isolation", "fork"), WAYS)
-@pytest.mark.parametrize("path", [".", "", "{workspace}"])
+@pytest.mark.parametrize(
+    ("path", "isolation", "fork"), in_ways(".", "", "{workspace}", gate={".-forked", "{workspace}-bubblewrap"})
+)
 def test_modules_in_a_workspace_that_is_on_the_import_path(
     path: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,8 +78,10 @@ def test_modules_in_a_workspace_that_is_on_the_import_path(
         created.session("b", work_dir=workspace).execute("1 + 1")
 
 
-@pytest.mark.parametrize(("isolation", "fork"), WAYS)
-@pytest.mark.parametrize("named", ["python", "venv in a context path"])
+@pytest.mark.parametrize(
+    ("named", "isolation", "fork"),
+    in_ways("python", "venv in a context path", gate={"python-forked", "venv in a context path-bubblewrap"}),
+)
 def test_an_interpreter_that_cells_can_replace(named: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path) -> None:
     venv = made_venv(tmp_path / "w" / "venv")
     location = next(venv.glob("lib/python*/site-packages"))
@@ -150,7 +164,7 @@ def test_a_link_in_the_place_of_what_is_given_opens_nothing(what: str, fork: Any
     options.setdefault("confinement", {})["level"] = "required"
     with executor(tmp_path, "local", fork, **options) as created:
         session = created.session("a", work_dir=workspace)
-        session.execute(f"import os; os.rename('place', 'old'); os.symlink({str(secret.parent)!r}, 'place')")
+        assert session.execute(f"import os; os.rename('location', 'old'); os.symlink({str(secret.parent)!r}, 'location')").ok
         read = f"open({str(secret)!r}).read(), open({str(secret.parent / 'made')!r}, 'w')"
         assert not session.execute(read).ok
         try:
@@ -171,7 +185,7 @@ def test_a_workspace_that_another_sessions_cell_replaces_is_refused(tmp_path: Pa
             inside.restart()
 
 
-@pytest.mark.parametrize("fork", [True, False], ids=["forked", "started"])
+@pytest.mark.parametrize("fork", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["forked", "started"])
 def test_a_link_in_the_place_of_what_an_earlier_kernel_made_is_not_followed(fork: Any, tmp_path: Path) -> None:
     (victim := tmp_path / "victim").mkdir()
     with executor(tmp_path, "local", fork) as created:
@@ -215,7 +229,7 @@ def test_a_server_that_a_client_starts_reads_nothing_where_it_runs(tmp_path: Pat
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("relative", [True, False], ids=["relative", "absolute"])
+@pytest.mark.parametrize("relative", [pytest.param(True, marks=pytest.mark.nightly), False], ids=["relative", "absolute"])
 def test_a_program_of_bubblewraps_name_on_the_path(
     relative: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +245,7 @@ def test_a_program_of_bubblewraps_name_on_the_path(
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("what", ["PYTHONPATH", "venv"])
+@pytest.mark.parametrize("what", ["PYTHONPATH", *at_night("venv")])
 def test_a_link_in_the_place_of_what_bubblewrap_is_to_show(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace, home = tmp_path / "w", tmp_path / "home"
     (home / "bin").mkdir(parents=True)
@@ -252,17 +266,26 @@ def test_a_link_in_the_place_of_what_bubblewrap_is_to_show(what: str, tmp_path: 
             assert not session.execute(f"open({str(home / 'diary')!r}).read()").ok
 
 
-@pytest.mark.parametrize(("isolation", "fork"), WAYS)
-@pytest.mark.parametrize("line", ["{}", "import sys; sys.path.insert(0, {!r})"])
-@pytest.mark.parametrize("named", ["python", "venv"])
+#: Lines of a path file, for an interpreter of each name.
+LINES = {"a path": "{}", "code": "import sys; sys.path.insert(0, {!r})"}
+
+
+@pytest.mark.parametrize(
+    ("which", "isolation", "fork"),
+    in_ways(
+        *(f"{named}, {line}" for named in ("python", "venv") for line in LINES),
+        gate={"python, code-bubblewrap", "venv, a path-forked", "venv, code-forked"},
+    ),
+)
 def test_an_environment_that_names_the_workspace_in_its_path_files(
-    named: str, line: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path
+    which: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path
 ) -> None:
+    named, _, line = which.partition(", ")
     workspace, venv = tmp_path / "w", made_venv(tmp_path / "venv")
     workspace.mkdir()
     location = next(venv.glob("lib/python*/site-packages"))
     (location / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    (location / "project.pth").write_text(line.format(str(workspace)))
+    (location / "project.pth").write_text(LINES[line].format(str(workspace)))
     options: dict[str, Any] = {"programs": {"venv": venv}} if named == "venv" else {"python": str(venv / "bin" / "python")}
     for name in ("sitecustomize", "pandas"):
         (workspace / f"{name}.py").write_text(ESCAPE.format(str(escaped)))
@@ -279,8 +302,9 @@ __attribute__((constructor)) static void begin(void) { FILE *file = fopen("ESCAP
 """
 
 
-@pytest.mark.parametrize(("isolation", "fork"), WAYS)
-@pytest.mark.parametrize("where", ["", ".", "{workspace}"])
+@pytest.mark.parametrize(
+    ("where", "isolation", "fork"), in_ways("", ".", "{workspace}", gate={".-forked", "{workspace}-bubblewrap"})
+)
 def test_libraries_in_a_workspace_where_the_loader_looks(
     where: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,10 +317,11 @@ def test_libraries_in_a_workspace_where_the_loader_looks(
     monkeypatch.setenv("LD_PRELOAD", str(workspace / "libpreloaded.so"))
     with executor(tmp_path, isolation, fork) as created:
         session = created.session("a", work_dir=workspace)
-        for _ in range(2):
+        for number in range(2):
+            if number:
+                session.restart()
             result = session.execute("import os; print(os.environ['LD_LIBRARY_PATH'], os.environ['LD_PRELOAD'], os.getcwd())")
             assert result.text == f"{named}:/nowhere {workspace}/libpreloaded.so {workspace}\n"
-            session.restart()
 
 
 def test_bytecode_and_a_users_modules_where_cells_can_write(

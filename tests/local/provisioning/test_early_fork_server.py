@@ -20,6 +20,7 @@ from kernelexec.provisioning.host.fork_server_process import discard_early, star
 from kernelexec.provisioning.launch.program import LOADER_VARIABLES
 from tests.support.command_line import COMMAND, environment
 from tests.support.fork_servers import fork_servers, is_fork_server
+from tests.support.night import named_cases
 from tests.support.pace import BOUND, until_equal
 from tests.support.preloading import preloaded_session
 
@@ -134,7 +135,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    "words",
+    named_cases({name: (words,) for name, words in WRONG.items()}, {"an option is wrong", "another interpreter is configured"}),
+)
 def test_a_command_leaves_none_behind(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "python.yaml").write_text("python: /no/such/python\n")
     (tmp_path / "none.yaml").write_text("fork_server: false\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor
+from tests.support.night import named_cases
 from tests.support.preloading import make_font_list, preloaded_session
 
 PRELOADED = ("numpy", "pandas", "matplotlib.pyplot")
@@ -106,7 +107,7 @@ SHOWING = {
 }
 
 
-@pytest.mark.parametrize("code", SHOWING.values(), ids=SHOWING)
+@pytest.mark.parametrize("code", named_cases(SHOWING, {"a deprecation for the importer", "text"}))
 def test_what_a_module_shows_is_in_the_cell_that_imports_it(tmp_path: Path, code: str) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "shows.py").write_text(code)

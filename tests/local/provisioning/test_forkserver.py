@@ -31,10 +31,20 @@ OWN_FORK_SERVERS = True
 LIBRARIES = ("numpy", "pandas", "matplotlib.pyplot")
 
 
-@pytest.fixture
-def executor(tmp_path: Path) -> Iterator[Executor]:
-    with Executor("local", workspace=tmp_path, config={"preload": LIBRARIES, "checkpoints": "named"}) as opened:
+@pytest.fixture(scope="module")
+def preloading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    """One for the module: its fork server imports the libraries once."""
+    workspace = tmp_path_factory.mktemp("preloading")
+    with Executor("local", workspace=workspace, config={"preload": LIBRARIES, "checkpoints": "named"}) as opened:
         yield opened
+
+
+@pytest.fixture
+def executor(preloading: Executor) -> Iterator[Executor]:
+    """That one, without sessions at the begin and at the end of a test."""
+    yield preloading
+    for name in preloading.sessions():
+        preloading.close_session(name)
 
 
 def server_of(session: Session) -> psutil.Process:
@@ -156,24 +166,26 @@ def test_how_a_kernel_ended_is_known(executor: Executor, code: str, exit_code: i
     assert session.execute("'x' in globals()").text == "False"
 
 
-def test_kernels_outlive_their_server_and_the_next_ones_have_another(executor: Executor) -> None:
-    item = executor.session("one")
-    server = server_of(item)
-    item.execute("x = 1")
-    server.kill()
-    server.wait(BOUND)
-    assert item.execute("x").text == "1"
-    other = executor.session("other")
-    assert is_own_server(server_of(other))
-    result = item.execute("import os; os._exit(3)")
-    assert (result.status, result.state) == ("error", "lost")
-    assert server_of(item) == server_of(other)
+def test_kernels_outlive_their_server_and_the_next_ones_have_another(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"checkpoints": "named"}) as executor:
+        item = executor.session("one")
+        server = server_of(item)
+        item.execute("x = 1")
+        server.kill()
+        server.wait(BOUND)
+        assert item.execute("x").text == "1"
+        other = executor.session("other")
+        assert is_own_server(server_of(other))
+        result = item.execute("import os; os._exit(3)")
+        assert (result.status, result.state) == ("error", "lost")
+        assert server_of(item) == server_of(other)
 
 
 def test_nothing_is_left_when_the_executor_is_left(tmp_path: Path) -> None:
+    others = set(marked_processes())
     with Executor("local", workspace=tmp_path) as opened:
         server = server_of(opened.session())
-        born = set(marked_processes())
+        born = set(marked_processes()) - others
         assert born
     assert not server.is_running()
     until_equal(lambda: born & set(marked_processes()), set())
@@ -182,7 +194,7 @@ def test_nothing_is_left_when_the_executor_is_left(tmp_path: Path) -> None:
 OWNER = """
 import sys
 from kernelexec import Executor
-with Executor("local", workspace=sys.argv[1]) as executor:
+with Executor("local", workspace=sys.argv[1], config={"preload": ()}) as executor:
     print(executor.session().execute("import os; (os.getpid(), os.getppid())").text, flush=True)
     sys.stdin.read()
 """

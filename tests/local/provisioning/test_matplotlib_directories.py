@@ -9,6 +9,7 @@ import pytest
 
 from kernelexec import Executor
 from tests.support.engine import needs_bubblewrap
+from tests.support.night import at_night, named_cases
 from tests.support.preloading import make_font_list, preloaded_session
 
 MODULES = ("matplotlib.pyplot", "matplotlib.texmanager")
@@ -31,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-@pytest.mark.parametrize("is_forked", [True, False], ids=["forked", "started"])
+@pytest.mark.parametrize("is_forked", named_cases({"forked": True, "started": False}, {"forked"}))
 def test_the_configuration_is_read_and_the_cache_of_tex_is_the_kernels(is_forked: bool, home: Path, tmp_path: Path) -> None:  # noqa: FBT001
     (settings := home / ".config" / "matplotlib").mkdir(parents=True)
     (settings / "matplotlibrc").write_text("lines.linewidth: 7")
@@ -45,7 +46,7 @@ def test_the_configuration_is_read_and_the_cache_of_tex_is_the_kernels(is_forked
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("named", ["MPLCONFIGDIR", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("named", ["MPLCONFIGDIR", *at_night("XDG_CACHE_HOME")])
 def test_a_named_directory_is_read(named: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tmp_path / "named"
     (directory := base if named == "MPLCONFIGDIR" else base / "matplotlib").mkdir(parents=True)
@@ -58,7 +59,7 @@ def test_a_named_directory_is_read(named: str, home: Path, tmp_path: Path, monke
     assert list(home.iterdir()) == []
 
 
-@pytest.mark.parametrize("isolation", ["local", pytest.param("bubblewrap", marks=needs_bubblewrap)])
+@pytest.mark.parametrize("isolation", ["local", pytest.param("bubblewrap", marks=[needs_bubblewrap, pytest.mark.nightly])])
 def test_the_first_use_shows_no_warning(isolation: Any, home: Path, tmp_path: Path) -> None:
     with Executor(isolation, workspace=tmp_path / "workspaces", config=STARTED) as executor:
         result = executor.session("a").execute(FIRST_USE)

@@ -15,6 +15,7 @@ from kernelexec import Executor, InvalidConfig, KernelStartFailed, Session
 from kernelexec.config import load
 from tests.local.provisioning.test_confinement import LAYERS
 from tests.support.engine import needs_bubblewrap
+from tests.support.night import at_night
 from tests.support.takeovers import gone, wait_until
 from tests.support.virtual_environments import made_venv
 
@@ -30,13 +31,17 @@ def executor(directory: Path, prefix: str, isolation: Any = "local", **more: Any
     )
 
 
-@pytest.fixture(params=[*PREFIXES, pytest.param("bubblewrap", marks=needs_bubblewrap)])
+BUBBLEWRAP = pytest.param("bubblewrap", marks=needs_bubblewrap)
+
+
+@pytest.fixture
 def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]:
     isolation = "bubblewrap" if request.param == "bubblewrap" else "local"
     with executor(tmp_path, PREFIXES.get(request.param, STAYING), isolation) as created:
         yield created.session("own")
 
 
+@pytest.mark.parametrize("session", [*PREFIXES, BUBBLEWRAP], indirect=True)
 def test_cells_and_commands_run_behind_it_and_are_confined(session: Session, tmp_path: Path) -> None:
     result = session.execute("x = 1; import os; os.environ['FOO']")
     assert result.text == "'1'"
@@ -46,6 +51,7 @@ def test_cells_and_commands_run_behind_it_and_are_confined(session: Session, tmp
     assert session.execute("x").text == "1"
 
 
+@pytest.mark.parametrize("session", [*at_night(*PREFIXES), BUBBLEWRAP], indirect=True)
 def test_a_timeout_keeps_the_state_and_a_restart_works(session: Session) -> None:
     session.execute("x = 1")
     late = session.execute("import time; time.sleep(600)", timeout=0.5)
@@ -55,6 +61,7 @@ def test_a_timeout_keeps_the_state_and_a_restart_works(session: Session) -> None
     assert session.execute("'x' in globals()").text == "False"
 
 
+@pytest.mark.parametrize("session", [*at_night("becomes it"), "stays", BUBBLEWRAP], indirect=True)
 def test_how_it_ended_is_reported_and_nothing_is_left(session: Session) -> None:
     pids = [int(session.execute_command("sleep 600 >/dev/null 2>&1 & echo $!").stdout)]
     pids += [int(session.execute(f"import os; os.get{name}pid()").text) for name in ("", "p")]
