@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
@@ -46,19 +46,19 @@ class StockKernel:
         """The text of each cell, by its label."""
         self._labels: dict[str, str] = {}
 
-    def run(self, code: str, label: str = "", patience: float = 0.0) -> str:
-        """Run a cell and wait for its end and ``patience`` seconds more; return its text."""
+    def run(self, code: str, label: str = "", patience: float = 0.0, is_enough: Callable[[], bool] = lambda: False) -> str:
+        """Run a cell and wait for its end and ``patience`` seconds more, unless its text is enough before; return that."""
         msg_id = self._client.execute(code)
         self._labels[msg_id] = label
         if not label:
             self.texts.pop(label, None)
         self._read(_BOUND, msg_id)
-        self._read(patience)
+        self._read(patience, is_enough=is_enough)
         return self.texts[label]
 
-    def _read(self, seconds: float, until_idle: str | None = None) -> None:
+    def _read(self, seconds: float, until_idle: str | None = None, is_enough: Callable[[], bool] = lambda: False) -> None:
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        while not is_enough() and (left := deadline - time.monotonic()) > 0:
             try:
                 message = self._client.get_iopub_msg(timeout=left)
             except Empty:

@@ -17,6 +17,7 @@ import trio
 import uvloop
 
 from kernelexec import AsyncExecutor, Closed, InvalidRequest
+from tests.support.night import named_cases
 from tests.support.pace import BOUND, slow
 from tests.support.paths import ROOT
 
@@ -46,11 +47,12 @@ async def use(directory: Path, name: str = "a") -> list[str]:
 EXPECTED = ["42\n", "timeout kept", "5\n", "False", "one\n", "two\n"]
 
 
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("run", named_cases(RUNS, {"asyncio, debugged", "uvloop"}))
 def test_everything_works_on_a_loop(run: Run, tmp_path: Path) -> None:
     assert run(use(tmp_path)) == EXPECTED
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_one_loop_after_the_other_works(run: Run, tmp_path: Path) -> None:
     assert [run(use(tmp_path / f"{number}")) for number in range(2)] == [EXPECTED] * 2

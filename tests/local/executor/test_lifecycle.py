@@ -17,6 +17,7 @@ import pytest
 from kernelexec import AsyncExecutor, AsyncSession, Closed, InvalidRequest
 from kernelexec.kernel.process import KernelProcess
 from kernelexec.provisioning import KernelexecProvisioner
+from tests.support.night import at_night
 from tests.support.pace import BOUND, until_equal
 from tests.support.remains import descriptors, marked_processes, runtime_directories
 
@@ -104,7 +105,7 @@ def test_what_the_block_raises_comes_out_as_itself(executor: AsyncExecutor, erro
     run(main)
 
 
-@pytest.mark.parametrize("how", ["task", "scope", "timeout"])
+@pytest.mark.parametrize("how", ["task", "scope", *at_night("timeout")])
 def test_a_block_that_is_cancelled_ends_whole_and_the_cancellation_comes_out(executor: AsyncExecutor, how: str) -> None:
     before = runtime_directories()
     begun = asyncio.Event()
@@ -188,7 +189,7 @@ import asyncio, sys
 from kernelexec import AsyncExecutor
 
 async def main():
-    executor = await AsyncExecutor(isolation="local", workspace=sys.argv[1], config={"quiet": True}).open()
+    executor = await AsyncExecutor(isolation="local", workspace=sys.argv[1], config={"quiet": True, "preload": ()}).open()
     print((await (await executor.session()).execute("1 + 1")).text)
 
 asyncio.run(main())

@@ -13,6 +13,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Executor
 from kernelexec.errors import Closed, InvalidRequest
+from tests.support.night import at_night
 from tests.support.pace import until
 
 
@@ -85,7 +86,7 @@ def test_a_temporary_workspace_exists_as_long_as_the_executor_is_open() -> None:
     assert AsyncExecutor("local", workspace=Path("temporary")).config.workspace == Path("temporary")
 
 
-@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "1/0"])
+@pytest.mark.parametrize("end", ["", *at_night("raise SystemExit(3)"), "1/0"])
 def test_the_end_of_the_program_closes_an_open_executor(end: str) -> None:
     before = workspaces()
     code = (

@@ -26,7 +26,7 @@ from kernelexec.session.cells.cell_run import CellRun
 from tests.support.pace import BOUND, slow, until_equal
 from tests.support.remains import descriptors, marked_processes, processes_of, runtime_directories
 
-SESSIONS, CELLS = 20, 6
+SESSIONS, CELLS = 20, 3
 TROUBLE = {
     "timeout": "import time; print({mark!r}); time.sleep(600)",
     "kill": "import os, signal; print({mark!r}, flush=True); os.kill(os.getpid(), signal.SIGKILL)",

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Closed, Executor, KernelStartFailed
+from tests.support.night import at_night
 from tests.support.pace import BOUND, until_equal
 from tests.support.remains import descriptors, marked_processes, runtime_directories
 
 #: Steps of the event loop after which the end comes, of which those beyond some are followed by 10 ms each; and seconds.
-STEPS, STEPS_MAX = range(0, 48, 3), 24
+STEPS, STEPS_MAX = [range(0, 48, 6), *at_night(range(3, 48, 6))], 24
 DELAYS = (0, 0.002, 0.01, 0.03, 0.1, 0.3)
 
 
@@ -42,10 +43,10 @@ async def take_steps(count: int) -> None:
         await asyncio.sleep((count - STEPS_MAX) / 100)
 
 
-def run_each(order: Callable[[AsyncExecutor, int], Any], workspace: Path, **options: Any) -> None:
+def run_each(order: Callable[[AsyncExecutor, int], Any], all_steps: range, workspace: Path, **options: Any) -> None:
     async def main() -> None:
         executor = AsyncExecutor("local", workspace=workspace, **options)
-        for steps in STEPS:
+        for steps in all_steps:
             await order(executor, steps)
             until_equal(runtime_directories, set())
 
@@ -122,12 +123,14 @@ async def end_the_loop_during_the_first_session(_: AsyncExecutor, steps: int) ->
     ids=lambda order: order.__name__,
 )
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # of tasks that end before they begin
-def test_no_order_of_asynchronous_calls_leaves_a_directory(order: Any, tmp_path: Path) -> None:
-    run_each(order, tmp_path)
+@pytest.mark.parametrize("all_steps", STEPS)
+def test_no_order_of_asynchronous_calls_leaves_a_directory(order: Any, all_steps: range, tmp_path: Path) -> None:
+    run_each(order, all_steps, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # as above
-def test_a_failed_start_leaves_no_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("all_steps", STEPS)
+def test_a_failed_start_leaves_no_directory(all_steps: range, tmp_path: Path) -> None:
     async def fail(executor: AsyncExecutor, steps: int) -> None:
         await executor.open()
         with pytest.raises(KernelStartFailed):
@@ -135,7 +138,7 @@ def test_a_failed_start_leaves_no_directory(tmp_path: Path) -> None:
         await take_steps(steps)
         await executor.close()
 
-    run_each(fail, tmp_path, config={"programs": {"prefix": "false", "prefix_kernel": True}})
+    run_each(fail, all_steps, tmp_path, config={"programs": {"prefix": "false", "prefix_kernel": True}})
 
 
 def test_no_order_of_blocking_calls_leaves_a_directory(tmp_path: Path) -> None:
@@ -182,10 +185,11 @@ def test_an_interrupt_at_any_moment_leaves_no_directory(tmp_path: Path) -> None:
         signal.set_wakeup_fd(wakeup)
 
 
-def test_an_opening_that_is_cancelled_again_and_again_leaves_no_kernel(tmp_path: Path) -> None:
+@pytest.mark.parametrize("all_steps", STEPS)
+def test_an_opening_that_is_cancelled_again_and_again_leaves_no_kernel(all_steps: range, tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncExecutor("local", workspace=tmp_path, config={"fork_server": False}) as executor:
-            for steps in STEPS:
+            for steps in all_steps:
                 opening = asyncio.create_task(executor.session("a"))
                 await take_steps(steps)
                 while not opening.done():

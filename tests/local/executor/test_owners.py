@@ -15,6 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from kernelexec import AsyncExecutor, Executor
 from tests.local.executor.test_lifecycle import SLEEPS, entered, executor, run
+from tests.support.night import named_cases
 from tests.support.pace import BOUND, until_equal
 from tests.support.remains import marked_processes, runtime_directories
 from tests.support.takeovers import wait_until
@@ -42,7 +43,7 @@ def test_what_belongs_to_a_loop_that_was_closed_is_refused(tmp_path: Path) -> No
     script = f"""
 import asyncio
 from kernelexec import AsyncExecutor, Closed
-executor = AsyncExecutor("local", workspace={str(tmp_path)!r})
+executor = AsyncExecutor("local", workspace={str(tmp_path)!r}, config={{"preload": ()}})
 loop = asyncio.new_event_loop()
 loop.run_until_complete(executor.__aenter__())
 session = loop.run_until_complete(executor.session())
@@ -64,7 +65,7 @@ def test_a_forked_child_ends_nothing_of_its_parents(tmp_path: Path, short_path: 
 import asyncio, os, sys
 from kernelexec import AsyncExecutor, Closed
 async def main():
-    async with AsyncExecutor("local", workspace={str(tmp_path)!r}) as executor:
+    async with AsyncExecutor("local", workspace={str(tmp_path)!r}, config={{"preload": ()}}) as executor:
         session = await executor.session()
         kernel = int((await session.execute("import os; os.getpid()")).text)
         pid = os.fork()
@@ -92,7 +93,7 @@ OWNER = """
 import asyncio, os, sys, time
 from kernelexec import AsyncExecutor
 async def main(workspace):
-    async with AsyncExecutor("local", workspace=workspace) as executor:
+    async with AsyncExecutor("local", workspace=workspace, config={"preload": ()}) as executor:
         sessions = [await executor.session(name) for name in ("a", "b")]
         await sessions[0].execute("print('x' * 3_000_000)")
         if "fork" in sys.argv and os.fork() == 0:
@@ -103,8 +104,10 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("how", ["alone", "fork"])
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+ENDS = {f"{signum.name}, {how}": (signum, how) for signum in (signal.SIGKILL, signal.SIGTERM) for how in ("alone", "fork")}
+
+
+@pytest.mark.parametrize(("signum", "how"), named_cases(ENDS, {"SIGKILL, fork", "SIGTERM, alone"}))
 def test_what_a_killed_owner_left_goes_with_the_next_start(
     tmp_path: Path, executor: AsyncExecutor, signum: signal.Signals, how: str
 ) -> None:
@@ -142,7 +145,7 @@ with Executor("local", workspace=sys.argv[1], config={'preload': ()}) as executo
 """
 
 
-@pytest.mark.parametrize("last", ["2", "print('y' * 200_000)"], ids=["short", "long"])
+@pytest.mark.parametrize("last", named_cases({"short": "2", "long": "print('y' * 200_000)"}, {"long"}))
 def test_state_that_ended_with_its_owner_is_called_lost_once(tmp_path: Path, last: str) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), last], check=False, timeout=BOUND)
     assert killed.returncode == -signal.SIGKILL

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Config, ExecutionFailed, ExecutionResult, Executor
+from tests.support.night import at_night
 
-CODE = "import matplotlib.pyplot as plt\nprint('out')\nplt.plot([1, 4, 9]);\nplt.show()\n{'a': VALUE}"
+CODE = "from PIL.Image import new\nprint('out')\ndisplay(new('RGB', (2, 2)))\n{'a': VALUE}"
 
 
 def run_code(config: Config, code: str) -> ExecutionResult:
@@ -18,10 +19,10 @@ def run_code(config: Config, code: str) -> ExecutionResult:
         return executor.session("a").execute(code).raise_for_error()
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", ["spawn", *at_night("fork")])
 def test_a_configuration_goes_to_workers_and_results_come_back(tmp_path: Path, method: str) -> None:
     config = Config.model_validate(
-        {"isolation": "local", "workspace": tmp_path, "environment": {"set": {"MODE": "worker"}}, "quiet": True}
+        {"isolation": "local", "workspace": tmp_path, "environment": {"set": {"MODE": "worker"}}, "quiet": True, "preload": ()}
     )
     with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
         result = pool.submit(run_code, config, CODE.replace("VALUE", "__import__('os').environ['MODE']")).result()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor
+from tests.support.night import named_cases
 
 MODULES: dict[str, Callable[[Path], Path]] = {
     "a package": lambda directory: directory / "elsewhere" / "__init__.py",
@@ -26,7 +27,7 @@ def install(prefix: Path, name: Callable[[Path], Path]) -> Path:
     return python
 
 
-@pytest.mark.parametrize("name", MODULES.values(), ids=MODULES)
+@pytest.mark.parametrize("name", named_cases(MODULES, {"compiled code"}))
 def test_an_interpreter_of_the_search_path_is_named(
     name: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

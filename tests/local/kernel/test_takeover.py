@@ -121,7 +121,7 @@ def test_a_cell_that_ended_before_its_owner_can_be_had_too(short_path: Path) -> 
     assert collector.outputs() == (Stream("stdout", "all\n"),)
 
 
-@pytest.mark.parametrize("delay", [0, 0.01, 0.03, *at_night(0.005, 0.015, 0.02, 0.05)])
+@pytest.mark.parametrize("delay", [0, 0.01, *at_night(0.005, 0.015, 0.02, 0.03, 0.05)])
 def test_a_cell_that_ends_just_when_it_is_taken_over_loses_nothing(short_path: Path, delay: float) -> None:
     code = f"print('before')\n{GATE.replace('0.01', '0.0005')}for n in range(3000): print(n)\nz = 1; print('after')"
 

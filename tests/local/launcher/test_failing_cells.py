@@ -23,8 +23,8 @@ def hints(result: ExecutionResult) -> str:
 @pytest.mark.parametrize(
     ("code", "exit_code"),
     [
-        ("%pip nosuchcommand", 1),
-        ("%pip install --no-index nosuch-thing", 1),
+        pytest.param("%pip nosuchcommand", 1, marks=pytest.mark.nightly),
+        pytest.param("%pip install --no-index nosuch-thing", 1, marks=pytest.mark.nightly),
         ("import os\n%pip nosuchcommand\nprint('aft' 'er')", 1),
         ("if True:\n    %pip nosuchcommand", 1),
         ("get_ipython().run_line_magic('pip', 'nosuchcommand')", 1),

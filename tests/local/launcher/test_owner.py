@@ -75,14 +75,12 @@ def test_a_process_without_a_new_owner_ends_after_its_patience_with_all_that_it_
 
 def test_a_process_that_is_taken_over_goes_on_and_its_patience_begins_again(short_path: Path) -> None:
     with guarded(short_path, PATIENCE) as (guard, first):
-        held = first
-        for _ in range(2):
-            os.close(held)
-            held = os.open(short_path / "owner", os.O_WRONLY | os.O_NONBLOCK)
-            with pytest.raises(subprocess.TimeoutExpired):
-                guard.wait(PATIENCE + 1)
+        os.close(first)
+        second = os.open(short_path / "owner", os.O_WRONLY | os.O_NONBLOCK)
+        with pytest.raises(subprocess.TimeoutExpired):
+            guard.wait(PATIENCE + 1)
         begun = time.monotonic()
-        os.close(held)
+        os.close(second)
         assert ended_after(guard, begun) >= PATIENCE
 
 

@@ -6,11 +6,13 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import kernelexec
+from tests.support.night import at_night
 
 PACKAGE = Path(kernelexec.__file__).parent
 #: The modules that may ask, by path; and the questions that the workspace, which stands below, has to ask itself.
@@ -69,16 +71,21 @@ print(platform.PLATFORM.name, inner.PLATFORM.name, inner.resource, executor.conf
 """
 
 
-@pytest.mark.parametrize("platform", ["darwin", "win32"])
+@pytest.mark.parametrize("platform", ["darwin", *at_night("win32")])
 def test_all_can_be_imported_and_an_executor_made_where_much_is_not_there(platform: str, tmp_path: Path) -> None:
     code = ELSEWHERE % {"lacks": LACKS, "modules": MODULES, "platform": platform}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (ran.stdout, ran.returncode) == (f"True\n{platform} {platform} None local\n", 0), ran.stderr
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def asked(path: Path) -> Iterator[str]:
     """What of the system the text of a module asks."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         match node:
             case ast.Attribute(value=ast.Name(id="sys"), attr="platform") | ast.Attribute(value=ast.Name(id="os"), attr="name"):
                 yield ast.unparse(node)
@@ -90,7 +97,7 @@ def asked(path: Path) -> Iterator[str]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 

@@ -89,7 +89,7 @@ ENDED = {
 
 @pytest.mark.parametrize("code", ENDED.values(), ids=ENDED)
 def test_the_partial_line_of_an_ended_child_comes_before_what_follows(session: Session, code: str) -> None:
-    for _ in range(10):
+    for _ in range(5):
         assert session.execute(f"{code}\nprint('def');").stdout == "abcdef\n"
         assert session.execute(f"{code};").stdout == "abc"
 

@@ -11,7 +11,8 @@ import nbformat
 import pytest
 
 from kernelexec import Executor, Session
-from tests.support.command_line import LOCAL, cells_of, kernelexec, script
+from tests.conftest import Command
+from tests.support.command_line import LOCAL, cells_of, script
 
 #: A cell whose task says something once a later cell has made its file. Only a timer wakes it, so that it stays this cell's.
 LATE = (
@@ -82,9 +83,9 @@ def test_a_cell_without_output_gets_it_too(session: Session) -> None:
     assert text_of(notebook_cells(session)[0]) == "late\n"
 
 
-def test_an_executed_notebook_has_it_below_its_cell_also_after_the_last_one(tmp_path: Path) -> None:
+def test_an_executed_notebook_has_it_below_its_cell_also_after_the_last_one(tmp_path: Path, in_process: Command) -> None:
     second = f"{waits('gate')}\n{LATE.format('other', 'last')}"
     file = script(tmp_path, LATE.format("gate", "late"), second, waits("other"))
-    done = kernelexec(tmp_path, "run", file, *LOCAL)
+    done = in_process(tmp_path, "run", file, *LOCAL)
     assert done.returncode == 0, done.stderr
     assert [text_of(cell) for cell in cells_of(tmp_path / "given.executed.ipynb")] == ["now\nlate\n", "now\nlast\n", ""]

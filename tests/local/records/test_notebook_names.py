@@ -87,9 +87,11 @@ def test_later_sessions_of_a_name_go_on_in_its_notebook(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.glob("*.ipynb")] == ["same.ipynb"]
 
 
-def test_notebooks_of_replays_do_not_pile_up_and_those_of_others_stay(tmp_path: Path) -> None:
+def test_notebooks_of_replays_do_not_pile_up_and_those_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert new_notebook._NOTEBOOKS_MAX == 9
+    monkeypatch.setattr(new_notebook, "_NOTEBOOKS_MAX", 4)
     (tmp_path / "cells.py").write_text("x = 1\n")
-    paths = [tmp_path / "same" / f"same{end}.ipynb" for end in ("", *(f"-{number}" for number in range(2, 10)))]
+    paths = [tmp_path / "same" / f"same{end}.ipynb" for end in ("", *(f"-{number}" for number in range(2, 5)))]
     with Executor("local", workspace=tmp_path) as executor:
 
         def replay() -> Path | None:
@@ -98,12 +100,12 @@ def test_notebooks_of_replays_do_not_pile_up_and_those_of_others_stay(tmp_path: 
             return session.notebook
 
         assert [replay() for _ in paths] == paths
-        assert replay() == tmp_path / "same" / "same-10.ipynb"  # the others are younger than an hour
+        assert replay() == tmp_path / "same" / "same-5.ipynb"  # the others are younger than an hour
         for age, path in enumerate(reversed(paths)):
             os.utime(path, (time.time() - 7200 - age, time.time() - 7200 - age))
         paths[0].write_text(paths[0].read_text().replace("kernelexec", "mine"))
         os.utime(paths[0], (0, 0))
-        assert replay() == tmp_path / "same" / "same-11.ipynb"  # the oldest is another program's
+        assert replay() == tmp_path / "same" / "same-6.ipynb"  # the oldest is another program's
         os.utime(paths[0])
         assert replay() == paths[1]
         assert sources(paths[1]) == ["x = 1"]

@@ -33,12 +33,12 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def run(tmp_path: Path, main: Callable[[AsyncSession, AsyncSession], Awaitable[None]]) -> None:
-    """Run it with two sessions."""
+def run(tmp_path: Path, main: Callable[..., Awaitable[None]], *, sessions: tuple[str, ...] = ("one",)) -> None:
+    """Run it with sessions of these names."""
 
     async def bounded() -> None:
         async with asyncio.timeout(BOUND), AsyncExecutor("local", workspace=tmp_path) as executor:
-            await main(await executor.session("one"), await executor.session("two"))
+            await main(*[await executor.session(name) for name in sessions])
 
     asyncio.run(bounded())
 
@@ -55,7 +55,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def test_a_cell_is_in_the_notebook_soon_after_its_result_and_at_once_if_that_is_asked(tmp_path: Path) -> None:
-    async def main(item: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession) -> None:
         async def cell(number: int) -> None:
             await item.execute(f"# {number}")
             await item.save_notebook()
@@ -70,7 +70,7 @@ def test_a_cell_is_in_the_notebook_soon_after_its_result_and_at_once_if_that_is_
 
 
 def test_many_cells_cost_few_writes(tmp_path: Path, disk: Disk) -> None:
-    async def main(item: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession) -> None:
         disk.seconds = 0.05
         await item.execute("1")
         await item.save_notebook()
@@ -97,13 +97,13 @@ def test_a_slow_disk_delays_no_result(tmp_path: Path, disk: Disk) -> None:
         await saved
         assert [cell.source for cell in cells_of(notebook_of(item))] == ["x = 1", "x"]
 
-    run(tmp_path, main)
+    run(tmp_path, main, sessions=("one", "two"))
 
 
 def test_a_disk_that_hangs_holds_no_result_back_for_ever_and_no_close(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main(item: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession) -> None:
         disk.hang()
         for _number in range(2):
             assert (await item.execute("1 + 1")).text == "2"
@@ -139,14 +139,14 @@ def test_a_write_that_fails_is_logged_and_tried_again_with_the_next_and_at_the_c
         assert [cell.source for cell in cells_of(notebook_of(two))] == ["1"]
 
     with caplog.at_level(logging.ERROR, logger="kernelexec"):
-        run(tmp_path, main)
+        run(tmp_path, main, sessions=("one", "two"))
     assert [record.message for record in caplog.records] == ["kernelexec.notebook_write_failed"] * 2
 
 
 def test_a_notebook_that_could_not_be_written_is_written_without_a_further_cell(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(item: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession) -> None:
         disk.failure = OSError(28, "No space left on device")
         assert (await item.execute("1")).ok
         with pytest.raises(NotebookNotWritten):
@@ -163,7 +163,7 @@ def text_of(session: AsyncSession) -> str:
 
 
 def test_a_display_that_changes_after_the_last_cell_reaches_the_notebook_soon(tmp_path: Path) -> None:
-    async def main(item: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession) -> None:
         await item.execute(SHOW)
         await item.execute(LATER.format("new"))
         await item.save_notebook()
@@ -174,7 +174,7 @@ def test_a_display_that_changes_after_the_last_cell_reaches_the_notebook_soon(tm
 
 
 def test_a_display_that_changes_often_costs_few_writes(tmp_path: Path, disk: Disk) -> None:
-    async def main(item: AsyncSession, _: AsyncSession) -> None:
+    async def main(item: AsyncSession) -> None:
         await item.execute(SHOW)
         await item.save_notebook()
         before, begun = disk.writes, time.monotonic()
@@ -210,5 +210,5 @@ def test_a_close_writes_what_changed_before_it(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(notebook_writer, "DISPLAY_DELAY", 600.0)
     monkeypatch.setattr(notebook_writer, "DELAY_MAX", 600.0)
-    run(tmp_path, main)
+    run(tmp_path, main, sessions=("one", "two"))
     assert cells_of(tmp_path / "two" / "two.ipynb")[0].outputs[0].data["text/plain"] == "'new'"

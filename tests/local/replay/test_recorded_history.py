@@ -12,6 +12,7 @@ import pytest
 from kernelexec import AsyncExecutor, Replay
 from kernelexec.recorded_history import History, RecordedCell
 from kernelexec.replay import replay
+from tests.support.night import at_night
 
 
 def played(executor: AsyncExecutor, name: str, past: History) -> Any:
@@ -53,7 +54,9 @@ def test_commands_are_repeated_as_commands(tmp_path: Path) -> None:
     [
         (RecordedCell("x = 1", status="aborted"), "skipped", "never ran"),
         (RecordedCell("x = 1", status="unfinished"), "unfinished", "had not ended"),
-        (RecordedCell("x = 1", status="error", interrupted="timeout"), "unfinished", "its timeout"),
+        pytest.param(
+            RecordedCell("x = 1", status="error", interrupted="timeout"), "unfinished", "its timeout", marks=pytest.mark.nightly
+        ),
         (RecordedCell("x = 1", status="error", interrupted="request"), "unfinished", "an interrupt"),
         (RecordedCell("x = 1", status="error", ended_kernel=True), "unfinished", "ended its kernel"),
     ],
@@ -104,7 +107,7 @@ def test_a_slow_cell_comes_back_from_a_snapshot_and_changes_count_once(tmp_path:
     anyio.run(run)
 
 
-@pytest.mark.parametrize("harm", ["missing", "changed"])
+@pytest.mark.parametrize("harm", [*at_night("missing"), "changed"])
 def test_a_cell_whose_snapshot_cannot_be_loaded_is_run(tmp_path: Path, harm: str) -> None:
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:

@@ -35,6 +35,7 @@ from kernelexec.errors import InvalidCode, InvalidRequest
 from tests.support.command_line import COMMAND, LOCAL
 from tests.support.mcp_clients import ERAS, connected, record_of, text_of
 from tests.support.mcp_in_memory import InMemory
+from tests.support.night import at_night, named_cases
 from tests.support.pace import BOUND, slow
 from tests.support.terminal import Terminal
 
@@ -114,9 +115,10 @@ def test_what_a_validator_raises_is_a_denial(tmp_path: Path) -> None:
 
 
 DECISIONS = {"reason": (Ask(5), Ask(None), Deny(5), Rewrite("1", 5)), "source": (Rewrite(None), Rewrite(b"1"))}  # type: ignore[arg-type]
+FIELDS = {repr(each): (field, each) for field, decisions in DECISIONS.items() for each in decisions}
 
 
-@pytest.mark.parametrize(("field", "decision"), [(field, each) for field, decisions in DECISIONS.items() for each in decisions])
+@pytest.mark.parametrize(("field", "decision"), named_cases(FIELDS, {repr(Ask(5)), repr(Rewrite(b"1"))}))  # type: ignore[arg-type]
 def test_a_decision_with_a_field_of_another_type_is_a_denial(
     field: str, decision: Ask | Deny | Rewrite, tmp_path: Path
 ) -> None:
@@ -141,9 +143,24 @@ def _raising(ending: BaseException, *, waits: bool) -> Callable[[object], Any]:
     return ends_later if waits else ends
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["plain", "coroutine"])
-@pytest.mark.parametrize("ending", ENDINGS, ids=repr)
-@pytest.mark.parametrize("part", ["approver", "validator"])
+RAISED = {
+    f"{part}, {type(ending).__name__}{', coroutine' if waits else ''}": (part, ending, waits)
+    for part in ("approver", "validator")
+    for ending in ENDINGS
+    for waits in (False, True)
+}
+#: Each part, each exception, and both kinds of functions.
+OF_EACH_KIND = {
+    "approver, SystemExit",
+    "approver, KeyboardInterrupt, coroutine",
+    "approver, CancelledError, coroutine",
+    "validator, KeyboardInterrupt",
+    "validator, CancelledError, coroutine",
+    "validator, BaseException",
+}
+
+
+@pytest.mark.parametrize(("part", "ending", "waits"), named_cases(RAISED, OF_EACH_KIND))
 def test_whatever_is_raised_ends_nothing_but_the_cell(part: str, ending: BaseException, waits: bool, tmp_path: Path) -> None:  # noqa: FBT001
     raising = _raising(ending, waits=waits)
     options = {"approver": raising} if part == "approver" else {"validators": [raising]}
@@ -169,7 +186,7 @@ def test_an_approver_that_cancels_its_own_task_refuses(tmp_path: Path) -> None:
         assert session.execute("1").text == "1"
 
 
-@pytest.mark.parametrize("expected", [True, "yes", 1, object()])
+@pytest.mark.parametrize("expected", [True, *at_night("yes", 1), object()])
 def test_what_is_no_decision_is_a_denial(expected: Any, tmp_path: Path) -> None:
     with opened(tmp_path, validators=[lambda _: expected]) as executor:
         assert "must return Allow, Ask, Deny, Rewrite or None" in refused(executor.session().execute("1"))
@@ -220,6 +237,7 @@ NO: dict[str, tuple[Callable[[], Any], str]] = {
     "no answer, and a thread": (lambda: lambda _: time.sleep(1), "no answer within 0.2 s"),
     "nobody": (lambda: None, "there is no approver"),
 }
+LIKE_ANOTHER_NO = {"no", "a validator's decision", "a word in an approval", "a number as a reason"}
 
 
 async def _agree(_request: ApprovalRequest) -> bool:
@@ -232,7 +250,7 @@ async def _never(_request: ApprovalRequest) -> bool:
     return True
 
 
-@pytest.mark.parametrize("approver", YES.values(), ids=YES)
+@pytest.mark.parametrize("approver", named_cases(YES, {"a plain function", "a coroutine function"}))
 def test_an_approved_cell_runs_and_says_so(approver: Callable[[], Any], tmp_path: Path) -> None:
     with opened(tmp_path, approver=approver(), config={"rules": {"ask": "always"}}) as executor:
         result = executor.session().execute("1 + 1")
@@ -240,7 +258,7 @@ def test_an_approved_cell_runs_and_says_so(approver: Callable[[], Any], tmp_path
         assert result.notes[0].startswith("It was approved")
 
 
-@pytest.mark.parametrize(("approver", "problem"), NO.values(), ids=NO)
+@pytest.mark.parametrize(("approver", "problem"), named_cases(NO, NO.keys() - LIKE_ANOTHER_NO))
 def test_whatever_is_no_yes_is_a_no(approver: Callable[[], Any], problem: str, tmp_path: Path) -> None:
     options = {"rules": {"ask": "always"}, "budgets": {"approval": 0.2 if "no answer" in problem else BOUND}}
     with opened(tmp_path, approver=approver(), config=options) as executor:
@@ -261,7 +279,7 @@ def test_what_the_rules_refuse_is_asked_about_and_nothing_else(tmp_path: Path) -
     assert "blocked by 'echo'" in first.reasons[0]
 
 
-@pytest.mark.parametrize("cell", ["!chmod 600 a", "import os\nassert os.system('chmod 600 a') == 0"])
+@pytest.mark.parametrize("cell", [*at_night("!chmod 600 a"), "import os\nassert os.system('chmod 600 a') == 0"])
 def test_what_was_approved_against_the_rules_may_start_programs_that_they_refuse(cell: str, tmp_path: Path) -> None:
     with opened(tmp_path, approver=Asked(AGREED), config={"rules": {"ask": "refused"}}) as executor:
         session = executor.session()
@@ -466,7 +484,7 @@ ANSWERS = {"yes": (True, True), "no": (False, False), "declined": (None, False)}
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize(("answer", "runs"), ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize(("answer", "runs"), named_cases(ANSWERS, {"yes", "declined"}))
 def test_a_client_is_asked_over_mcp(era: str, answer: bool | None, runs: bool, tmp_path: Path) -> None:  # noqa: FBT001
     from fastmcp.client.elicitation import ElicitResult  # noqa: PLC0415 - only where MCP is installed
 
@@ -502,7 +520,7 @@ def test_a_client_that_cannot_be_asked_refuses(era: str, tmp_path: Path) -> None
         assert record_of(expected)["status"] == "aborted"
 
 
-@pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("n\n", 126), ("\n", 126)])
+@pytest.mark.parametrize(("typed", "status"), [("y\n", 0), pytest.param("n\n", 126, marks=pytest.mark.nightly), ("\n", 126)])
 def test_a_person_is_asked_at_the_terminal(typed: str, status: int, tmp_path: Path) -> None:
     words = [COMMAND, "exec", "print(6 * 7)  # \x1b[2K", *LOCAL, "--ask", "always"]
     with Terminal(words, cwd=tmp_path) as terminal:

@@ -12,6 +12,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Executor, Session, Snapshot
 from kernelexec.adapters.shared.calls import await_result
+from tests.support.night import at_night, named_cases
 from tests.support.pace import BOUND
 
 
@@ -28,7 +29,7 @@ def _sleep(session: Session) -> asyncio.Task[object]:
     return asyncio.create_task(call)
 
 
-@pytest.mark.parametrize("begun", [0.0, 0.0005, 0.001, 0.002, 0.01, 0.2])
+@pytest.mark.parametrize("begun", [0.0, *at_night(0.0005), 0.001, *at_night(0.002), 0.01, *at_night(0.2)])
 @pytest.mark.parametrize("again", [0, 1, 3])
 def test_a_call_that_is_cancelled_repeatedly_still_interrupts_its_cell(session: Session, begun: float, again: int) -> None:
     async def cancel() -> None:
@@ -54,7 +55,7 @@ def test_an_event_loop_that_ends_leaves_no_running_cell(session: Session, begun:
     assert session.execute("x", wait=BOUND).text.strip() == "1"
 
 
-@pytest.mark.parametrize("begun", [0.0005, 0.001, 0.002, 0.01, 0.05])
+@pytest.mark.parametrize("begun", [0.0005, *at_night(0.001), 0.002, *at_night(0.01), 0.05])
 def test_after_a_cancelled_restart_the_next_cell_runs_in_the_new_kernel(tmp_path: Path, begun: float) -> None:
     async def restart_and_cancel() -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:
@@ -110,7 +111,7 @@ WITH_FILES: dict[str, Callable[[AsyncSession, Any], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("call", WITH_FILES.values(), ids=WITH_FILES)
+@pytest.mark.parametrize("call", named_cases(WITH_FILES, {"put", "get", "snapshot"}))
 def test_a_cancelled_call_leaves_no_file(tmp_path: Path, call: Callable[[AsyncSession, Any], Awaitable[object]]) -> None:
     async def cancel() -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor:

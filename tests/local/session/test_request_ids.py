@@ -124,12 +124,13 @@ def test_another_cell_under_the_same_id_is_refused_and_the_refusal_recorded(tmp_
     run(tmp_path, main)
 
 
-@pytest.mark.parametrize("request_id", ["", "x" * 201, "a\nb", "\x00", "\ud800", 5, b"r"])
-def test_an_id_that_names_nothing_is_refused_before_anything_runs(tmp_path: Path, request_id: Any) -> None:
+def test_an_id_that_names_nothing_is_refused_before_anything_runs(tmp_path: Path) -> None:
     async def main(session: AsyncSession) -> None:
-        with pytest.raises(InvalidRequest, match=r"request_id=.*1 to 200 printable characters"):
-            await session.execute(COUNT, request_id=request_id)
-        assert count(tmp_path) == 0
+        names: list[Any] = ["", "x" * 201, "a\nb", "\x00", "\ud800", 5, b"r"]
+        for request_id in names:
+            with pytest.raises(InvalidRequest, match=r"request_id=.*1 to 200 printable characters"):
+                await session.execute(COUNT, request_id=request_id)
+            assert count(tmp_path) == 0, request_id
 
     run(tmp_path, main)
 

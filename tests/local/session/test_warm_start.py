@@ -11,6 +11,7 @@ import pytest
 
 from kernelexec import AsyncExecutor, Closed, Executor, KernelStartFailed
 from tests.support.engine import needs_bubblewrap
+from tests.support.night import at_night
 
 #: Bubblewrap's error while a container's file system is unmounted: one start in 300 beside containers that come and go.
 _SAID = 'bwrap: Can\'t bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount "/newroot/x": Invalid argument'
@@ -56,11 +57,12 @@ async def closed_after(executor: AsyncExecutor, delay: float) -> None:
 
 
 @pytest.mark.parametrize("fork", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["forked", "started"])
-def test_a_session_that_is_closed_while_it_opens_says_so(fork: bool, tmp_path: Path) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("first", [0, *at_night(1, 2)])
+def test_a_session_that_is_closed_while_it_opens_says_so(first: int, fork: bool, tmp_path: Path) -> None:  # noqa: FBT001
     async def opened() -> int:
         refused = 0
         async with AsyncExecutor("local", workspace=tmp_path / "w", config={"fork_server": fork}) as executor:
-            for number in range(40):
+            for number in range(first, 40, 3):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(closed_after, executor, number * (0.002 if fork else 0.005))
                     try:

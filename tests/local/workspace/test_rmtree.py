@@ -12,7 +12,7 @@ from kernelexec.workspace.rmtree import remove_tree
 DEEP = """
 import os, sys
 os.chdir(sys.argv[1])
-for _ in range(3000):
+for _ in range(2100):  # two characters each: more than a path may have
     open("file", "w").close()
     os.symlink("/", "link")
     os.mkdir("d")
