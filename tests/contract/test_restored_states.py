@@ -6,7 +6,6 @@ import pytest
 
 from kernelexec import Session
 from tests.conftest import EVERY_WAY
-from tests.support.night import named_cases
 from tests.support.pace import slow
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
@@ -30,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("end", named_cases({name: (end,) for name, end in ENDS.items()}, ENDS.keys() - {"timeout"}))
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_the_state_from_before_the_cell_is_there(kind: str, session: Session, end: tuple[str, int, str | None, str]) -> None:
     code, exit_code, interrupted, cause = end
     session.execute("kept = [1]")
