@@ -39,7 +39,7 @@ class NewestCell:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def act(self, request: Mapping[str, Any], action: Callable[[], Any]) -> Any:
-        """Do what a request asks for, unless it names another cell. Other clients' requests to interrupt name none."""
+        """Carry out a request, unless it names another cell. Other clients' requests to interrupt name none."""
         with self.lock:
             return action() if request.get("msg_id") in (None, self.msg_id) else None
 

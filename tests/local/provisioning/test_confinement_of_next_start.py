@@ -60,7 +60,7 @@ def ends(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "isolation", "fork"), in_ways(".", "", "{workspace}", gate={".-forked", "{workspace}-bubblewrap"})
+    ("path", "isolation", "fork"), in_ways(".", "", "{workspace}", gate={".-forked", "-forked", "{workspace}-bubblewrap"})
 )
 def test_modules_in_a_workspace_that_is_on_the_import_path(
     path: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
@@ -303,7 +303,7 @@ __attribute__((constructor)) static void begin(void) { FILE *file = fopen("ESCAP
 
 
 @pytest.mark.parametrize(
-    ("where", "isolation", "fork"), in_ways("", ".", "{workspace}", gate={".-forked", "{workspace}-bubblewrap"})
+    ("where", "isolation", "fork"), in_ways("", ".", "{workspace}", gate={".-forked", "-forked", "{workspace}-bubblewrap"})
 )
 def test_libraries_in_a_workspace_where_the_loader_looks(
     where: str, isolation: str, fork: Any, tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
