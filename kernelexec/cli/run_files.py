@@ -242,13 +242,23 @@ class FileRun:
         async with AsyncExecutor(config=config, hooks=[self.on_event], approver=confirm_at_terminal) as executor:
             session = await executor.session(self.name, work_dir=self.directory)
             with signals.follow(session):
-                source = f"{NOTHING_SOURCE} or __import__('sys').argv.__setitem__(slice(None), [{self.file!r}])"
-                seconds = self.timeout or config.budgets.timeout
-                self.status = await self._call(session, source, seconds) or None
-                if self.status is None:
-                    await self._run_cells(session)
-                    if session.connection_file is not None and self.status not in (INTERRUPTED, TIMED_OUT):
-                        self.status = await self._call(session, "__import__('threading')._shutdown()", seconds) or self.status
+                await self._run_in(session, signals, self.timeout or config.budgets.timeout)
+
+    async def _run_in(self, session: AsyncSession, signals: Signals, seconds: float) -> None:
+        """Run the cells; a script has its name in `sys.argv`, and its threads are waited for, as by Python itself."""
+        is_script = not self.file.lower().endswith(".ipynb")
+        if is_script:  # the first words have no checkpoint made of this
+            source = f"{NOTHING_SOURCE} or __import__('sys').argv.__setitem__(slice(None), [{self.file!r}])"
+            status = cell_status(await self._call(session, source, seconds))
+            if status or signals.was_interrupted:
+                self.status = status or INTERRUPTED
+                return
+        await self._run_cells(session, signals)
+        if is_script and session.connection_file is not None and self.status not in (INTERRUPTED, TIMED_OUT):
+            result = await self._call(session, "__import__('threading')._shutdown()", seconds)
+            if not result.ok:
+                eprint(f"{self.file}: its threads have not ended: {result.summary}")
+            self.status = cell_status(result) or self.status
 
     def on_event(self, event: Event) -> None:
         """Pass an event on to the document, and show output after the last cell, which no later result has: a hook."""
@@ -256,18 +266,14 @@ class FileRun:
         for output in event.outputs if isinstance(event, LateOutputReported) and self.status is not None else ():
             self.console.show_output(output)
 
-    async def _call(self, session: AsyncSession, source: str, seconds: float) -> int:
-        """Run code in a script's kernel that is not the script's, as Python itself does; return the exit status."""
-        if self.file.lower().endswith(".ipynb"):
-            return 0
+    async def _call(self, session: AsyncSession, source: str, seconds: float) -> ExecutionResult:
+        """Run code in a script's kernel that is not the script's."""
         _, result = await session.run_internally(source, seconds, on_output=self.console.show_output)
         if result.outputs and (executions := session.executions()):  # those of threads come after the last cell
             self.document.on_event(LateOutputReported(session.name, executions[-1], result.outputs))
-        if not result.ok and self.status is not None:
-            eprint(f"{self.file}: its threads have not ended: {result.summary}")
-        return cell_status(result)
+        return result
 
-    async def _run_cells(self, session: AsyncSession) -> None:
+    async def _run_cells(self, session: AsyncSession, signals: Signals) -> None:
         document, status = self.document, 0
         if (kernelspec := document.history.kernelspec) is not None:
             await session.check_kernelspec(kernelspec)
@@ -288,6 +294,8 @@ class FileRun:
                 status = 0 if exits else self._exit_status(number, result)
                 if status and self.console.is_silent:
                     eprint(f"{self.file}: cell {number + 1} failed: {result.summary}")
+                if signals.was_interrupted:  # it comes too late for a cell that has just ended
+                    status = status or INTERRUPTED
                 if status or exits:
                     break
         self.status = status
