@@ -51,14 +51,7 @@ def index(kind: str, location: Path) -> Iterator[dict[str, str]]:
             serving.join()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "local",
-        pytest.param("bubblewrap", marks=[needs_bubblewrap, pytest.mark.nightly]),
-        pytest.param("container", marks=needs_engine),
-    ],
-)
+@pytest.mark.parametrize("kind", EVERY)
 def test_a_network_for_an_installation_is_for_fetching_only(kind: str, tmp_path: Path) -> None:
     made_wheel(tmp_path / "index" / "lower", "lower", "1.0")
     workspaces = tmp_path / "workspaces"
