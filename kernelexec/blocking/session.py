@@ -103,7 +103,7 @@ class Session:
         timeout: float | None = None,
     ) -> Restored:
         """See ``AsyncSession.restore``."""
-        target = saved.number if isinstance(saved, Checkpoint) else saved
+        target = saved._target if isinstance(saved, Checkpoint) else saved  # noqa: SLF001 - its own facade
         return self._portal.call(partial(self._target.restore, target, names=names, files=files, timeout=timeout))
 
     def stream(

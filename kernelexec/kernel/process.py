@@ -228,6 +228,11 @@ class KernelProcess:
         return self.has_ready_pipe and self.config.checkpoints.mode != "off" and self.backend.keeps_checkpoints
 
     @property
+    def can_go_back(self) -> bool:
+        """Whether copies of the running process can take its place: not if another process started its container."""
+        return self.provisioner is None or self.provisioner.can_go_back
+
+    @property
     def mark(self) -> str:
         """The mark of its processes; empty without a process."""
         return "" if self.provisioner is None else self.provisioner.mark
@@ -300,7 +305,7 @@ class KernelProcess:
     async def find_checkpoints(self, only: int | None = None) -> list[CheckpointSocket]:
         """Return connections to the kernel's checkpoints, or the ``only`` one, the newest first, which the caller closes."""
         sockets: list[CheckpointSocket] = []
-        numbers = list_checkpoints(self.runtime.path) if self.has_ready_pipe else []
+        numbers = list_checkpoints(self.runtime.path) if self.has_ready_pipe and self.can_go_back else []
         if only is not None:
             numbers = [only] if only in numbers else []
         try:

@@ -65,6 +65,11 @@ class KernelexecProvisioner(KernelProvisionerBase):
     spared: Collection[CheckpointSocket] = ()
     """The checkpoints, whose processes ``kill`` and ``cleanup`` leave alone; ``KernelProcess`` sets it."""
 
+    @property
+    def can_go_back(self) -> bool:
+        """Whether a copy of the running process can take its place; the session asks before it makes one or ends the kernel."""
+        return True
+
     def make_branch(self, mark: str) -> KernelexecProvisioner:
         """Return the provisioner of a kernel with that mark, which is to be forked of this one's memory, in the same place.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import AsyncExecutor
+from kernelexec import AsyncExecutor, CheckpointRefused, InvalidRequest
 from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import RUNTIME, SESSION, WORKSPACE
 from kernelexec.events import Event, SessionAdopted
@@ -101,6 +101,11 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
             assert result.text == "".join(f"{n}\n" for n in range(40)) + "42"
             again = await a.execute("1", request_id="twice")
             assert (again.text, again.kernel_epoch) == ("1", 1)
+            assert await a.checkpoints() == ()
+            with pytest.raises(CheckpointRefused, match="was started by another process"):
+                await a.checkpoint()
+            with pytest.raises(InvalidRequest, match="was started by another process"):
+                await a.undo()
             assert (await a.execute("x")).text == "42"
             assert {actual.id for actual in labelled(tmp_path)} == before
 

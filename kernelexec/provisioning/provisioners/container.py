@@ -130,6 +130,11 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         await self._state.change_limits(memory_bytes, cpus)
 
     @property
+    def can_go_back(self) -> bool:
+        """Whether the container's init, which ends a kernel and spares its checkpoints, listens to this process."""
+        return self._init.is_connected
+
+    @property
     def is_reusable(self) -> bool:
         """Whether the container's init can fork the next kernel."""
         return self._reuse.is_possible

@@ -153,7 +153,7 @@ class KernelSupervisor:
                 self.is_restart_pending = False
                 await await_to_end(self._end_idle("request"))  # a kernel that was asked to exit runs no further cell
             if self.kernel is not None and not self.kernel.alive:
-                await self._replace_dead(self.kernel)
+                await await_to_end(self._replace_dead(self.kernel))
             self._check_open()
             if checkpoint is not None:
                 return await self._go_back(checkpoint)
@@ -161,26 +161,31 @@ class KernelSupervisor:
 
     async def _go_back(self, number: int) -> Kernel:
         """Replace the kernel by a copy of a checkpoint; its state is lost if that fails."""
-        kernel, unreported = self.kernel, self.lost_state
+        kernel = self.kernel
         checkpoints = await kernel.keep_checkpoints() if kernel is not None else []
         chosen = next((checkpoint for checkpoint in checkpoints if checkpoint.number == number), None)
         try:
             if kernel is None or chosen is None:
                 raise InvalidRequest(f"There is no checkpoint {number} of this session (any more).")
             kernel.on_death = None
-            lost_state = await self._end_kernel(kernel, is_reported=False, cause="request")
-            others = [checkpoint for checkpoint in checkpoints if checkpoint is not chosen]
-            try:
-                restored = await self._start_copy(chosen, checkpoints, others=others)
-            except KernelStartFailed:
-                self.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
-                raise
-            self._report_return(chosen)
-            self.lost_state = unreported
-            return restored
+            # a cancelled caller leaves the session with the one state or the other
+            return await await_to_end(self._replace(kernel, chosen, checkpoints))
         finally:
             if kernel is not None:
                 kernel.leave_checkpoints()
+
+    async def _replace(self, kernel: Kernel, chosen: CheckpointSocket, checkpoints: Sequence[CheckpointSocket]) -> Kernel:
+        unreported = self.lost_state
+        lost_state = await self._end_kernel(kernel, is_reported=False, cause="request")
+        others = [checkpoint for checkpoint in checkpoints if checkpoint is not chosen]
+        try:
+            restored = await self._start_copy(chosen, checkpoints, others=others)
+        except KernelStartFailed:
+            self.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
+            raise
+        self._report_return(chosen)
+        self.lost_state = unreported
+        return restored
 
     async def start_branch(self, branch: BranchStart) -> None:
         """Start the first kernel as a copy of the checkpoint that another session's kernel has made for it.
@@ -251,6 +256,11 @@ class KernelSupervisor:
         self._report_change("started")
         self._check_open()
         return kernel
+
+    @property
+    def lineage(self) -> object:
+        """The identity of the kernels that have come from each other by checkpoints, whose numbers are unique among them."""
+        return self._lineage
 
     def is_before(self, checkpoint: int) -> bool:
         """Return whether a checkpoint is of the present state's past, and not of a state that the session has left."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -350,3 +353,63 @@ def test_the_measurement_of_memory_is_no_obstacle(tmp_path: Path) -> None:
         numbers = [session.checkpoint().number for _ in range(3)]
         assert numbers == [1, 2, 3]
         assert session.restore(3).names
+
+
+@pytest.mark.anyio
+async def test_a_way_back_whose_caller_leaves_is_gone_or_not_gone(tmp_path: Path) -> None:
+    async with AsyncExecutor("local", workspace=tmp_path, config={"checkpoints": "named"}) as executor:
+        session = await executor.session("a")
+        actual = set()
+        for seconds in (0.005, 0.02, 0.03, 0.04, 0.06):
+            await session.execute("x = 1")
+            await session.checkpoint("first")
+            await session.execute("x = 2")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(session.restore("first"), seconds)
+            result = await session.execute("x")
+            actual.add((result.text in {"1", "2"}, result.state))
+        assert actual == {(True, "kept")}
+        assert len(await session.checkpoints()) == 5
+
+
+@pytest.mark.anyio
+async def test_undo_counts_the_cells_before_its_turn(tmp_path: Path) -> None:
+    async with AsyncExecutor("local", workspace=tmp_path, config={"checkpoints": "each"}) as executor:
+        session = await executor.session("a")
+        for number in range(1, 5):
+            await session.execute(f"x = {number}")
+        await session.execute("while not __import__('os').path.exists('go'): pass\nx = 5", wait=0.01)
+        going = asyncio.gather(session.undo(), session.undo())
+        (session.workspace / "go").touch()
+        assert [(went.cells, went.gone) for went in await going] == [(1, ()), (1, ())]
+        assert (await session.execute("x")).text == "3"
+
+
+def test_a_checkpoint_of_an_earlier_kernel_or_of_another_session_is_refused_and_its_number_dropped_by_none(
+    session: Session,
+) -> None:
+    session.execute("x = 'old'")
+    old = session.checkpoint()
+    session.restart()
+    session.execute("x = 'new'")
+    new = session.checkpoint()
+    assert new.number == old.number
+    with pytest.raises(InvalidRequest, match="of an earlier kernel, or of another session"):
+        session.restore(old)
+    old.drop()
+    assert [checkpoint.number for checkpoint in session.checkpoints()] == [new.number]
+    with session.branch() as branch, pytest.raises(InvalidRequest, match="or of another session"):
+        branch.restore(new)
+    assert session.execute("x").text == "'new'"
+
+
+def test_undo_after_a_death_between_two_cells_counts_from_the_restored_state(automatic: Session) -> None:
+    for number in range(1, 4):
+        automatic.execute(f"x = {number}")
+    pid = automatic.execute("import os; os.getpid()").value
+    until(lambda: len(automatic.checkpoints()) == 4)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: automatic.connection_file is None)
+    assert automatic.undo(2).cells == 2
+    result = automatic.execute("x")
+    assert (result.text, result.state, result.cause) == ("2", "restored", "killed")

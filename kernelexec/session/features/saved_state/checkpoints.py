@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NAME_CHARS = 100
 _FILES_STAY = "Files are as they are now; child processes have ended, and connections are closed."
+_OTHERS_CONTAINER = "the kernel's container was started by another process"
 _OTHERS_END = "Child processes have ended, and connections are closed."
 
 
@@ -37,8 +38,9 @@ class AsyncCheckpoint:
         name: str | None,
         cell: int,
         seconds: float | None = None,
+        lineage: object = None,
     ) -> None:
-        self._drop = drop
+        self._drop, self.lineage = drop, lineage
         self.number = number
         """The number, from 1 in each kernel."""
         self.name = name
@@ -91,6 +93,9 @@ class SessionCheckpoints:
         _check_files(files)
         if name is not None and (not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS):
             raise InvalidRequest(f"name={name!r:.120}: must be text of 1 to {_NAME_CHARS} characters, or None.")
+        kernel = self._context.kernels.python.kernel
+        if kernel is not None and kernel.alive and not kernel.can_go_back:
+            raise CheckpointRefused(f"There would be no way back to it: {_OTHERS_CONTAINER}.", {"limit": ("no checkpoints",)})
         if files:
             return await self._copy_with_files(name, timeout)
         answer = await self._context.call_launcher(protocol.checkpoint_source(name), timeout, keeps_variables=True)
@@ -125,7 +130,8 @@ class SessionCheckpoints:
                 if (path := await self._find(number)) is None:
                     message = "The copy of the kernel ended at once, or does not answer."
                     raise CheckpointRefused(message, {"limit": ("no answer",)})
-                return AsyncCheckpoint(self.drop, number, name, cell, read_seconds(seconds)), path
+                lineage = self._context.kernels.python.lineage
+                return AsyncCheckpoint(self._drop_of(lineage), number, name, cell, read_seconds(seconds), lineage), path
         raise read_refusal(answer)
 
     async def checkpoints(self) -> tuple[AsyncCheckpoint, ...]:
@@ -134,9 +140,9 @@ class SessionCheckpoints:
         self._context.scope.check_open()
         if kernel is None:
             return ()
-        listed = []
+        listed, lineage = [], self._context.kernels.python.lineage
         for socket in await kernel.find_checkpoints():
-            listed.append(AsyncCheckpoint(self.drop, socket.number, socket.name, socket.cell))
+            listed.append(AsyncCheckpoint(self._drop_of(lineage), socket.number, socket.name, socket.cell, lineage=lineage))
             socket.close()
         return tuple(reversed(listed))
 
@@ -147,6 +153,13 @@ class SessionCheckpoints:
         for socket in sockets:
             socket.close()
         return sockets[0].path if sockets else None
+
+    def _drop_of(self, lineage: object) -> Callable[[int], Awaitable[None]]:
+        async def drop(number: int) -> None:
+            if lineage is self._context.kernels.python.lineage:  # else the number is another one's, or none's
+                await self.drop(number)
+
+        return drop
 
     async def drop(self, number: int) -> None:
         """End a checkpoint."""
@@ -160,28 +173,35 @@ class SessionCheckpoints:
     async def restore(self, saved: object, timeout: float | None, *, files: bool) -> Restored:
         """Go back to a checkpoint, to that of a number, or to the newest one of a name."""
         _check_files(files)
-        if isinstance(saved, AsyncCheckpoint):
-            saved = saved.number
-        if is_count(saved):
-            return await self._go_to(saved, timeout, files=files)
-        if not isinstance(saved, str):
+        if not (isinstance(saved, AsyncCheckpoint | str) or is_count(saved)):
             what = "a result of `checkpoint()` or `snapshot()`, or the name or number of a checkpoint"
             raise InvalidRequest(f"saved={saved!r:.100} must be {what}.")
-        for checkpoint in reversed(present := await self.checkpoints()):
-            if checkpoint.name == saved:
-                return await self._go_to(checkpoint.number, timeout, files=files)
-        if saved.isascii() and saved.isdecimal():
-            return await self._go_to(int(saved), timeout, files=files)
-        near = did_you_mean(saved, [checkpoint.name for checkpoint in present if checkpoint.name is not None])
-        raise InvalidRequest(f"There is no checkpoint {saved!r:.100}{near}: {await self._list()}.")
 
-    async def _go_to(self, number: int, timeout: float | None, *, files: bool) -> Restored:
-        """Go back to the checkpoint of that number, with its files if asked so."""
+        async def find() -> int:
+            if isinstance(saved, AsyncCheckpoint):
+                if saved.lineage not in (None, self._context.kernels.python.lineage):
+                    raise InvalidRequest(f"{saved} is of an earlier kernel, or of another session.")
+                return saved.number
+            if not isinstance(saved, str):
+                return int(saved)
+            for checkpoint in reversed(present := await self.checkpoints()):
+                if checkpoint.name == saved:
+                    return checkpoint.number
+            if saved.isascii() and saved.isdecimal():
+                return int(saved)
+            near = did_you_mean(saved, [checkpoint.name for checkpoint in present if checkpoint.name is not None])
+            raise InvalidRequest(f"There is no checkpoint {saved!r:.100}{near}: {await self._list()}.")
+
+        return await self._go_to(find, timeout, files=files)
+
+    async def _go_to(self, find: Callable[[], Awaitable[int]], timeout: float | None, *, files: bool) -> Restored:
+        """Go back to the checkpoint whose number is found in the session's turn, with its files if asked so."""
         changed: CopiedFiles | None = None
         notes: tuple[str, ...] = ()
 
         async def choose() -> int:
             nonlocal changed, notes
+            number = await find()
             if files and (path := await self._find(number)) is not None:
                 put_back = None if self._files is None else await self._files.put_back(path)
                 if put_back is None:
@@ -204,8 +224,14 @@ class SessionCheckpoints:
     async def go_back(self, choose: Callable[[], Awaitable[int]], timeout: float | None) -> Restored:
         """Replace the kernel by a copy of the checkpoint that ``choose`` returns, in the session's turn."""
         budget = self._context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
-        before = set(self._context.kernels.python.known_names)
-        _, result = await self._context.run_internally(protocol.NOTHING_SOURCE, budget, choose_checkpoint=choose)
+        before: set[str] = set()
+
+        async def choose_in_turn() -> int:
+            number = await choose()
+            before.update(self._context.kernels.python.known_names)
+            return number
+
+        _, result = await self._context.run_internally(protocol.NOTHING_SOURCE, budget, choose_checkpoint=choose_in_turn)
         result.raise_for_error()
         names = self._context.kernels.python.known_names
         return Restored(tuple(sorted(names)), gone=tuple(sorted(before - set(names))), notes=(_FILES_STAY,))
@@ -223,15 +249,21 @@ class SessionCheckpoints:
         _check_files(files)
         if not is_count(cells) or cells < 1:
             raise InvalidRequest(f"cells={cells!r}: must be a whole number of at least 1.")
-        kernel = self._context.get_living_kernel()
-        present = kernel.next_cell
-        supervisor = self._context.kernels.python
-        for checkpoint in reversed(await self.checkpoints()):
-            if checkpoint.cell <= present - cells and supervisor.is_before(checkpoint.number):
-                restored = await self._go_to(checkpoint.number, timeout, files=files)
-                return replace(restored, cells=present - checkpoint.cell)
-        last = "cell" if cells == 1 else f"{cells} cells"
-        raise InvalidRequest(f"There is no checkpoint of the state before the last {last}: {await self._list()}.")
+        supervisor, undone = self._context.kernels.python, 0
+        if supervisor.kernel is None:
+            self._context.get_living_kernel()  # raises
+
+        async def find() -> int:
+            nonlocal undone
+            present = (await supervisor.acquire()).next_cell  # a kernel that has died has gone back already
+            for checkpoint in reversed(await self.checkpoints()):
+                if checkpoint.cell <= present - cells and supervisor.is_before(checkpoint.number):
+                    undone = present - checkpoint.cell
+                    return checkpoint.number
+            last = "cell" if cells == 1 else f"{cells} cells"
+            raise InvalidRequest(f"There is no checkpoint of the state before the last {last}: {await self._list()}.")
+
+        return replace(await self._go_to(find, timeout, files=files), cells=undone)
 
     async def _list(self) -> str:
         if present := await self.checkpoints():
@@ -239,6 +271,8 @@ class SessionCheckpoints:
         if self._context.config.checkpoints.mode not in ("auto", "each"):
             return "checkpoint() makes one, and Config(checkpoints='auto') one after each cell"
         kernel = self._context.kernels.python.kernel
+        if kernel is not None and not kernel.can_go_back:
+            return f"there is none, since {_OTHERS_CONTAINER}"
         obstacles = read_obstacles(kernel.obstacles) if kernel is not None else {}
         return f"there is none, since {explain_obstacles(obstacles).removesuffix('.')}" if obstacles else "there is none"
 
