@@ -207,6 +207,10 @@ def put_back(
                     changed.states[path] = _copy(top, target_fd, entry)
             except OSError:
                 changed.left_out.append(path)
+        for path in sorted(changed.states, reverse=True):  # when the files in it are there: it may not be writable
+            if stat.S_ISDIR(mode := copied.states[path][0]):
+                with suppress(OSError):
+                    _change_rights(target_fd, path, mode)
     return changed
 
 
@@ -261,9 +265,10 @@ def _copy(top: int, target_fd: int, entry: WalkEntry) -> tuple[int, ...]:
         directory = open_directory_chain(os.dup(target_fd), Path(*above), opened, owner=owner)
         if entry.kind == "directory":
             with suppress(FileExistsError):
-                os.mkdir(name, stat.S_IMODE(entry.seen.st_mode) | stat.S_IRWXU, dir_fd=directory)
+                os.mkdir(name, stat.S_IRWXU, dir_fd=directory)
                 with closing_fd(os.open(name, DIRECTORY, dir_fd=directory)) as added:
                     give_to_owner(added, owner)
+            _change_rights(directory, name, entry.seen.st_mode | stat.S_IRWXU)
             return _state(entry.seen)
         unfinished = short_temporary_name()
         try:
@@ -280,6 +285,11 @@ def _copy(top: int, target_fd: int, entry: WalkEntry) -> tuple[int, ...]:
                 os.unlink(unfinished, dir_fd=directory)
             raise
         return _state(os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+
+def _change_rights(top: int, path: str, mode: int) -> None:
+    with closing_fd(open_beneath(top, path, DIRECTORY)) as directory:
+        os.fchmod(directory, stat.S_IMODE(mode))
 
 
 def _copy_file(top: int, entry: WalkEntry, directory: int, name: str, owner: os.stat_result) -> None:

@@ -252,6 +252,24 @@ def test_unchanged_links_are_not_replaced(source: Path, target: Path) -> None:
     assert (source / "link").lstat().st_ino == inode
 
 
+@pytest.mark.parametrize("rights", [0o500, 0o755, 0o777])
+def test_directories_get_their_rights_back_once(source: Path, target: Path, rights: int) -> None:
+    (source / "sub").chmod(rights)
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    (source / "sub").chmod(0o700)
+    (source / "sub/deep/program").unlink()
+    assert list(put_back(target, source, copied).states) == ["sub", "sub/deep/program"]
+    assert stat.S_IMODE((source / "sub").stat().st_mode) == rights
+    assert put_back(target, source, copied).states == {}
+
+
+def test_the_changed_rights_of_a_directory_come_with_a_branch(source: Path, target: Path) -> None:
+    copied = copy_workspace(source, target, limit_bytes=GIB)
+    (target / "sub").chmod(0o770)
+    assert list(bring_back(target, source, copied, limit_bytes=GIB).states) == ["sub"]
+    assert stat.S_IMODE((source / "sub").stat().st_mode) == 0o770
+
+
 def test_a_file_that_stays_may_be_replaced_meanwhile(source: Path, target: Path) -> None:
     names, unfinished = frozenset({"own.ipynb"}), ".own.ipynb.0123456789abcdef.tmp"
     copied = copy_workspace(source, target, limit_bytes=GIB, ignore=names)
