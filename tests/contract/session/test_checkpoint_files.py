@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernelexec import CheckpointRefused, Executor, InvalidRequest, Session
+from kernelexec import Checkpoint, CheckpointRefused, Executor, InvalidRequest, Session
+from kernelexec.session.features.saved_state import checkpoint_files
 
 #: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
 ALSO_CONFINED = ()
@@ -102,6 +106,21 @@ def test_copies_end_with_their_checkpoints_and_with_the_session(session: Session
     assert len(list(copies.iterdir())) == 1
     session.close()
     assert not copies.exists()
+
+
+def test_checkpoints_that_are_dropped_at_once_leave_no_copy(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = checkpoint_files._mark
+
+    def mark_slowly(socket: Path) -> Any:
+        time.sleep(0.01)  # so that all look for unused copies at the same time
+        return mark(socket)
+
+    session.execute("open('a', 'w').close()")
+    checkpoints = [session.checkpoint(files=True) for _ in range(6)]
+    monkeypatch.setattr(checkpoint_files, "_mark", mark_slowly)
+    with ThreadPoolExecutor(len(checkpoints)) as threads:
+        list(threads.map(Checkpoint.drop, checkpoints))
+    assert list((session.workspace / COPIES).iterdir()) == []
 
 
 def test_a_dead_owners_copies_are_removed_and_those_in_use_are_not(tmp_path: Path) -> None:

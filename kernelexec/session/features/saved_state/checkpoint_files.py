@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,8 +46,9 @@ class CheckpointFiles:
     def __init__(self, context: SessionContext, ignore: frozenset[str]) -> None:
         self._context = context
         self._ignore = ignore
+        self._lock = threading.Lock()
         self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
-        """The copies by the sockets of their checkpoints, with what tells a socket from a later one of that name."""
+        """The copies by the sockets of their checkpoints, with what tells a socket from a later one of that name; under the lock."""
 
     async def copy(self) -> FilesCopy:
         """Copy the files, in the session's turn.
@@ -63,13 +65,17 @@ class CheckpointFiles:
 
     def keep(self, checkpoint: Path, copy: FilesCopy) -> None:
         """Keep a copy for the checkpoint with that socket, and remove the copies of those that are gone. For a thread."""
+        with self._lock:
+            self._copies[checkpoint] = _mark(checkpoint), copy
         self.remove_unused()
-        self._copies[checkpoint] = _mark(checkpoint), copy
 
     def remove_unused(self) -> None:
         """Remove the copies of checkpoints that are gone. For a thread."""
-        for path in [path for path, (mark, _) in self._copies.items() if mark is None or _mark(path) != mark]:
-            self.remove(self._copies.pop(path)[1])
+        with self._lock:
+            unused = [path for path, (mark, _) in self._copies.items() if mark is None or _mark(path) != mark]
+            copies = [self._copies.pop(path)[1] for path in unused]
+        for copy in copies:
+            self.remove(copy)
 
     async def put_back(self, checkpoint: Path) -> tuple[CopiedFiles, tuple[str, ...]] | None:
         """Make the files those of a checkpoint again; return what has changed, and sentences about it.
@@ -89,8 +95,10 @@ class CheckpointFiles:
 
     def remove_all(self) -> None:
         """Remove all copies, at the session's end. For a thread."""
-        while self._copies:
-            self.remove(self._copies.popitem()[1][1])
+        with self._lock:
+            copies = [self._copies.popitem()[1][1] for _ in range(len(self._copies))]
+        for copy in copies:
+            self.remove(copy)
         with suppress(OSError), ExitStack() as opened:
             above = open_directory_chain(open_top(self._context.workspace.path), _COPIES.parent, opened)
             os.rmdir(_COPIES.name, dir_fd=above)
