@@ -314,6 +314,7 @@ class SessionRegistry:
             changes=resources.changes,
             former=former,
             origin=origin,
+            others=self.sessions.values(),
             open_branch=self._open_branch,
         )
         self.sessions[name] = session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -119,6 +119,7 @@ class AsyncSession:
         changes: FileChanges | None = None,
         former: FormerSession | None = None,
         origin: BranchOrigin | None = None,
+        others: Collection[AsyncSession] = (),
         open_branch: OpenBranch = open_no_branch,
     ) -> None:
         self.name = name
@@ -132,7 +133,7 @@ class AsyncSession:
         self.scope = TaskScope(f"Session {name!r}", self._stop, self._remove)
         self._runtime = runtime
         self._ledger = ledger
-        self._on_close = on_close
+        self._on_close, self._others = on_close, others
         settings = SessionSettings(config)
         self._requests = requests = RequestIds(name, ledger)
         self._notebook_writer = NotebookWriter(name, record, self.scope)
@@ -195,7 +196,7 @@ class AsyncSession:
         self.attachments = Attachments(name)
         self._executions = Executions(context, requests, self.attachments)
         self._inspection = Inspection(context)
-        self._checkpoints = SessionCheckpoints(context, frozenset({notebook.name} if notebook else ()))
+        self._checkpoints = SessionCheckpoints(context, self._list_notebooks)
         self._branches = SessionBranches(context, self._checkpoints, record, self.journal, origin, open_branch)
         self._snapshots = VariableSnapshots(context, self._checkpoints)
         self._values = VariableValues(context)
@@ -577,6 +578,11 @@ class AsyncSession:
             if self._ledger is not None:
                 self._ledger.close()
             self._on_close(self)
+
+    def _list_notebooks(self) -> frozenset[str]:
+        """Return the paths in the workspace of its notebook, and of those of the executor's other open sessions."""
+        paths = [session.notebook for session in (self, *self._others) if session.notebook is not None]
+        return frozenset(str(path.relative_to(self.workspace)) for path in paths if path.is_relative_to(self.workspace))
 
     def _remove_files(self) -> None:
         self._changes.close()

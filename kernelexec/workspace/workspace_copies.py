@@ -103,7 +103,7 @@ def copy_workspace(
         source: the workspace; a directory of ours in it is given by its descriptor.
         target: the directory, or its descriptor.
         limit_bytes: the most bytes of all files together; files that exceed the rest of it are left out.
-        ignore: names of files in the workspace itself that are not copied, nor what they are just replaced by.
+        ignore: paths of files in the workspace that are not copied, nor what they are just replaced by.
 
     Raises:
         OSError: the workspace cannot be listed, or the target cannot be written.
@@ -247,7 +247,7 @@ def _is_shared(entry: WalkEntry) -> bool:
 
 
 def _stays(entry: WalkEntry, ignore: frozenset[str]) -> bool:
-    return _is_shared(entry) or final_name(entry.parts[0]) in ignore
+    return _is_shared(entry) or "/".join((*entry.parts[:-1], final_name(entry.parts[-1]))) in ignore
 
 
 def _state(seen: os.stat_result) -> tuple[int, ...]:

@@ -136,6 +136,24 @@ def test_a_dead_owners_copies_are_removed_and_those_in_use_are_not(tmp_path: Pat
         assert first.restore(checkpoint, files=True).files == ("new",)
 
 
+def test_notebooks_of_other_sessions_in_the_workspace_stay(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    with Executor("local", workspace=tmp_path, config={"checkpoints": CHECKPOINTS, "quiet": True}) as executor:
+        before, session = (executor.session(name, work_dir=tmp_path) for name in ("before", "session"))
+        before.execute("1")
+        before.save_notebook()
+        checkpoint = session.checkpoint(files=True)
+        others = [before, executor.session("after", work_dir=tmp_path), executor.session("below", work_dir=tmp_path / "sub")]
+        for each in others:
+            each.execute("'its work'")
+            each.save_notebook()
+        before.close()
+        assert session.restore(checkpoint, files=True).files == ()
+        for each in others:
+            assert each.notebook is not None
+            assert "its work" in each.notebook.read_text()
+
+
 def test_what_is_beyond_the_bound_is_named_and_stays(tmp_path: Path) -> None:
     settings = {"checkpoints": {"files_bytes": 1000}}
     with Executor("local", workspace=tmp_path, config=settings) as executor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,8 @@ class FilesCopy:
 
     directory: CopyDirectory
     files: CopiedFiles
+    notebooks: frozenset[str]
+    """The notebooks that were written at that time, which it lacks."""
 
 
 class CheckpointFiles:
@@ -43,12 +46,12 @@ class CheckpointFiles:
     them; the next copy in the same workspace removes what a dead owner has left.
     """
 
-    def __init__(self, context: SessionContext, ignore: frozenset[str]) -> None:
+    def __init__(self, context: SessionContext, list_notebooks: Callable[[], frozenset[str]]) -> None:
         self._context = context
-        self._ignore = ignore
+        self._list_notebooks = list_notebooks
         self._lock = threading.Lock()
         self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
-        """The copies by the sockets of their checkpoints, with what tells a socket from a later one of that name; under the lock."""
+        """The copies by the sockets of their checkpoints, with what tells a socket from a later one; for holders of the lock."""
 
     async def copy(self) -> FilesCopy:
         """Copy the files, in the session's turn.
@@ -58,7 +61,7 @@ class CheckpointFiles:
         """
         await self._context.queue.notebook_writer.flush()
         try:
-            return await self._context.read_in_thread(self._copy)
+            return await self._context.read_in_thread(self._copy, self._list_notebooks())
         except OSError as exc:
             message = f"The files cannot be copied: {exc.filename or 'the workspace'}: {exc.strerror}."
             raise InvalidRequest(message) from exc
@@ -85,7 +88,8 @@ class CheckpointFiles:
         mark, copy = self._copies.get(checkpoint, (None, None))
         if copy is None or mark != _mark(checkpoint):
             return None
-        call = partial(put_back, copy.directory.fd, self._context.workspace.path, copy.files, ignore=self._ignore)
+        stay = copy.notebooks | self._list_notebooks()
+        call = partial(put_back, copy.directory.fd, self._context.workspace.path, copy.files, ignore=stay)
         changed = await self._context.read_in_thread(call)
         return changed, _describe(changed, copy.files)
 
@@ -103,7 +107,7 @@ class CheckpointFiles:
             above = open_directory_chain(open_top(self._context.workspace.path), _COPIES.parent, opened)
             os.rmdir(_COPIES.name, dir_fd=above)
 
-    def _copy(self) -> FilesCopy:
+    def _copy(self, notebooks: frozenset[str]) -> FilesCopy:
         workspace = self._context.workspace.path
         self._remove_left()
         directory = make_copy_directory(workspace, _COPIES, self._context.name)
@@ -112,9 +116,9 @@ class CheckpointFiles:
             with suppress(OSError):  # a file system without locks keeps what a killed owner leaves
                 platform.lock(directory.fd, shared=True)
             limit = self._context.config.checkpoints.files_bytes
-            files = copy_workspace(workspace, directory.fd, limit_bytes=limit, ignore=self._ignore)
+            files = copy_workspace(workspace, directory.fd, limit_bytes=limit, ignore=notebooks)
             opened.pop_all()
-        return FilesCopy(directory, files)
+        return FilesCopy(directory, files, notebooks)
 
     def _remove_left(self) -> None:
         """Remove the copies of owners that have ended, whose locks are free."""

@@ -64,11 +64,11 @@ class AsyncCheckpoint:
 
 
 class SessionCheckpoints:
-    """The checkpoints of one session's Python kernel; ``ignore`` names files in the workspace that stay as they are."""
+    """The checkpoints of one session's Python kernel; the listed notebooks in its workspace stay as they are."""
 
-    def __init__(self, context: SessionContext, ignore: frozenset[str] = frozenset()) -> None:
+    def __init__(self, context: SessionContext, list_notebooks: Callable[[], frozenset[str]]) -> None:
         self._context = context
-        self._ignore = ignore
+        self._list_notebooks = list_notebooks
         self._files: CheckpointFiles | None = None
 
     async def checkpoint(
@@ -104,7 +104,7 @@ class SessionCheckpoints:
     async def _copy_with_files(self, name: str | None, timeout: float | None) -> AsyncCheckpoint:
         from kernelexec.session.features.saved_state.checkpoint_files import CheckpointFiles, FilesCopy  # noqa: PLC0415 - rare
 
-        copies, copy = self._files or CheckpointFiles(self._context, self._ignore), list[FilesCopy]()
+        copies, copy = self._files or CheckpointFiles(self._context, self._list_notebooks), list[FilesCopy]()
         self._files = copies
 
         async def copy_files(kernel: Kernel) -> str:
