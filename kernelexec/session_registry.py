@@ -158,16 +158,16 @@ class SessionRegistry:
         self.check_name_is_free(name)
         await self._make_room()
         self._pending += 1
-        origin = resources = None
+        origin, created = None, list[SessionResources]()  # for a caller that is cancelled while a thread creates them
         try:
             origin = await parent.start(name, options)
             shared = (self._forks, self._secrets, self._watcher)
             create = partial(SessionResources.branch, name, origin.start, self._directories.root, parent.config, *shared)
-            resources = await await_to_end(anyio.to_thread.run_sync(create))
+            await await_to_end(run_in_thread(lambda: created.append(create())))
             scope.check_open()
-            session = self._start_session(name, resources, scope, parent.config, origin=origin)
+            session = self._start_session(name, created[0], scope, parent.config, origin=origin)
         except BaseException as exc:
-            if resources is not None:
+            for resources in created:
                 resources.discard()
             if origin is not None:
                 await await_to_end(origin.discard())

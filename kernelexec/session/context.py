@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import KernelError, KernelNotAnswering
@@ -134,6 +135,8 @@ class SessionContext:
             return run, await self.queue.wait_for_result(run, None)
         except anyio.get_cancelled_exc_class():
             run.request_interrupt()  # the caller has no id to wait for this call again
+            if run.prepare is not None:
+                await await_to_end(run.done.wait())  # the caller removes everything that is prepared
             raise
 
     async def call_launcher(

@@ -426,7 +426,10 @@ def test_branches_count_as_sessions(tmp_path: Path) -> None:
         session = executor.session()
         with pytest.raises(CapacityReached):
             session.branch(n=3)
+        with pytest.raises(CapacityReached):
+            session.branch(n=3, kernel="replay")
         assert executor.sessions() == ("default",)
+        assert list((session.workspace / ".kernelexec/branches").iterdir()) == []
         assert len(session.branch(n=2)) == 2
 
 

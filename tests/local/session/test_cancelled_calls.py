@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Executor, Session, Snapshot
 from kernelexec.adapters.shared.calls import await_result
+from kernelexec.session.features.saved_state import checkpoint_files
+from kernelexec.session_resources import SessionResources
+from kernelexec.workspace import workspace_copies
 from tests.support.night import at_night, named_cases
 from tests.support.pace import BOUND
 
@@ -132,5 +136,59 @@ def test_a_cancelled_call_leaves_no_file(tmp_path: Path, call: Callable[[AsyncSe
             assert (await session.execute("len(x)")).text == "100000"
             private = session.workspace / ".kernelexec"
             assert {path.name for path in private.rglob("*") if path.parent.name in ("values", "snapshots")} == snapshots
+
+    asyncio.run(cancel())
+
+
+#: Calls for which a thread works, and the function that it is in when they are cancelled.
+WITH_THREADS: dict[str, tuple[object, str, Callable[[AsyncSession], Awaitable[object]]]] = {
+    "files of a branch": (workspace_copies, "copy_workspace", lambda session: session.branch("t")),
+    "resources of a branch": (SessionResources, "branch", lambda session: session.branch("t")),
+    "files for a replay": (workspace_copies, "copy_workspace", lambda session: session.branch("t", kernel="replay")),
+    "files of a checkpoint": (checkpoint_files, "copy_workspace", lambda session: session.checkpoint(files=True)),
+}
+
+
+@pytest.mark.parametrize("case", WITH_THREADS)
+def test_a_call_that_is_cancelled_while_a_thread_works_for_it_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    owner, name, call = WITH_THREADS[case]
+    work, has_begun, goes_on = getattr(owner, name), threading.Event(), threading.Event()
+
+    def work_later(*arguments: Any, **keywords: Any) -> Any:
+        has_begun.set()
+        assert goes_on.wait(BOUND)
+        return work(*arguments, **keywords)
+
+    def list_open() -> list[str]:
+        paths = list[str]()
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                paths.append(str(descriptor.readlink()))
+        return sorted(path for path in paths if path.startswith(str(tmp_path)))
+
+    async def cancel() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path, config={"checkpoints": "named"}) as executor:
+            session = await executor.session("a")
+            await session.execute("x = 1")
+            before = list_open()
+            with monkeypatch.context() as patched:
+                patched.setattr(owner, name, work_later)
+                calling = asyncio.ensure_future(call(session))
+                assert await asyncio.to_thread(has_begun.wait, BOUND)
+                for _ in range(2):
+                    calling.cancel()
+                    await asyncio.sleep(0)
+                await asyncio.wait([calling], timeout=0.2)  # a call that does not wait for the thread has ended then
+                goes_on.set()
+                await asyncio.wait([calling])
+            assert calling.cancelled()
+            assert list_open() == before
+            copies = [path for kind in ("branches", "checkpoints") for path in session.workspace.glob(f".kernelexec/{kind}/*")]
+            assert copies == []
+            later = await executor.session("t")
+            assert later.journal is not None
+            assert later.journal.name == "t.jsonl"
 
     asyncio.run(cancel())

@@ -77,7 +77,7 @@ class BranchOptions:
     reseed: bool = True
     timeout: float | None = None
     copies: list[CopyDirectory] = field(init=False, default_factory=list)
-    """The copies of files for a branch that has not begun yet, in which the cells run again."""
+    """The copies of files for these branches, until all of them have begun."""
 
     def __post_init__(self) -> None:
         for name, value, modes in (("files", self.files, BranchFileMode), ("kernel", self.kernel, BranchKernelMode)):
@@ -96,7 +96,7 @@ class BranchOrigin:
     directory: CopyDirectory | None
     """Its workspace, open until the session ends; None if that is the parent's."""
     discard: Callable[[], Awaitable[None]]
-    """Removes what was made for the branch, if it does not begin."""
+    """Removes everything but the copy of files, if the branch does not begin."""
 
 
 OpenBranch: TypeAlias = Callable[[Any, str, BranchOptions], Awaitable[Any]]
@@ -172,20 +172,26 @@ class SessionBranches:
     async def open(self, name: str | None, n: int | None, **keywords: Unpack[BranchKeywords]) -> Any:  # noqa: ANN401 - sessions
         """Open a branch, or several: see ``AsyncSession.branch``."""
         options = BranchOptions(**keywords)
-        if n is None:
-            return await self._open(name or self._next_name(), options)
-        if not is_count(n) or not 0 < n <= _BRANCHES_MAX:
+        if n is not None and (not is_count(n) or not 0 < n <= _BRANCHES_MAX):
             raise InvalidRequest(f"n={n!r:.100}: must be a whole number of 1 to {_BRANCHES_MAX}.")
         opened: list[Any] = []
-        try:
-            while len(opened) < n:
-                branch_name = f"{name}-{len(opened) + 1}" if name else self._next_name()
-                opened.append(await self._open(branch_name, options))
-        except BaseException:
+
+        async def give_up() -> None:
             for session in opened:
-                await await_to_end(session.close())
+                await session.close()
+            for directory in options.copies:
+                await run_in_thread(directory.remove)
+
+        try:
+            while len(opened) < (n or 1):
+                branch_name = (name if n is None else f"{name}-{len(opened) + 1}") if name else self._next_name()
+                opened.append(await self._open_branch(self, branch_name, options))
+        except BaseException:
+            await await_to_end(give_up())
             raise
-        return tuple(opened)
+        for directory in options.copies:
+            directory.close()
+        return opened[0] if n is None else tuple(opened)
 
     async def promote(self, *, timeout: float | None = None) -> Restored:
         """Make this branch's state that of the session that it was branched off, and close the branch.
@@ -269,11 +275,11 @@ class SessionBranches:
         timeout = budgets.timeout if options.timeout is None else check_seconds(options.timeout, "timeout")
         try:
             await self.context.run_internally(protocol.NOTHING_SOURCE, timeout, prepare=copy_files)
-            for directory in options.copies:
+            for directory in options.copies[-1:]:
                 await self.context.read_in_thread(directory.check)
         except OSError as exc:
             raise _explain_failure(exc) from exc
-        workspace = options.copies[0].path if options.copies else self.context.workspace.path
+        workspace = options.copies[-1].path if options.copies else self.context.workspace.path
         intro = f"This is a branch of session {self.context.name!r}, whose cells have run again here."
         return ReplayStart(workspace, self.context.kernels.backend.workspace, source, notes=(intro, *filter(None, left_out)))
 
@@ -301,18 +307,6 @@ class SessionBranches:
             theirs = temporary.with_name(runtime.path.name) if runtime.is_of_branch else temporary.parent
             moves.append((str(temporary), str(theirs)))
         return _make_target(kernel.runtime.path, number, kernel.mark, moves)
-
-    async def _open(self, name: str, options: BranchOptions) -> Any:  # noqa: ANN401 - as above
-        """Open a branch; the copy that was made for one in which the cells run again is removed if it does not begin."""
-        try:
-            session = await self._open_branch(self, name, options)
-        except BaseException:
-            while options.copies:
-                await await_to_end(run_in_thread(options.copies.pop().remove))
-            raise
-        while options.copies:
-            options.copies.pop().close()
-        return session
 
     async def _bring_files(self, origin: BranchOrigin, timeout: float | None) -> CopiedFiles | None:
         """Bring the changed files of this branch to its parent; None if they work in one workspace.
@@ -395,6 +389,7 @@ class _Beginning:
     def _copy(self) -> None:
         """Copy the files; the branch goes on in the copy of the notebook, under its own name. For a thread."""
         self.directory, self._files = _copy_files(self._context, self._family.workspace, self._name)
+        self._options.copies.append(replace(self.directory, fd=os.dup(self.directory.fd)))
         if self._notebook is not None:
             self._files.states.pop(self._notebook.name, None)
             names, top = (self._notebook.name, self._notebook_name), self.directory.fd
@@ -435,11 +430,11 @@ class _Beginning:
         )
 
     async def discard(self) -> None:
-        """Remove everything that was made."""
+        """Remove everything that was made but the copy of files, which ``SessionBranches.open`` removes."""
         if self._host is not None:
             await self._host.remove()
         if self.directory is not None:
-            await anyio.to_thread.run_sync(self.directory.remove)
+            self.directory.close()
         if self._temporary is not None:
             await anyio.to_thread.run_sync(_remove_temporary, self._temporary)
         await anyio.to_thread.run_sync(self._family.directories.leave)

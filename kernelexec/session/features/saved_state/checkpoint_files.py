@@ -51,7 +51,7 @@ class CheckpointFiles:
         self._list_notebooks = list_notebooks
         self._lock = threading.Lock()
         self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
-        """The copies by the sockets of their checkpoints, with what tells a socket from a later one; for holders of the lock."""
+        """By the sockets of their checkpoints, with what tells a socket from a later one of that name; under the lock."""
 
     async def copy(self) -> FilesCopy:
         """Copy the files, in the session's turn.
