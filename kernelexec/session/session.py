@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.events import (
+    Event,
     Hook,
     SessionAdopted,
     SessionClosed,
@@ -139,7 +140,7 @@ class AsyncSession:
         self._notebook_writer = NotebookWriter(name, record, self.scope)
         self._statistics = StatisticsHook(settings)
         timer = IdleTimer()
-        own_hooks = (self._notebook_writer, self._statistics, timer)
+        own_hooks = (self._notebook_writer, self._statistics, timer, self._note_event)
         all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
         output_hooks = [hook for hook in all_hooks if wants_output(hook)]
         self._dispatch = dispatch = make_dispatcher(name, all_hooks)
@@ -578,6 +579,9 @@ class AsyncSession:
             if self._ledger is not None:
                 self._ledger.close()
             self._on_close(self)
+
+    def _note_event(self, event: Event) -> None:
+        self._checkpoints.note_event(event)
 
     def _list_notebooks(self) -> frozenset[str]:
         """Return the paths in the workspace of its notebook, and of those of the executor's other open sessions."""

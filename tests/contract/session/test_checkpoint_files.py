@@ -11,6 +11,7 @@ import pytest
 
 from kernelexec import Checkpoint, CheckpointRefused, Executor, InvalidRequest, Session
 from kernelexec.session.features.saved_state import checkpoint_files
+from tests.support.pace import until_equal
 
 #: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
 ALSO_CONFINED = ()
@@ -106,6 +107,23 @@ def test_copies_end_with_their_checkpoints_and_with_the_session(session: Session
     assert len(list(copies.iterdir())) == 1
     session.close()
     assert not copies.exists()
+
+
+def test_copies_end_when_a_kernel_starts_without_their_checkpoints(session: Session) -> None:
+    session.checkpoint(files=True)
+    session.restart()
+    session.execute("1")
+    until_equal(lambda: list((session.workspace / COPIES).iterdir()), [])
+
+
+def test_a_checkpoint_beyond_the_limit_takes_its_copy_along(tmp_path: Path) -> None:
+    settings = {"checkpoints": {"mode": CHECKPOINTS, "limit": 2}, "quiet": True}
+    with Executor("local", workspace=tmp_path, config=settings) as executor:
+        session = executor.session()
+        session.checkpoint(files=True)
+        for _ in range(2):
+            session.checkpoint()
+        assert list((session.workspace / COPIES).iterdir()) == []
 
 
 def test_checkpoints_that_are_dropped_at_once_leave_no_copy(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

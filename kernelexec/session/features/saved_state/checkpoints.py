@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import check_seconds
 from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelError, KernelexecError, did_you_mean
+from kernelexec.events import Event, KernelChanged
 from kernelexec.kernel import Kernel
 from kernelexec.kernel.launcher_reports import explain_obstacles, read_obstacles
 from kernelexec.launcher import protocol
@@ -99,7 +100,18 @@ class SessionCheckpoints:
         if files:
             return await self._copy_with_files(name, timeout)
         answer = await self._context.call_launcher(protocol.checkpoint_source(name), timeout, keeps_variables=True)
-        return (await self._read_answer(answer, name))[0]
+        checkpoint, _ = await self._read_answer(answer, name)
+        await self._remove_unused()
+        return checkpoint
+
+    def note_event(self, event: Event, /) -> None:
+        """Remove the copies of files whose checkpoints a new kernel does not have: a hook of the session."""
+        if self._files is not None and isinstance(event, KernelChanged) and event.change == "started":
+            self._context.scope.tasks.start_soon(self._remove_unused)
+
+    async def _remove_unused(self) -> None:
+        if self._files is not None:
+            await run_in_thread(self._files.remove_unused)
 
     async def _copy_with_files(self, name: str | None, timeout: float | None) -> AsyncCheckpoint:
         from kernelexec.session.features.saved_state.checkpoint_files import CheckpointFiles, FilesCopy  # noqa: PLC0415 - rare
@@ -167,8 +179,7 @@ class SessionCheckpoints:
         for socket in await kernel.find_checkpoints(number) if kernel is not None else ():
             await socket.drop()
             socket.close()
-        if self._files is not None:
-            await run_in_thread(self._files.remove_unused)
+        await self._remove_unused()
 
     async def restore(self, saved: object, timeout: float | None, *, files: bool) -> Restored:
         """Go back to a checkpoint, to that of a number, or to the newest one of a name."""
