@@ -254,6 +254,8 @@ class Checkpoints:
         task: asyncio.Task[Any] | None,
     ) -> None:
         """Wait as a checkpoint, in which no loop runs. This returns in a fork of this process, as a kernel."""
+        collects_garbage = gc.isenabled()
+        gc.disable()  # a collection would write to shared memory; frozen objects would stay in kernels that go on from here
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN if signum == signal.SIGINT else signal.SIG_DFL)
         os.setsid()
@@ -265,7 +267,6 @@ class Checkpoints:
         self._leave(copy.moves)
         self._descriptors.close()
         shared.files.separate()
-        gc.freeze()
         request = StoppedCopy(listener, copy.owner, copy.grace_seconds, entry).wait()
         shared.files.separate()  # from now on they are not those of the checkpoint
         shared.memory.separate()
@@ -273,6 +274,8 @@ class Checkpoints:
         with self._descriptors.count_opened():
             renew_loop(loop, task)
         self._resume(request)
+        if collects_garbage:
+            gc.enable()
 
     def _list_paths(self) -> dict[int, Path]:
         """Return the sockets of all checkpoints of the session by their numbers: those of earlier kernels too."""

@@ -184,6 +184,19 @@ def test_a_copy_that_waits_holds_no_lock_and_no_pipe(session: Session) -> None:
     assert broken.error.ename == "BrokenPipeError"  # the program has ended
 
 
+def test_cycles_of_before_are_collected_and_their_files_written(session: Session) -> None:
+    """A file that the kernel did not close is written at its end, as Python does: it is looked for among the same objects."""
+    make = "import gc, weakref\nclass Node:\n    pass\nnode = Node()\nnode.itself, weak = node, weakref.ref(node)\n"
+    assert session.execute(f"{make}note = open('note', 'w'); note.write('x')").ok
+    session.restore(session.checkpoint())
+    assert session.execute("del node; gc.collect(); weak() is None, gc.isenabled()").text == "(True, True)"
+    assert session.execute("gc.disable()").ok
+    session.restore(session.checkpoint())
+    assert session.execute("gc.isenabled()").text == "False"
+    session.close()
+    assert (session.workspace / "note").read_text() == "x"
+
+
 def test_warnings_that_are_errors_do_not_hinder_a_copy(session: Session) -> None:
     assert session.execute("import warnings; warnings.simplefilter('error')").ok
     checkpoint = session.checkpoint()
