@@ -240,8 +240,11 @@ class KernelClient:
                     await anyio.sleep(_LATE_SECONDS / 10)
         return is_responsive
 
-    async def enter(self, cwd: str, environment: Mapping[str, str | None], *, patience: float) -> bool:
-        """Have an idle kernel change its directory and its environment; return whether it did within ``patience`` seconds."""
+    async def enter(self, cwd: str | None, environment: Mapping[str, str | None], *, patience: float) -> bool:
+        """Have an idle kernel change its directory and its environment; return whether it did within ``patience`` seconds.
+
+        Without ``cwd`` it stays in its directory, and takes only the variables that differ from those of earlier calls.
+        """
         content = {"cwd": cwd, "environment": dict(environment)}
         reply = await self.request("control", protocol.ENTER_REQUEST, content, patience=patience)
         return reply is not None and reply.get("status") == "ok"

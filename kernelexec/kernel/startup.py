@@ -89,7 +89,8 @@ class KernelStarter:
                     process.launcher_info = await self._wait_or_death(process.runtime.wait_ready)
             client = await self._connect(served)
             if secrets and not installed:  # before any cell, over a connection that no other process reads
-                enter = partial(client.enter, process.backend.cwd, secrets, patience=self._budget)
+                cwd = process.backend.cwd if process.checkpoint is None else None  # a copy is where it was
+                enter = partial(client.enter, cwd, secrets, patience=self._budget)
                 if not await self._wait_or_death(enter):
                     raise KernelConnectionFailed("its launcher did not take the secrets")
             if served.server_key is not None:

@@ -82,6 +82,8 @@ class ControlRequests:
         self.command_questions = OwnerQuestions(self._send_command)
         self._context = context
         self._jobs = Jobs(context.processes.lasting)
+        self._entered: dict[str, str | None] = {}
+        """The variables that the owner has sent: copies of this process know them."""
         self.handlers: dict[str, Handler] = {
             protocol.LEASE_REQUEST: self._renew_lease,
             protocol.VERDICT_REQUEST: partial(self._take_answer, self.audit.questions),
@@ -140,19 +142,27 @@ class ControlRequests:
         return {"is_skipped": is_skipped}
 
     def _relocate(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Change to ``cwd``, if it can be entered, and then the ``environment``, where None removes a variable."""
-        try:
-            os.chdir(content["cwd"])
-        except OSError as exc:
-            return {"status": "error", "evalue": str(exc)}
-        self._context.shell.user_ns.get("_dh", [])[:] = [Path(content["cwd"])]
-        for name, value in content["environment"].items():
+        """Change to ``cwd``, if it can be entered, and then the ``environment``, where None removes a variable.
+
+        Without ``cwd`` this is a copy, where cells may have changed variables that were sent before: only new values count.
+        """
+        cwd, environment = content["cwd"], content["environment"]
+        if cwd is None:
+            environment = dict(environment.items() - self._entered.items())
+        else:
+            try:
+                os.chdir(cwd)
+            except OSError as exc:
+                return {"status": "error", "evalue": str(exc)}
+            self._context.shell.user_ns.get("_dh", [])[:] = [Path(cwd)]
+            self._context.shell.programs.set_home()
+            self._context.working_directory.move_to(cwd)
+        self._entered |= environment
+        for name, value in environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._context.shell.programs.set_home()
-        self._context.working_directory.move_to(content["cwd"])
         return {"status": "ok"}
 
     def _list_variables(self, content: dict[str, Any]) -> dict[str, Any]:

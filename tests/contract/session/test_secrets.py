@@ -283,6 +283,25 @@ def test_a_value_is_read_again_for_every_kernel_and_old_ones_stay_masked(tmp_pat
             session.restart()
 
 
+def test_a_copy_of_a_kernel_is_where_it_was_and_has_the_secrets_of_its_cells_or_newer_ones(tmp_path: Path) -> None:
+    secrets = {"KEY": lambda: "first-value", "NEW": (tmp_path / "new").read_text, "GONE": lambda: "third-value"}
+    (tmp_path / "new").write_text("old-value")
+    with Executor("local", workspace=tmp_path, config={"secrets": secrets, "checkpoints": "named", "quiet": True}) as executor:
+        session = executor.session("a")
+        change = "import os; os.mkdir('sub'); os.chdir('sub'); os.environ['KEY'] = 'chosen'; del os.environ['GONE']"
+        assert session.execute(change).ok
+        checkpoint = session.checkpoint()
+        (tmp_path / "new").write_text("newer-value")
+        look = "os.path.basename(os.getcwd()), os.environ['KEY'], len(os.environ['NEW']), 'GONE' in os.environ"
+        session.restore(checkpoint)
+        assert session.execute(look).value == ("sub", "chosen", 11, False)
+        assert session.execute("os._exit(3)").state == "restored"
+        assert session.execute(look).value == ("sub", "chosen", 11, False)
+        with session.branch("b") as branch:
+            assert branch.execute(look).value == ("sub", "chosen", 11, False)
+            assert branch.execute("os.environ['NEW']").text == "'[secret NEW]'"
+
+
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_secret_that_is_missing_is_reported_before_any_kernel_starts(kind: str, tmp_path: Path) -> None:
     events: list[Event] = []
