@@ -411,7 +411,7 @@ NOTHING_SOURCE = f"{_IMPORTED_SHELL} and None"
 #: The calls that may change variables, or the session's shell.
 _CHANGING_CALLS = (
     *(_RUN_COMMAND, _RUN_PROGRAM, f"{_SHELL}.load_variables("),
-    *(f"{_IMPORTED_SHELL}.{name}(" for name in ("run_tests", "set_values")),
+    *(f"{_IMPORTED_SHELL}.{name}(" for name in ("run_tests", "set_values", "delete_value")),
 )
 _SHELL_CALLS = (
     *_CHANGING_CALLS,

@@ -35,7 +35,6 @@ from ..protocol import (
     LaunchOptions,
     Obstacle,
     RestoreRequest,
-    is_users_cell,
 )
 from .automatic import AutomaticCheckpoints
 from .descriptors import OwnDescriptors
@@ -124,13 +123,13 @@ class Checkpoints:
         tree.own_children.clear()
 
     def after_cell(
-        self, code: str, msg_id: str, take: Callable[[], Any], report_obstacles: Callable[[list[Obstacle]], None]
+        self, code: str, recorded_id: str | None, take: Callable[[], Any], report_obstacles: Callable[[list[Obstacle]], None]
     ) -> None:
         """Have ``take`` called once the reply of a cell is sent, if a checkpoint is to follow the cell.
 
-        What prevents it is reported when it is not the same as before.
+        What prevents it is reported when it is not the same as before. Records have the cell if it has a ``recorded_id``.
         """
-        self._last_cell = msg_id if is_users_cell(code) else self._last_cell
+        self._last_cell = recorded_id or self._last_cell
         if self._options.checkpoints is not None and self._automatic.wants(code, time.monotonic()):
             asyncio.get_running_loop().call_soon(self._take_automatically, take, report_obstacles)
 

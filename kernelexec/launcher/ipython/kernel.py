@@ -201,7 +201,8 @@ class LauncherKernel(IPythonKernel):
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: FBT001 - ipykernel's
         """Run a cell, and always return a reply."""
         self._prepare_cell()
-        msg_id = self.get_parent("shell").get("header", {}).get("msg_id")
+        header = self.get_parent("shell").get("header", {})
+        msg_id = header.get("msg_id")
         if msg_id in self._context.skipped:
             self._context.skipped.discard(msg_id)
             self._publisher.between_cells = True
@@ -221,7 +222,8 @@ class LauncherKernel(IPythonKernel):
         self._publisher.between_cells = True
         if self.checkpoints is not None and not owner.is_forked_child:
             take = partial(self._take_checkpoint, is_automatic=True)
-            self.checkpoints.after_cell(code, str(msg_id), take, self._report_obstacles)
+            recorded_id = str(msg_id) if is_users_cell(code) and header.get("username") == OWNER_USERNAME else None
+            self.checkpoints.after_cell(code, recorded_id, take, self._report_obstacles)
         if owner.is_forked_child:  # a child of the cell came back: the kernel is its parent's
             status = self.shell.exit_status
             os._exit(content.get("status") == "error" if status is None else status)

@@ -8,11 +8,13 @@ from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 
 from kernelexec import Executor, Session
 from kernelexec.records import journal
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
+from tests.support.pace import BOUND
 from tests.support.takeovers import wait_until
 
 
@@ -71,6 +73,37 @@ def test_a_cell_that_ended_the_kernel_does_not_count_after_the_return(tmp_path: 
     assert record is not None
     history = journal.read_history(record)
     assert ([cell.source for cell in history.cells], history.replaced) == (["x = 1", "y = x"], ())
+
+
+def test_deleting_a_variable_is_no_cell(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"checkpoints": "each", "quiet": True}) as executor:
+        session = executor.session("a")
+        session.execute("x = y = 1")
+        del session["y"]
+        wait_until(lambda: len(session.checkpoints()) == 2)  # it has changed the state, as cells do
+        session.checkpoint("deleted")
+        session.execute("x = 2")
+        session.restore("deleted")
+        assert undone_cells(session) == ["x = 2"]
+
+
+def test_cells_of_other_clients_leave_the_records_as_they_are(tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"quiet": True, "checkpoints": "named"}) as executor:
+        session = executor.session("a")
+        session.execute("x = 1")
+        visitor: Any = BlockingKernelClient(connection_file=str(session.connection_file))
+        visitor.load_connection_file()
+        visitor.start_channels()
+        try:
+            visitor.wait_for_ready(timeout=BOUND)
+            visitor.execute("w = 1", reply=True, timeout=BOUND)
+        finally:
+            visitor.stop_channels()
+        session.checkpoint("visited")
+        session.execute("x = 2")
+        session.restore("visited")
+        assert undone_cells(session) == ["x = 2"]
+        assert session["w"] == 1
 
 
 def test_reading_a_variable_and_going_back_are_no_cells(tmp_path: Path) -> None:
