@@ -7,6 +7,7 @@ connections, devices and locks for both processes together.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -38,7 +39,7 @@ def find_obstacles(
             ("threads", _threads(own_threads)),
             ("tasks", _tasks(own_tasks)),
             ("connections", [*_connections(links, own_sockets), *files.list_unread_pipes()]),
-            ("transactions", _transactions()),
+            ("transactions", _transactions(links)),
             ("devices", _devices(links)),
             ("loop", _loop()),
         )
@@ -89,16 +90,21 @@ def _address(name: Any) -> str:
     return os.fsdecode(name) if name else "a socket pair"
 
 
-def _transactions() -> list[str]:
-    """Return the files of databases with an open transaction of a variable's connection."""
-    sqlite3: Any = sys.modules.get("sqlite3")
+def _transactions(links: Mapping[int, str]) -> list[str]:
+    """Return the files of databases with an open transaction: with a journal, or of a connection.
+
+    Connections are looked for among all objects, which takes time, only where a write-ahead log is open, which shows nothing.
+    """
+    opened, sqlite3 = set(links.values()), sys.modules.get("sqlite3")
+    files = [file for link in opened if (file := link.removesuffix("-journal")) != link and file in opened]
     if sqlite3 is None:
-        return []
-    files: list[str] = []
-    for value in list(vars(sys.modules["__main__"]).values()):
+        return files
+    in_log = any(link.endswith("-wal") for link in opened)
+    values = gc.get_objects() if in_log else list(vars(sys.modules["__main__"]).values())
+    for connection in [value for value in values if issubclass(type(value), sqlite3.Connection)]:
         with suppress(Exception):  # a closed connection, or another thread's
-            if isinstance(value, sqlite3.Connection) and value.in_transaction:
-                files += [file for _, _, file in value.execute("PRAGMA database_list") if file]
+            if connection.in_transaction:
+                files += [file for _, _, file in connection.execute("PRAGMA database_list") if file]
     return files
 
 

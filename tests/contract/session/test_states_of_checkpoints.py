@@ -268,6 +268,22 @@ REFUSED = {
         "connections",
         "127.0.0.1",
     ),
+    "an object with a transaction": (
+        (
+            "import sqlite3\nclass Store:\n    db = sqlite3.connect('o.db')\n"
+            "    db.execute('create table t (n)'), db.execute('insert into t values (1)')"
+        ),
+        "transactions",
+        "o.db",
+    ),
+    "an object with a transaction in a log": (
+        (
+            "import sqlite3\nclass Store:\n    db = sqlite3.connect('l.db')\n    db.execute('pragma journal_mode=wal')\n"
+            "    db.execute('create table t (n)'), db.execute('insert into t values (1)')"
+        ),
+        "transactions",
+        "l.db",
+    ),
     "much shared memory": (
         "import mmap; many = mmap.mmap(-1, 65 << 20); many[0] = 1",
         "limit",
