@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 import selectors
 import signal
+from collections.abc import Container, Iterable
+from contextlib import suppress
 from typing import Any
+
+
+def list_watched(loop: Any, own: Container[int]) -> list[selectors.SelectorKey]:
+    """Return the descriptors for which asyncio's loop calls functions, but for the launcher's ``own``."""
+    return [key for key in loop._selector.get_map().values() if key.fd not in own]  # noqa: SLF001 - asyncio has no other way
 
 
 def close_loop(loop: Any) -> None:
@@ -15,13 +22,16 @@ def close_loop(loop: Any) -> None:
         sock.close()
 
 
-def renew_loop(loop: Any, task: asyncio.Task[Any] | None) -> None:
+def renew_loop(loop: Any, task: asyncio.Task[Any] | None, watched: Iterable[selectors.SelectorKey]) -> None:
     """Let asyncio's loop run on in this copy, within a task, with new descriptors: asyncio forgets in a fork what runs."""
     asyncio._set_running_loop(loop)  # noqa: SLF001 - as above
     if task is not None and asyncio.current_task(loop) is not task:
         asyncio.tasks._enter_task(loop, task)  # noqa: SLF001 - as above
     wakeup = signal.set_wakeup_fd(-1)
     loop._selector = selectors.DefaultSelector()  # noqa: SLF001 - as above
+    for key in watched:
+        with suppress(OSError):  # it was closed
+            loop._selector.register(key.fd, key.events, key.data)  # noqa: SLF001 - as above
     loop._internal_fds = 0  # noqa: SLF001 - as above
     loop._make_self_pipe()  # noqa: SLF001 - as above
     if wakeup != -1:

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..event_loop import close_loop, renew_loop
+from ..event_loop import close_loop, list_watched, renew_loop
 from ..features.memory_monitor import CGroup, find_limited_cgroup
 from ..platform import fork
 from ..processes import oom_score, tree, user_waits
@@ -223,6 +223,8 @@ class Checkpoints:
     def _fork(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> None:
         """Fork the process of a checkpoint; return in this process, and in each kernel that goes on from the checkpoint."""
         loop, task, state = asyncio.get_running_loop(), asyncio.current_task(), random.getstate()
+        on_term = signal.getsignal(signal.SIGTERM)
+        timers = [(each, *signal.getitimer(each)) for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
         begun = time.perf_counter()
         score = oom_score.choose_for_checkpoint(None if self._group is None else self._group.read_limit())
         with bind(str(copy.path)) as listener:
@@ -242,6 +244,10 @@ class Checkpoints:
             except BaseException:
                 traceback.print_exc(file=sys.__stderr__)
                 os._exit(1)
+        if on_term is not None:
+            signal.signal(signal.SIGTERM, on_term)
+        for timer in timers:  # a fork has none
+            signal.setitimer(*timer)
 
     def _wait(
         self,
@@ -262,6 +268,7 @@ class Checkpoints:
             replace_mark(copy.mark)
             os.environ[KERNEL_MARK_VARIABLE] = copy.mark
         _silence()
+        watched = list_watched(loop, self._descriptors.list())
         close_loop(loop)
         self._leave(copy.moves)
         self._descriptors.close()
@@ -271,7 +278,7 @@ class Checkpoints:
         shared.memory.separate()
         self.forget(LaunchOptions.of(request.get("restore", {})), entry["number"])
         with self._descriptors.count_opened():
-            renew_loop(loop, task)
+            renew_loop(loop, task, watched)
         self._resume(request)
         if collects_garbage:
             gc.enable()

@@ -131,6 +131,25 @@ STATES = {
         "(signal.raise_signal(signal.SIGUSR1), hits)[1]",
         "[1]",
     ),
+    "a handler of a signal that ends": State(
+        "terms = []; signal.signal(signal.SIGTERM, lambda *_: terms.append(1))",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "(signal.raise_signal(signal.SIGTERM), terms)[1]",
+        "[1]",
+    ),
+    "a timer of the system": State(
+        "signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 1000, 2000)",
+        "signal.setitimer(signal.ITIMER_REAL, 0)",
+        "(0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000, signal.getitimer(signal.ITIMER_REAL)[1])",
+        "(True, 2000.0)",
+    ),
+    "a reader of the event loop": State(
+        "import asyncio, os; arrived, ends = asyncio.Event(), os.pipe()\n"
+        "asyncio.get_running_loop().add_reader(ends[0], lambda: (os.read(ends[0], 9), arrived.set()))",
+        "asyncio.get_running_loop().remove_reader(ends[0])",
+        "(os.write(ends[1], b'x'), await asyncio.wait_for(arrived.wait(), 60))[1]",
+        "True",
+    ),
     "a weak reference": State("import weakref; kept = {1, 2}; weak = weakref.ref(kept)", "del kept", "weak() is kept", "True"),
     "a queue and a timer of asyncio": State(
         "import asyncio; q, late = asyncio.Queue(), []; q.put_nowait(1)\n"
