@@ -18,6 +18,7 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest, KernelConnectionFailed, KernelStartFailed
 from kernelexec.events import KernelChanged, KernelEvent, MemoryHigh, StateRestored
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
+from kernelexec.outputs import Displays, WidgetStates
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.results import Cause, ExecutionResult, MemoryUse
@@ -102,6 +103,8 @@ class KernelSupervisor:
         self._warm_kernel = NO_WARM_KERNEL
         self._starting_kernel: Kernel | None = None
         self._reuse_slot = ReuseSlot()
+        self._shown: tuple[Displays, WidgetStates] | None = None
+        """The displays and widgets of the last kernel that ended, which a copy of it still updates."""
         self._is_stopped = False
         self._has_sent_notices = False
         self._change_lock = anyio.Lock(fast_acquire=True)
@@ -224,6 +227,7 @@ class KernelSupervisor:
         self.epoch += 1
         kernel = self._new_kernel()
         kernel.checkpoint, kernel.copy_options, kernel.other_checkpoints = checkpoint, dict(options), others
+        kernel.displays, kernel.widgets = self._shown or (kernel.displays, kernel.widgets)
         kernel.requested_checkpoints = [each.number for each in existing if not each.is_automatic]
         try:
             await kernel.start(self._scope.tasks)
@@ -563,7 +567,7 @@ class KernelSupervisor:
             cause or self._kill_cause or death.cause, death.exit_code, names, kernel.variable_names.count, is_reported
         )
         self._missing = dict(list((self._missing | dict.fromkeys(names, self.lost_state.cause)).items())[-_MISSING_MAX:])
-        self.kernel = None
+        self.kernel, self._shown = None, (kernel.displays, kernel.widgets)
         return self.lost_state
 
     def _report_memory_high(self, use: MemoryUse) -> None:

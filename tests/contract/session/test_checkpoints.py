@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -156,6 +157,17 @@ def test_output_and_input_are_as_before(session: Session) -> None:
     assert session.execute("input('name? ')", on_input=lambda _: "Ann").text == "name? Ann\n'Ann'"
     assert session.execute("import asyncio; await asyncio.sleep(0.01); print('awaited')").stdout == "awaited\n"
     assert session.execute("while True: pass", timeout=0.5).state == "kept"
+
+
+def test_a_display_of_before_is_updated_after_going_back(session: Session) -> None:
+    session.execute("display({'text/plain': 'first'}, raw=True, display_id='d')")
+    session.restore(session.checkpoint())
+    session.execute("from IPython.display import update_display")
+    session.execute("update_display({'text/plain': 'second'}, raw=True, display_id='d')")
+    session.save_notebook()
+    assert session.notebook is not None
+    notebook = json.loads(session.notebook.read_text())
+    assert notebook["cells"][0]["outputs"][0]["data"] == {"text/plain": "second"}
 
 
 @pytest.mark.parametrize("death", named_cases({name: name for name in DEATHS}, {"is killed"}))
