@@ -70,8 +70,6 @@ class Kernel(KernelProcess):
         """The execution count of the next cell, as the kernel has reported it."""
         self.obstacles: object = None
         """What prevents a checkpoint after the last cell, as the kernel has reported it: see ``read_obstacles``."""
-        self.remark: str | None = None
-        """A note for the kernel's next result."""
         self.interrupter = Interrupter(self)
         self._commands = CommandRules.from_config(config)
         self._refusals: list[str] = []

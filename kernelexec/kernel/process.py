@@ -22,6 +22,7 @@ from kernelexec.events import KernelContainer
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.launcher_reports import Usage, VariableNames
 from kernelexec.provisioning import Backend, InstalledSpec, KernelexecProvisioner, RuntimeDirectory, Transport
+from kernelexec.provisioning.runtime.adopted import UNKNOWN_STATUS
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket, list_checkpoints
 from kernelexec.provisioning.runtime.discovery import remove_handover
 from kernelexec.provisioning.runtime.processes import find_guarded_children, read_live_status
@@ -169,6 +170,8 @@ class KernelProcess:
         self.died = asyncio.Event()
         self.on_death: Callable[[Death], None] | None = None
         """The function that is called once when the process has ended."""
+        self.remark: str | None = None
+        """A note for the kernel's next result."""
         self.is_stopping = False
         """Whether an end was requested, so that nothing is started any more."""
         self.checkpoint: CheckpointSocket | None = None
@@ -252,6 +255,8 @@ class KernelProcess:
         status = await provisioner.wait()
         if self.has_client:
             await self.client.wait_drained()
+        if status == UNKNOWN_STATUS:
+            status, self.remark = 1, "How the kernel ended is unknown: the system has reported that to another process."
         self.set_death(Death.of(status, out_of_memory=not is_killed and provisioner.is_oom_killed))
 
     async def wait_exit(self, patience: float) -> bool:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import select
 import signal
+import struct
 from contextlib import suppress
 from typing import Self
 
+from kernelexec.launcher.processes.proc import PROC
 from kernelexec.provisioning.runtime.processes import read_live_status
 
-#: Exit status of a process that ended unobserved: the system reports the real one to its parent only.
-_UNKNOWN = 1
+#: Exit status of a process that ended unobserved, where the system reports the real one to its parent only.
+UNKNOWN_STATUS = 256
+#: The request ``PIDFD_GET_INFO`` with the bit that asks for the exit status, which Linux 6.15 and later have of a process that
+#: its parent has waited for, and its message.
+_GET_INFO, _INFO_EXIT, _INFO = 0xC040FF0B, 1 << 3, struct.Struct("=Q52xi")
 
 
 class AdoptedProcess:
@@ -23,6 +28,7 @@ class AdoptedProcess:
         self.pid = pid
         self._fd: int | None = fd
         self._killed = False
+        self._exit_status: int | None = None
 
     @classmethod
     def of(cls, pid: int, born: int) -> Self | None:
@@ -44,13 +50,16 @@ class AdoptedProcess:
         return os.dup(self._fd)
 
     def poll(self) -> int | None:
-        """Return a substitute for its exit status once it has ended; else None."""
-        if self._fd is not None and not _is_readable(self._fd, 0):
-            return None
-        return -signal.SIGKILL if self._killed else _UNKNOWN
+        """Return its exit status once it has ended, or a substitute where that is unknown; else None."""
+        if self._exit_status is None and self._fd is not None:
+            if not _is_readable(self._fd, 0):
+                return None
+            self._exit_status = _read_exit_status(self._fd, self.pid)
+        substitute = -signal.SIGKILL if self._killed else UNKNOWN_STATUS
+        return substitute if self._exit_status is None else self._exit_status
 
     def wait(self) -> int:
-        """Wait until it has ended, and return a substitute for its exit status."""
+        """Wait until it has ended, and return its exit status, or a substitute where that is unknown."""
         if self._fd is not None:
             _is_readable(self._fd, None)
         status = self.poll()
@@ -59,7 +68,7 @@ class AdoptedProcess:
         return status
 
     async def wait_report(self) -> None:
-        """Wait for a report of its exit status, which does not exist here."""
+        """Wait for a report of its exit status, where a process sends one."""
 
     def send_signal(self, signum: int) -> None:
         """Signal the process; nothing happens if it has ended."""
@@ -87,3 +96,19 @@ def _is_readable(fd: int, milliseconds: int | None) -> bool:
     ended = select.poll()
     ended.register(fd, select.POLLIN)
     return bool(ended.poll(milliseconds))
+
+
+def _read_exit_status(fd: int, pid: int) -> int | None:
+    """Return the exit status of a process that has ended; None if the system shows it to the parent only."""
+    import fcntl  # noqa: PLC0415 - Windows has neither pidfd nor this
+
+    for _ in range(2):  # the parent may wait for it between the two looks
+        with suppress(OSError):
+            has, status = _INFO.unpack(fcntl.ioctl(fd, _GET_INFO, _INFO.pack(_INFO_EXIT, 0)))
+            if has & _INFO_EXIT:
+                return os.waitstatus_to_exitcode(status)
+        with suppress(OSError, ValueError, IndexError):
+            state, *fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+            if state == b"Z":
+                return os.waitstatus_to_exitcode(int(fields[48]))
+    return None

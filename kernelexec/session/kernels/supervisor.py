@@ -470,6 +470,8 @@ class KernelSupervisor:
         try:
             checkpoints = await kernel.keep_checkpoints() if may_restore else []
             lost_state = await self._end_kernel(kernel, is_reported=False)
+            if kernel.remark is not None:
+                self.notes.append(kernel.remark)
             if checkpoints and not self._is_stopped:
                 restored = await self._go_on(checkpoints, lost_state, kernel.next_cell, self.notes)
                 self.lost_state = restored or self.lost_state

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, CheckpointRefused, Executor, InvalidRequest, Session
+from kernelexec.provisioning.runtime import adopted
 from kernelexec.provisioning.runtime.processes import find_children
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.night import named_cases
@@ -181,6 +182,26 @@ def test_a_session_goes_on_after_the_death_of_its_kernel(automatic: Session, dea
     assert any("before this cell" in note for note in result.notes)
     following = automatic.execute("(x, len(big))")
     assert (following.value, following.state) == (([1, 2], 50_000_000), "kept")
+
+
+@pytest.mark.parametrize("source", ["the system", "nothing"])
+def test_how_a_kernel_ends_is_as_true_without_a_fork_server(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its parent gets its exit status from every system; where none is had, a note says so."""
+    if source == "nothing":
+        monkeypatch.setattr(adopted, "_read_exit_status", lambda *_: None)
+    settings = {**KINDS["local"], "fork_server": False, "checkpoints": "named", "quiet": True}
+    with Executor("local", workspace=tmp_path, config=settings) as executor:
+        session = executor.session()
+        session.execute("x = 1")
+        session.restore(session.checkpoint())
+        result = session.execute("import os; os.abort()")
+        is_unknown = any("How the kernel ended is unknown" in note for note in result.notes)
+        assert result.state == "restored"
+        assert (result.cause, result.exit_code) == (("exited", 1) if is_unknown else ("crashed", 134))
+        assert is_unknown or source == "the system"
+        assert value(session, "x") == 1
 
 
 def test_the_note_names_the_cells_that_an_old_checkpoint_undoes(session: Session) -> None:

@@ -18,7 +18,7 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning.launch.one_shot_task import TIMED_OUT, OneShotTask, run_process
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
-from kernelexec.provisioning.runtime.adopted import AdoptedProcess
+from kernelexec.provisioning.runtime.adopted import UNKNOWN_STATUS, AdoptedProcess
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 
 PATIENCE_MS = 30_000
@@ -272,6 +272,16 @@ def test_a_signal_to_a_process_that_has_ended_does_nothing() -> None:
     adopted.kill()
     adopted.terminate()
     adopted.close()
+
+
+@pytest.mark.parametrize(("command", "status"), [("exit 3", 3), ("kill -SEGV $$", -signal.SIGSEGV)])
+def test_the_exit_status_of_another_ones_child_is_read(command: str, status: int) -> None:
+    """Before its parent has waited for it, and after that where the system keeps it, as Linux does from 6.15 on."""
+    with subprocess.Popen(["sh", "-c", command]) as child:
+        first, second = (AdoptedProcess(child.pid, os.pidfd_open(child.pid)) for _ in range(2))
+        assert first.wait() == status
+    assert second.wait() in (status, UNKNOWN_STATUS)
+    assert first.poll() == status
 
 
 @pytest.mark.parametrize(("command", "seconds", "code"), [("exit 3", 60.0, 3), ("sleep 300", 2.0, TIMED_OUT)])
