@@ -220,6 +220,8 @@ async def _use_checkpoints(session: AsyncSession, client: str, do: str, argument
                     await checkpoint.drop()
             yield {"dropped": arguments["number"]}
         case "branch":
+            if "n" in arguments:
+                raise InvalidRequest("An attached session opens one branch at a call, without `n`.")
             branch = await session.branch(**arguments)
             yield {"branch": {"name": branch.name, "workspace": str(branch.workspace)}}
         case "promote":

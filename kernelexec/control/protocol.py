@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelexec import errors
-from kernelexec.errors import KernelexecError
+from kernelexec.errors import CheckpointRefused, KernelexecError
+from kernelexec.results.json_values import read_list
 
 #: The longest request, and the longest answer, in bytes.
 REQUEST_BYTES, ANSWER_BYTES = 16 * 2**20, 512 * 2**20
@@ -25,11 +26,15 @@ READY: Mapping[str, Any] = {"ready": True}
 
 def describe_error(exc: KernelexecError) -> dict[str, Any]:
     """Return an error as an answer."""
-    return {"error": str(exc), "kind": type(exc).__name__}
+    obstacles = {"obstacles": exc.obstacles} if isinstance(exc, CheckpointRefused) else {}
+    return {"error": str(exc), "kind": type(exc).__name__, **obstacles}
 
 
 def read_error(answer: Mapping[str, Any]) -> KernelexecError:
     """Return the error of an answer, of its own class where that is one of ``errors``."""
     kind = getattr(errors, str(answer.get("kind")), None)
     known = kind if isinstance(kind, type) and issubclass(kind, KernelexecError) else KernelexecError
-    return known(str(answer["error"]))
+    error = known(str(answer["error"]))
+    if isinstance(error, CheckpointRefused) and isinstance(obstacles := answer.get("obstacles"), dict):
+        error.obstacles = {kind: tuple(read_list(names)) for kind, names in obstacles.items()}
+    return error

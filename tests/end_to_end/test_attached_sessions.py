@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import kernelexec
-from kernelexec import Executor, Session
+from kernelexec import CheckpointRefused, Executor, Session
 from kernelexec.control.attached_session import AsyncAttachedSession
 from kernelexec.control.control_socket import KEYLESS_MAX
 from kernelexec.control.selection import find_session
@@ -156,6 +156,20 @@ def test_another_program_makes_checkpoints_and_goes_back_and_the_owner_learns_of
         assert session.checkpoints() == ()
         with pytest.raises(InvalidRequest, match=r"checkpoint\(\) makes one"):
             attached.undo()
+
+
+def test_refusals_of_copies_are_the_owners_for_another_program(owner: Executor) -> None:
+    session = owner.session("a")
+    with kernelexec.attach("a") as attached:
+        with pytest.raises(InvalidRequest, match="one branch at a call"):
+            attached.branch(n=2)  # type: ignore[call-arg]  # the owner's argument
+        with pytest.raises(InvalidRequest, match=r"no argument 'filse' \(did you mean 'files'"):
+            attached.branch(filse="shared")  # type: ignore[call-arg]  # as one mistypes it
+        assert owner.sessions() == ("a",)
+        session.execute("import asyncio; waiting = asyncio.ensure_future(asyncio.sleep(60))\nwaiting.set_name('sleeper')")
+        with pytest.raises(CheckpointRefused) as refused:
+            attached.checkpoint()
+        assert refused.value.obstacles == {"tasks": ("sleeper",)}
 
 
 def test_files_go_back_for_another_program_and_for_the_command_line(

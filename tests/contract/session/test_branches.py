@@ -239,6 +239,7 @@ def test_what_cannot_be_copied_leaves_nothing(session: Session) -> None:
         ({"files": "moved"}, "files='moved'"),
         ({"kernel": "moved"}, "kernel='moved': must be one of copy, replay"),
         ({"reseed": 1}, "reseed=1"),
+        ({"filse": "shared"}, r"no argument 'filse' \(did you mean 'files'\?\)"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(session: Session, arguments: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ import anyio
 
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config, check_seconds
-from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelConnectionFailed
+from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelConnectionFailed, did_you_mean
 from kernelexec.events import BranchPoint, BranchPromoted
 from kernelexec.kernel import Kernel
 from kernelexec.kernel.process import ReusableKernelHost
@@ -171,6 +171,9 @@ class SessionBranches:
 
     async def open(self, name: str | None, n: int | None, **keywords: Unpack[BranchKeywords]) -> Any:  # noqa: ANN401 - sessions
         """Open a branch, or several: see ``AsyncSession.branch``."""
+        known = BranchKeywords.__annotations__
+        for unknown in keywords.keys() - known.keys():
+            raise InvalidRequest(f"branch() has no argument {unknown!r}{did_you_mean(unknown, known)}.")
         options = BranchOptions(**keywords)
         if n is not None and (not is_count(n) or not 0 < n <= _BRANCHES_MAX):
             raise InvalidRequest(f"n={n!r:.100}: must be a whole number of 1 to {_BRANCHES_MAX}.")
