@@ -29,7 +29,7 @@ from kernelexec.provisioning.host.local_backend import LocalBackend
 from kernelexec.workspace import workspace_copies
 from tests.conftest import EVERY_KIND, KINDS, executor_of
 from tests.support.engine import needs_bubblewrap
-from tests.support.pace import until
+from tests.support.pace import BOUND, until
 from tests.support.remains import marked_processes
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
@@ -249,6 +249,20 @@ def test_bad_input_is_refused_before_anything_runs(session: Session, arguments: 
         session.branch(session.name)
     with pytest.raises(InvalidTimeout):
         session.branch(timeout=-1)
+
+
+def test_a_busy_branch_that_is_promoted_does_not_hold_up_its_parent(session: Session) -> None:
+    session.execute("x = 1")
+    branch = session.branch("b")
+    branch.execute("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nx = 2", wait=0.01)
+    with ThreadPoolExecutor(1) as pool:
+        promotion = pool.submit(branch.promote)
+        for _ in range(5):
+            assert value(session, "x") == 1
+        assert branch.busy
+        (branch.workspace / "go").touch()
+        promotion.result(BOUND)
+    assert value(session, "x") == 2
 
 
 def test_a_shared_workspace_is_one(session: Session) -> None:

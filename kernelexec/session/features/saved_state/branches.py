@@ -205,8 +205,8 @@ class SessionBranches:
 
         Raises:
             CheckpointRefused: the kernel cannot be copied now; ``obstacles`` says why.
-            InvalidRequest: this session is no branch, the other one is closed, or has a kernel in another place, or the changed
-                files exceed ``checkpoints.files_bytes``.
+            InvalidRequest: this session is no branch, or runs another cell by then, the other one is closed, or has a kernel in
+                another place, or the changed files exceed ``checkpoints.files_bytes``.
             InvalidTimeout, QueueFull, Closed: nothing has changed.
         """
         if self._origin is None:
@@ -218,6 +218,8 @@ class SessionBranches:
 
         async def choose() -> int:
             nonlocal changed
+            if (first := self.context.queue.first) is not None and not first.internal:
+                raise InvalidRequest(f"A cell runs in the branch {self.context.name!r}: promote it when that has ended.")
             ours, theirs = self.context.get_living_kernel(), parent.context.get_living_kernel()
             if ours.runtime.place != theirs.runtime.place:
                 message = f"Session {start.parent!r} has another kernel by now, in a place where this branch cannot go on."
@@ -235,6 +237,8 @@ class SessionBranches:
             await self._add_records_to(parent, start)
             return number
 
+        budget = self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+        await self.context.run_internally(protocol.NOTHING_SOURCE, budget)  # its cells end before the parent's wait for it
         restored = await parent.checkpoints.go_back(choose, timeout)
         await self.context.scope.stop()
         notes = () if changed is None else _describe_files(changed)
