@@ -228,7 +228,12 @@ class KernelProcess:
     @property
     def makes_checkpoints(self) -> bool:
         """Whether copies of the process can outlive it and become kernels."""
-        return self.has_ready_pipe and self.config.checkpoints.mode != "off" and self.backend.keeps_checkpoints
+        return self.has_place_for_checkpoints and self.config.checkpoints.mode != "off"
+
+    @property
+    def has_place_for_checkpoints(self) -> bool:
+        """Whether the kernel and its place allow them."""
+        return self.has_ready_pipe and self.backend.keeps_checkpoints
 
     @property
     def can_go_back(self) -> bool:

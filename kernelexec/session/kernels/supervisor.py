@@ -427,7 +427,7 @@ class KernelSupervisor:
     ) -> None:
         """Go on from a checkpoint of the kernel that ended in a cell; enter into the verdict that, or why not."""
         if not checkpoints:
-            add_obstacles_note(verdict, ended.obstacles)
+            add_obstacles_note(verdict, ended)
             return
         async with self._change_lock:
             if self._is_stopped:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kernelexec.kernel.launcher_reports import Usage
 from kernelexec.results import Cause, Interrupted, InterruptStep, State
 from kernelexec.results.usage import format_size
+
+if TYPE_CHECKING:
+    from kernelexec.kernel import Kernel
 
 #: The beginning of the note of the first result of a kernel that replaces another one.
 NEW_KERNEL_NOTE = "Ran in a new kernel"
@@ -111,12 +115,21 @@ def describe_return(cause: Cause, cell: int, ended_cell: int) -> str:
     )
 
 
-def add_obstacles_note(verdict: Verdict, reported: object) -> None:
-    """Add a note on what has prevented a checkpoint before the cell, as its kernel has reported it."""
+def add_obstacles_note(verdict: Verdict, ended: Kernel) -> None:
+    """Add a note on what has prevented a checkpoint before the cell, where the configuration asks for such checkpoints."""
     from kernelexec.kernel.launcher_reports import explain_obstacles, read_obstacles  # noqa: PLC0415 - few kernels end
 
-    if obstacles := read_obstacles(reported):
-        verdict.notes.append(f"There was no checkpoint to go on from: {explain_obstacles(obstacles)}")
+    if obstacles := read_obstacles(ended.obstacles):
+        reason = explain_obstacles(obstacles)
+    elif ended.installed is not None or ended.config.checkpoints.mode not in ("auto", "each") or ended.next_cell == 1:
+        return
+    elif not ended.has_place_for_checkpoints:
+        reason = "kernels make none here."
+    elif ended.usage.memory is not None and ended.usage.memory.checkpoints:
+        reason = "they were ended for want of memory."
+    else:
+        reason = "none was made in the time that they may take, or each has ended."
+    verdict.notes.append(f"There was no checkpoint to go on from: {reason}")
 
 
 def memory_limit_text(usage: Usage, isolation: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from kernelexec import AsyncExecutor, CheckpointRefused, Executor, InvalidReques
 from kernelexec.provisioning.runtime import adopted
 from kernelexec.provisioning.runtime.processes import find_children
 from tests.conftest import EVERY_KIND, KINDS
+from tests.support.engine import needs_bubblewrap
 from tests.support.night import named_cases
 from tests.support.pace import slow, until
 
@@ -202,6 +204,31 @@ def test_how_a_kernel_ends_is_as_true_without_a_fork_server(
         assert (result.cause, result.exit_code) == (("exited", 1) if is_unknown else ("crashed", 134))
         assert is_unknown or source == "the system"
         assert value(session, "x") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "reason", "advice"),
+    [
+        pytest.param("bubblewrap", "each", "kernels make none here", "kernels make none here", marks=needs_bubblewrap),
+        ("local", "each", "each has ended", "there is none"),
+        ("local", "named", "", "checkpoint() makes one, and Config(checkpoints='auto') makes one"),
+        ("local", "off", "", ": Config(checkpoints='auto') makes one"),
+    ],
+)
+def test_a_loss_names_what_has_prevented_a_checkpoint(kind: str, mode: str, reason: str, advice: str, tmp_path: Path) -> None:
+    settings = {**KINDS.get(kind, {}), "checkpoints": mode, "quiet": True}
+    with Executor(kind, workspace=tmp_path, config=settings) as executor:
+        session = executor.session()
+        session.execute("x = 1")
+        if reason == "each has ended":
+            until(session.checkpoints)
+            session.checkpoints()[0].drop()
+        with pytest.raises(InvalidRequest, match=re.escape(advice)):
+            session.undo()
+        result = session.execute("import os; os._exit(3)")
+        assert (result.state, result.lost_names) == ("lost", ("x",))
+        notes = [note for note in result.notes if "There was no checkpoint" in note]
+        assert [reason in note for note in notes] == ([True] if reason else [])
 
 
 def test_the_note_names_the_cells_that_an_old_checkpoint_undoes(session: Session) -> None:

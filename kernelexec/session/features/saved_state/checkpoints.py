@@ -279,11 +279,14 @@ class SessionCheckpoints:
     async def _list(self) -> str:
         if present := await self.checkpoints():
             return ", ".join(map(repr, present))
-        if self._context.config.checkpoints.mode not in ("auto", "each"):
-            return "checkpoint() makes one, and Config(checkpoints='auto') one after each cell"
-        kernel = self._context.kernels.python.kernel
+        kernel, mode = self._context.kernels.python.kernel, self._context.config.checkpoints.mode
+        if kernel is not None and not kernel.has_place_for_checkpoints:
+            return "kernels make none here"
         if kernel is not None and not kernel.can_go_back:
             return f"there is none, since {_OTHERS_CONTAINER}"
+        if mode not in ("auto", "each"):
+            by_call = "" if mode == "off" else "checkpoint() makes one, and "
+            return f"{by_call}Config(checkpoints='auto') makes one after each cell"
         obstacles = read_obstacles(kernel.obstacles) if kernel is not None else {}
         return f"there is none, since {explain_obstacles(obstacles).removesuffix('.')}" if obstacles else "there is none"
 
