@@ -78,7 +78,7 @@ class KernelSupervisor:
         """The lost state that only results of clients in other processes have reported."""
         self._missing: dict[str, Cause] = {}
         """See ``list_missing``."""
-        self._lineage = Lineage()
+        self.lineage = Lineage()  # numbers of checkpoints are unique in one
         self.former: FormerSession | None = None
         """The earlier session that the next result tells from this one."""
         self.has_run = False
@@ -238,7 +238,7 @@ class KernelSupervisor:
             raise
         finally:
             self._starting_kernel = None
-        self._lineage.go_to(checkpoint.number, kernel.newest_before)
+        self.lineage.go_to(checkpoint.number, kernel.newest_before)
         self.kernel = self._observe(kernel)
         self._report_change("started")
         return kernel
@@ -255,20 +255,15 @@ class KernelSupervisor:
             raise
         finally:
             self._starting_kernel = None
-        self.kernel, self._lineage = self._observe(kernel), Lineage()
+        self.kernel, self.lineage = self._observe(kernel), Lineage()
         self._kill_cause, self.is_restart_pending = None, False  # requests during the start got a new kernel
         self._report_change("started")
         self._check_open()
         return kernel
 
-    @property
-    def lineage(self) -> object:
-        """The identity of the kernels that have come from each other by checkpoints, whose numbers are unique among them."""
-        return self._lineage
-
     def is_before(self, checkpoint: int) -> bool:
         """Return whether a checkpoint is of the present state's past, and not of a state that the session has left."""
-        return self._lineage.has(checkpoint)
+        return self.lineage.has(checkpoint)
 
     def take_lost_state(self, *, by_client: bool) -> LostState | None:
         """Return the lost state that no result has reported, for the next cell's; to the owner also what only clients know."""
@@ -444,7 +439,7 @@ class KernelSupervisor:
 
         The notes say why others did not start.
         """
-        tried = [checkpoint for checkpoint in checkpoints if self._lineage.has(checkpoint.number)][:_MOST_TRIED]
+        tried = [checkpoint for checkpoint in checkpoints if self.lineage.has(checkpoint.number)][:_MOST_TRIED]
         left = list(checkpoints)
         for checkpoint in tried:
             left.remove(checkpoint)
