@@ -240,3 +240,10 @@ def read_terminal_size(stream: TextIO) -> tuple[int, int, int, int]:
         rows, columns, width, height = struct.unpack("4H", fcntl.ioctl(stream.fileno(), termios.TIOCGWINSZ, bytes(8)))
         return rows, columns, width, height
     return 0, 0, 0, 0
+
+
+def control_fd(fd: int, request: int, content: bytes) -> bytes:
+    """Return the answer of ``ioctl``, for descriptors that only systems with it have."""
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    return fcntl.ioctl(fd, request, content)

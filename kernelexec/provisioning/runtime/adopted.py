@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Self
 
 from kernelexec.launcher.processes.proc import PROC
+from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.processes import read_live_status
 
 #: Exit status of a process that ended unobserved, where the system reports the real one to its parent only.
@@ -100,11 +101,9 @@ def _is_readable(fd: int, milliseconds: int | None) -> bool:
 
 def _read_exit_status(fd: int, pid: int) -> int | None:
     """Return the exit status of a process that has ended; None if the system shows it to the parent only."""
-    import fcntl  # noqa: PLC0415 - Windows has neither pidfd nor this
-
     for _ in range(2):  # the parent may wait for it between the two looks
         with suppress(OSError):
-            has, status = _INFO.unpack(fcntl.ioctl(fd, _GET_INFO, _INFO.pack(_INFO_EXIT, 0)))
+            has, status = _INFO.unpack(platform.control_fd(fd, _GET_INFO, _INFO.pack(_INFO_EXIT, 0)))
             if has & _INFO_EXIT:
                 return os.waitstatus_to_exitcode(status)
         with suppress(OSError, ValueError, IndexError):
