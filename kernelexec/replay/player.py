@@ -16,7 +16,7 @@ import anyio.to_thread
 from kernelexec.diagnosis import find_undefined_name
 from kernelexec.errors import InvalidRequest
 from kernelexec.recorded_history import History, RecordedCell
-from kernelexec.replay.safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
+from kernelexec.replay_safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
 from kernelexec.results import ExecutionFailed, ExecutionResult, Outcome, Replay, ReplayedCell, Restored
 from kernelexec.session import AsyncSession
 from kernelexec.text import clean_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.recorded_history import RecordedCell
-from kernelexec.replay.safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
+from kernelexec.replay_safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
 
 SAFE = [
     "x = 1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.replay.safety.names import definitions, name_changes, used_names
-from kernelexec.replay.safety.side_effects import SideEffectChecker, reason_against
+from kernelexec.replay_safety.names import definitions, name_changes, used_names
+from kernelexec.replay_safety.side_effects import SideEffectChecker, reason_against
 
 __all__ = ["SideEffectChecker", "definitions", "name_changes", "reason_against", "used_names"]

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from kernelexec import cells
 from kernelexec.errors import InvalidCode
 from kernelexec.recorded_history import RecordedCell
-from kernelexec.replay.safety import effects
-from kernelexec.replay.safety.effects import reason_against_script, words
-from kernelexec.replay.safety.names import COMPREHENSIONS, Function, free_names, parse_cell
+from kernelexec.replay_safety import effects
+from kernelexec.replay_safety.effects import reason_against_script, words
+from kernelexec.replay_safety.names import COMPREHENSIONS, Function, free_names, parse_cell
 
 _SOURCE_BYTES = 64 * 1024 * 1024
 _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
