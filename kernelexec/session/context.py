@@ -24,6 +24,7 @@ from kernelexec.session.cells.masking import ResultMasking, mask_result
 from kernelexec.session.cells.queue import CellQueue
 from kernelexec.session.cells.result_builder import build_aborted_result
 from kernelexec.session.kernels.languages import LanguageKernels
+from kernelexec.session.kernels.way_back import WayBack
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
 
@@ -84,6 +85,10 @@ class SessionContext:
             return None
         return self.to_kernel_path(self.workspace.directory(self.kernels.backend.to_host_path(work_dir)))
 
+    def choose_timeout(self, timeout: float | None) -> float:
+        """Return the seconds for a cell: the configuration's for None. An invalid number raises ``InvalidTimeout``."""
+        return self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+
     def make_run(self, cell: Cell, timeout: float, **options: Any) -> CellRun:  # noqa: ANN401 - further fields of ``CellRun``
         """Return a run of a cell in this session."""
         masked_cell = self.masking.mask_cell(cell)
@@ -118,14 +123,14 @@ class SessionContext:
         source: str,
         timeout: float,
         *,
-        choose_checkpoint: Callable[[], Awaitable[int]] | None = None,
+        choose_checkpoint: Callable[[], Awaitable[WayBack]] | None = None,
         prepare: Callable[[Kernel], Awaitable[str]] | None = None,
         keeps_variables: bool = False,
         on_output: OnOutput | None = None,
     ) -> tuple[CellRun, ExecutionResult]:
         """Run an internal cell, which waits for its place in the queue and which no notebook records.
 
-        Once it has its turn, ``choose_checkpoint`` names the checkpoint to which the kernel goes back first, and ``prepare``
+        Once it has its turn, ``choose_checkpoint`` returns the way by which the kernel goes back first, and ``prepare``
         returns the source in the place of ``source``. ``keeps_variables``: the cell leaves the user's variables as they are.
         """
         run = self.make_run(CodeCell(source), timeout, internal=True, keeps_variables=keeps_variables, on_output=on_output)
@@ -157,7 +162,7 @@ class SessionContext:
             KernelError: the launcher did not answer.
         """
         self.scope.check_open()
-        budget = self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+        budget = self.choose_timeout(timeout)
         run, result = await self.run_internally(source, budget, prepare=prepare, keeps_variables=keeps_variables)
         answer = run.get_launcher_report().get("answer")
         if not isinstance(answer, dict):

@@ -30,6 +30,7 @@ from kernelexec.provisioning.runtime.discovery import write_session_file
 from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
 from kernelexec.results.readable.one_line import count_things, join_parts, list_some
 from kernelexec.session.cells.approval import CellApproval
+from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
 from kernelexec.session.cells.masking import ResultMasking
@@ -140,7 +141,9 @@ class AsyncSession:
         self._notebook_writer = NotebookWriter(name, record, self.scope)
         self._statistics = StatisticsHook(settings)
         timer = IdleTimer()
-        own_hooks = (self._notebook_writer, self._statistics, timer, self._note_event)
+        history = FinishedExecutions(config.capacity.results)
+        repeats = CellRepeats(config, history.runs)
+        own_hooks = (self._notebook_writer, self._statistics, timer, repeats, self._note_event)
         all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
         output_hooks = [hook for hook in all_hooks if wants_output(hook)]
         self._dispatch = dispatch = make_dispatcher(name, all_hooks)
@@ -148,7 +151,7 @@ class AsyncSession:
         self._supervisor = kernels.python
         self._supervisor.use_warm(warm_kernel)
         self._supervisor.notes += notes
-        self._supervisor.former = former
+        self._supervisor.former, self._supervisor.repeater = former, repeats
         approval = CellApproval(name, config, validators, approver, backend.secrets)
         self._result_cache = CellResultCache.open(config, backend, workspace.path)
         self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))
@@ -176,7 +179,7 @@ class AsyncSession:
             requests=requests,
             secrets=backend.secrets,
             dispatch=dispatch,
-            history=FinishedExecutions(config.capacity.results),
+            history=history,
             notebook_writer=self._notebook_writer,
         )
         self._masking = ResultMasking(name, backend.secrets)
@@ -197,7 +200,7 @@ class AsyncSession:
         self.attachments = Attachments(name)
         self._executions = Executions(context, requests, self.attachments)
         self._inspection = Inspection(context)
-        self._checkpoints = SessionCheckpoints(context, self._list_notebooks)
+        self._checkpoints = SessionCheckpoints(context, repeats, self._list_notebooks)
         self._branches = SessionBranches(context, self._checkpoints, record, self.journal, origin, open_branch)
         self._snapshots = VariableSnapshots(context, self._checkpoints)
         self._values = VariableValues(context)

@@ -10,7 +10,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,37 +130,53 @@ def copy_workspace(
     return copied
 
 
-def bring_back(
-    source: Path | int,
-    target: Path | int,
-    copied: CopiedFiles,
-    *,
-    limit_bytes: int,
-    seconds: float = math.inf,
-    ignore: frozenset[str] = frozenset(),
-) -> CopiedFiles:
-    """Bring the changes of a branch into the workspace that it was copied from; return what is new or changed.
+@dataclass(frozen=True, slots=True)
+class BranchChanges:
+    """What has changed in a branch's files since they were copied."""
 
-    Files that the branch has created or changed replace those of the workspace, those that it has removed are removed, and all
-    others stay. Files that are not copied after ``seconds`` are left out. Other arguments and errors are those of
-    ``copy_workspace``.
+    entries: Mapping[str, WalkEntry]
+    """The new and the changed ones, by their paths."""
+    removed: Sequence[str]
+    """The paths that are gone, each before those of the directories that contain it."""
+    unreadable: Sequence[str]
+    is_complete: bool
+
+
+def find_changes(
+    source: Path | int, copied: CopiedFiles, *, limit_bytes: int, ignore: frozenset[str] = frozenset()
+) -> BranchChanges:
+    """Find what has changed in the ``copied`` files of a branch. Other arguments and errors are those of ``copy_workspace``.
 
     Raises:
         InvalidRequest: the files to copy have more than ``limit_bytes`` together, with their holes; nothing has changed.
     """
-    changed, until = CopiedFiles(), time.monotonic() + seconds
-    with _opened(source) as top, _opened(target) as target_fd:
+    with _opened(source) as top:
         walked = walk(top, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
-        present = {"/".join(entry.parts): entry for entry in walked.entries}
-        changes = {
-            path: entry
-            for path, entry in present.items()
-            if not _stays(entry, ignore) and copied.states.get(path) != _state(entry.seen)
-        }
-        if (size := sum(entry.seen.st_size for entry in changes.values() if entry.kind == "file")) > limit_bytes:
-            message = f"The changed files of the branch have {size} bytes, and checkpoints.files_bytes is {limit_bytes}"
-            raise InvalidRequest(f"{message}: remove some there, or raise the limit. Nothing has changed.")
-        for path, entry in changes.items():
+    present = {"/".join(entry.parts): entry for entry in walked.entries}
+    changes = {
+        path: entry
+        for path, entry in present.items()
+        if not _stays(entry, ignore) and copied.states.get(path) != _state(entry.seen)
+    }
+    if (size := sum(entry.seen.st_size for entry in changes.values() if entry.kind == "file")) > limit_bytes:
+        message = f"The changed files of the branch have {size} bytes, and checkpoints.files_bytes is {limit_bytes}"
+        raise InvalidRequest(f"{message}: remove some there, or raise the limit. Nothing has changed.")
+    unreadable = ["/".join(parts) for parts, _ in walked.unreadable]
+    return BranchChanges(changes, sorted(copied.states.keys() - present.keys(), reverse=True), unreadable, walked.complete)
+
+
+def bring_back(
+    source: Path | int, target: Path | int, copied: CopiedFiles, changes: BranchChanges, *, seconds: float = math.inf
+) -> CopiedFiles:
+    """Bring the ``changes`` of a branch into the workspace that it was copied from; return what is new or changed there.
+
+    Files that the branch has created or changed replace those of the workspace, those that it has removed are removed, and all
+    others stay. Files that are not copied after ``seconds`` are left out. Other arguments and errors are those of
+    ``copy_workspace``.
+    """
+    changed, until = CopiedFiles(left_out=list(changes.unreadable), is_complete=changes.is_complete), time.monotonic() + seconds
+    with _opened(source) as top, _opened(target) as target_fd:
+        for path, entry in changes.entries.items():
             try:
                 if entry.kind == "other" or time.monotonic() > until:
                     changed.left_out.append(path)
@@ -168,9 +184,7 @@ def bring_back(
                     changed.states[path] = _copy(top, target_fd, entry)
             except OSError:
                 changed.left_out.append(path)
-        changed.left_out += ("/".join(parts) for parts, _ in walked.unreadable)
-        changed.is_complete = walked.complete
-        for path in sorted(copied.states.keys() - present.keys(), reverse=True):  # what a directory contains before itself
+        for path in changes.removed:
             if changed.knows(path) and _remove(target_fd, path, copied.states[path][0]):
                 changed.removed.append(path)
     return changed

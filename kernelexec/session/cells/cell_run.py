@@ -21,6 +21,7 @@ from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Stream, Timing, output_text
 from kernelexec.results.json_values import is_count, is_seconds
+from kernelexec.session.kernels.way_back import WayBack
 from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 
@@ -86,8 +87,8 @@ class CellRun:
     """Whether an internal cell leaves the user's variables as they are."""
     uses_cache: bool = False
     """Whether the caller says that the cell only computes, so that a stored result may be returned in its place."""
-    choose_checkpoint: Callable[[], Awaitable[int]] | None = None
-    """Returns, in the session's turn, the number of the checkpoint to which the kernel goes back before the cell."""
+    choose_checkpoint: Callable[[], Awaitable[WayBack]] | None = None
+    """Returns, in the session's turn, the way to the checkpoint to which the kernel goes back before the cell."""
     prepare: Callable[[Kernel], Awaitable[str]] | None = None
     """Returns the source of an internal cell, in the session's turn, for the kernel that is to run it."""
     on_output: OnOutput | None = None

@@ -82,7 +82,7 @@ def build_result(
     outputs = collector.outputs()
     if verdict.stacks:
         outputs = (*outputs, Error("KernelKilled", "the cell obeyed no interrupt", tuple(verdict.stacks.splitlines())))
-    status, exit_code = _decide_status(run.cell, reply, verdict, report, outputs)
+    status, exit_code = decide_status(run.cell, reply, verdict, report, outputs)
     if is_unread(reply):
         verdict.notes.append("The kernel's reply was too large to be read: the status follows from the outputs.")
     cause = _find_cause(run.execution, verdict)
@@ -139,9 +139,10 @@ def build_result(
     )
 
 
-def _decide_status(
+def decide_status(
     cell: Cell, reply: dict[str, Any], verdict: Verdict, report: dict[str, Any], outputs: tuple[Output, ...]
 ) -> tuple[Status, int]:
+    """Return status and exit code of an ended cell, by the kernel's reply and the launcher's report in it."""
     if verdict.interrupted == "timeout":
         return "error", 124
     if verdict.exit_code is not None:

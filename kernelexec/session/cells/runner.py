@@ -131,8 +131,7 @@ class CellRunner:
             return None
 
     async def _acquire_kernel(self, run: CellRun, supervisor: KernelSupervisor) -> Kernel:
-        number = None if run.choose_checkpoint is None else await run.choose_checkpoint()
-        kernel = await supervisor.acquire(number)
+        kernel = await supervisor.acquire(None if run.choose_checkpoint is None else await run.choose_checkpoint())
         if run.prepare is not None:
             run.cell = CodeCell(await run.prepare(kernel))
         return kernel
@@ -254,6 +253,8 @@ class CellRunner:
         if not run.internal:
             epoch, name = supervisor.epoch, run.request_id
             self.dispatch(CellStarted(self.session, run.execution_id, run.masked_cell, epoch, name, run.timeout))
+        elif supervisor.repeater is not None and not run.keeps_variables and run.choose_checkpoint is None:
+            supervisor.repeater.note_change()
         if run.request_id is not None:
             await self.requests.fsync(run.request_id)
 

@@ -76,7 +76,7 @@ class Executions:
         if uses_cache:
             has_inputs = prepare is not None or on_input is not None
             check_cacheable(cell, context.config, context.kernels.backend, context.workspace_path, has_inputs=has_inputs)
-        budget = context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+        budget = context.choose_timeout(timeout)
         wait_seconds = None if wait is None else check_seconds(wait, "wait")
         _check_callback("on_output", on_output, "output")
         _check_callback("on_stdout", streams.on_stdout, "piece of bytes")

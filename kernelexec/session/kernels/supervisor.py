@@ -36,6 +36,7 @@ from kernelexec.session.kernels.verdict import (
     memory_limit_text,
 )
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel, start_with_retry
+from kernelexec.session.kernels.way_back import CellRepeater, Lineage, RepeatedCells, WayBack
 from kernelexec.session.lifecycle import TaskScope
 
 logger = logging.getLogger("kernelexec")
@@ -51,8 +52,6 @@ _CUT = "The kernel before was killed: its threads or exit handlers had not ended
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
 _MISSING_MAX = 10_000
-#: Numbers of checkpoints: from the first to the last one, both included.
-_Range = tuple[int, float]
 
 
 class KernelSupervisor:
@@ -100,6 +99,8 @@ class KernelSupervisor:
         self._kill_cause: Cause | None = None
         self._branched_after: str | None = None
         """The last cell of another session before this one branched off."""
+        self.repeater: CellRepeater | None = None
+        """Runs the cells since a checkpoint again; only a Python kernel has checkpoints."""
         self._warm_kernel = NO_WARM_KERNEL
         self._starting_kernel: Kernel | None = None
         self._reuse_slot = ReuseSlot()
@@ -145,49 +146,55 @@ class KernelSupervisor:
         """The names of the user's variables, as far as the kernel has reported them."""
         return () if self.kernel is None else tuple(self.kernel.variable_names.known)
 
-    async def acquire(self, checkpoint: int | None = None) -> Kernel:
+    async def acquire(self, way_back: WayBack | None = None) -> Kernel:
         """Return the living kernel, or a new one; see ``Kernel.start`` for errors. A closed session raises ``Closed``.
 
-        With the number of a ``checkpoint`` a copy of that replaces the kernel, or ``InvalidRequest`` is raised.
+        With a ``way_back`` a copy of its checkpoint replaces the kernel, or ``InvalidRequest`` is raised.
         """
         async with self._change_lock:
             self._check_open()
             if self.is_restart_pending:
                 self.is_restart_pending = False
                 await await_to_end(self._end_idle("request"))  # a kernel that was asked to exit runs no further cell
-            if self.kernel is not None and not self.kernel.alive:
-                await await_to_end(self._replace_dead(self.kernel))
+            for _ in range(2):  # cells that run again may end the copy, and run no third time
+                if self.kernel is not None and not self.kernel.alive:
+                    await await_to_end(self._replace_dead(self.kernel))
             self._check_open()
-            if checkpoint is not None:
-                return await self._go_back(checkpoint)
+            if way_back is not None:
+                return await self._go_back(way_back)
             return self.kernel if self.kernel is not None else await self._start()
 
-    async def _go_back(self, number: int) -> Kernel:
+    async def _go_back(self, way: WayBack) -> Kernel:
         """Replace the kernel by a copy of a checkpoint; its state is lost if that fails."""
         kernel = self.kernel
         checkpoints = await kernel.keep_checkpoints() if kernel is not None else []
-        chosen = next((checkpoint for checkpoint in checkpoints if checkpoint.number == number), None)
+        chosen = next((checkpoint for checkpoint in checkpoints if checkpoint.number == way.number), None)
         try:
             if kernel is None or chosen is None:
-                raise InvalidRequest(f"There is no checkpoint {number} of this session (any more).")
+                raise InvalidRequest(f"There is no checkpoint {way.number} of this session (any more).")
             kernel.on_death = None
             # a cancelled caller leaves the session with the one state or the other
-            return await await_to_end(self._replace(kernel, chosen, checkpoints))
+            return await await_to_end(self._replace(kernel, way, chosen, checkpoints))
         finally:
             if kernel is not None:
                 kernel.leave_checkpoints()
 
-    async def _replace(self, kernel: Kernel, chosen: CheckpointSocket, checkpoints: Sequence[CheckpointSocket]) -> Kernel:
+    async def _replace(
+        self, kernel: Kernel, way: WayBack, chosen: CheckpointSocket, checkpoints: Sequence[CheckpointSocket]
+    ) -> Kernel:
         unreported = self.lost_state
         lost_state = await self._end_kernel(kernel, is_reported=False, cause="request")
+        failure = None if way.bring_files is None else await way.bring_files()
         others = [checkpoint for checkpoint in checkpoints if checkpoint is not chosen]
         try:
             restored = await self._start_copy(chosen, checkpoints, others=others)
         except KernelStartFailed:
             self.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
             raise
-        self._report_return(chosen)
+        await self._repeat_cells(restored, chosen, way.until)
         self.lost_state = unreported
+        if failure is not None:
+            raise failure
         return restored
 
     async def start_branch(self, branch: BranchStart) -> None:
@@ -210,10 +217,18 @@ class KernelSupervisor:
                 checkpoint.close()
             self.notes += branch.notes
 
-    def _report_return(self, checkpoint: CheckpointSocket) -> None:
-        """Report a restored state; in a branch, cells of the session that it began in are no cells."""
-        after = "" if checkpoint.after == self._branched_after else checkpoint.after
-        self._dispatch(StateRestored(self._session, self.epoch, checkpoint.number, after))
+    async def _repeat_cells(
+        self, kernel: Kernel, checkpoint: CheckpointSocket, until: float = math.inf, *, is_accused: bool = False
+    ) -> RepeatedCells:
+        """Run the cells since a checkpoint again in its copy, and report the restored state.
+
+        In a branch, cells of the session that it began in are no cells.
+        """
+        repeated = RepeatedCells(checkpoint.cell, "" if checkpoint.after == self._branched_after else checkpoint.after)
+        if self.repeater is not None:
+            repeated = await self.repeater.repeat(kernel, repeated.first, repeated.after, until, is_accused=is_accused)
+        self._dispatch(StateRestored(self._session, self.epoch, checkpoint.number, repeated.after))
+        return repeated
 
     async def _start_copy(
         self,
@@ -256,6 +271,8 @@ class KernelSupervisor:
         finally:
             self._starting_kernel = None
         self.kernel, self.lineage = self._observe(kernel), Lineage()
+        if self.repeater is not None:
+            self.repeater.forget_state()
         self._kill_cause, self.is_restart_pending = None, False  # requests during the start got a new kernel
         self._report_change("started")
         self._check_open()
@@ -433,11 +450,17 @@ class KernelSupervisor:
             verdict.notes.append(restored.return_note)
 
     async def _go_on(
-        self, checkpoints: Sequence[CheckpointSocket], lost_state: LostState, next_cell: int, notes: list[str]
+        self,
+        checkpoints: Sequence[CheckpointSocket],
+        lost_state: LostState,
+        next_cell: int,
+        notes: list[str],
+        *,
+        is_accused: bool = False,
     ) -> LostState | None:
         """Go on from the newest checkpoint of an ended kernel that starts; return the lost state with only what is gone.
 
-        The notes say why others did not start.
+        The notes say why others did not start. The cells since then run again; see ``CellRepeater`` for ``is_accused``.
         """
         tried = [checkpoint for checkpoint in checkpoints if self.lineage.has(checkpoint.number)][:_MOST_TRIED]
         left = list(checkpoints)
@@ -454,10 +477,10 @@ class KernelSupervisor:
                 break
         else:
             return None
-        self._report_return(checkpoint)
+        repeated = await self._repeat_cells(kernel, checkpoint, is_accused=is_accused)
         self.lost_state = None
         gone = tuple(name for name in lost_state.names if name not in kernel.variable_names.known)
-        return replace(lost_state, names=gone, return_note=describe_return(lost_state.cause, checkpoint.cell, next_cell))
+        return replace(lost_state, names=gone, return_note=describe_return(lost_state.cause, repeated, next_cell))
 
     async def _replace_dead(self, kernel: Kernel) -> None:
         """Replace a kernel that ended between two cells by a copy of its newest checkpoint, if it has one."""
@@ -468,7 +491,7 @@ class KernelSupervisor:
             if kernel.remark is not None:
                 self.notes.append(kernel.remark)
             if checkpoints and not self._is_stopped:
-                restored = await self._go_on(checkpoints, lost_state, kernel.next_cell, self.notes)
+                restored = await self._go_on(checkpoints, lost_state, kernel.next_cell, self.notes, is_accused=True)
                 self.lost_state = restored or self.lost_state
         finally:
             kernel.leave_checkpoints()
@@ -574,27 +597,3 @@ class KernelSupervisor:
         container = self.kernel.container if self.kernel is not None and change == "started" else None
         self._dispatch(KernelChanged(self._session, self.epoch, change, cause, self.language, container))
 
-
-class Lineage:
-    """The checkpoints from which the present state has come, by their numbers, which grow with time.
-
-    After a way back those of the state that was left are none of them.
-    """
-
-    def __init__(self) -> None:
-        self._lines: list[list[_Range]] = [[(0, math.inf)]]
-        """Those of each state that the session went back from, and at last of the present one."""
-
-    def has(self, number: int) -> bool:
-        """Return whether a checkpoint is of the present state's past."""
-        return _has(self._lines[-1], number)
-
-    def go_to(self, number: int, newest: int) -> None:
-        """Note that the state is that of a checkpoint; ``newest`` is the last one of the states before."""
-        line = next((line for line in reversed(self._lines) if _has(line, number)), [(number, number)])
-        past = [(first, min(last, number)) for first, last in line if first <= number]
-        self._lines.append([*past, (newest + 1, math.inf)])
-
-
-def _has(line: list[_Range], number: int) -> bool:
-    return any(first <= number <= last for first, last in line)

@@ -11,6 +11,7 @@ from kernelexec.results.usage import format_size
 
 if TYPE_CHECKING:
     from kernelexec.kernel import Kernel
+    from kernelexec.session.kernels.way_back import RepeatedCells
 
 #: The beginning of the note of the first result of a kernel that replaces another one.
 NEW_KERNEL_NOTE = "Ran in a new kernel"
@@ -105,14 +106,24 @@ def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int
         verdict.state, verdict.cause, verdict.lost_names = "lost", lost_state.cause, lost_state.names
 
 
-def describe_return(cause: Cause, cell: int, ended_cell: int) -> str:
-    """Return the note on a session that goes on from a checkpoint before ``cell``, after its kernel ended in ``ended_cell``."""
-    before = "this cell" if cell >= ended_cell else f"cell [{cell}]"
-    lost = "this cell has" if cell >= ended_cell else f"the cells from [{cell}] on have"
+def describe_return(cause: Cause, repeated: RepeatedCells, ended_cell: int) -> str:
+    """Return the note on a session that goes on from a checkpoint, after its kernel ended in ``ended_cell``."""
+    before = "this cell" if repeated.first >= ended_cell else f"cell [{repeated.first}]"
+    lost = "this cell has" if repeated.undone >= ended_cell else f"the cells from [{repeated.undone}] on have"
+    older = f" Older now: {_list_names(repeated.older_names, len(repeated.older_names))}." if repeated.older_names else ""
+    reason = f" Cell [{repeated.undone}] did not run again: {repeated.obstacle}.{older}" if repeated.obstacle else ""
+    state = "variables, imports and the current directory are as they were"
+    state = f"{describe_repeated(repeated)}, and {state} after that" if repeated.count else f"{state} then"
     return (
-        f"The kernel ended ({cause}), and the session goes on from its checkpoint before {before}: variables, imports and the"
-        f" current directory are as they were then. What {lost} changed in them is lost."
+        f"The kernel ended ({cause}), and the session goes on from its checkpoint before {before}: {state}. What {lost} changed"
+        f" in them is lost.{reason}"
     )
+
+
+def describe_repeated(repeated: RepeatedCells) -> str:
+    """Return a clause on the cells that have run again."""
+    last = repeated.undone - 1
+    return f"cell [{last}] has run again" if repeated.count == 1 else f"the cells [{repeated.first}] to [{last}] have run again"
 
 
 def add_obstacles_note(verdict: Verdict, ended: Kernel) -> None:

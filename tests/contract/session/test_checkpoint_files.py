@@ -61,6 +61,14 @@ def test_files_are_as_they_were_as_often_as_one_likes(session: Session) -> None:
     assert session.notebook.exists()
 
 
+def test_files_come_back_when_the_processes_that_write_them_have_ended(session: Session) -> None:
+    session.execute("open('data', 'w').write('old')")
+    session.checkpoint("clean", files=True)
+    session.execute_command("while :; do echo new > data; done & while [ $(cat data) != new ]; do :; done")
+    assert "data" in session.restore("clean", files=True).files
+    assert content_of(session.workspace) == {"data": "old"}
+
+
 def test_a_checkpoint_without_files_is_named_and_nothing_changes(session: Session) -> None:
     session.execute("x = 1; open('a', 'w').close()")
     checkpoint = session.checkpoint("state only")

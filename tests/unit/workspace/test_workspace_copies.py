@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from pathlib import Path
@@ -12,7 +13,14 @@ import pytest
 from kernelexec.errors import InvalidRequest
 from kernelexec.workspace import workspace_copies
 from kernelexec.workspace.agent_files.walk import WalkResult, walk
-from kernelexec.workspace.workspace_copies import bring_back, copy_workspace, make_copy_directory, put_back
+from kernelexec.workspace.workspace_copies import (
+    CopiedFiles,
+    bring_back,
+    copy_workspace,
+    find_changes,
+    make_copy_directory,
+    put_back,
+)
 
 GIB = 2**30
 
@@ -89,6 +97,13 @@ def test_what_exceeds_the_bound_is_left_out_and_the_rest_copied(source: Path, ta
     assert str(copied.describe_left_out()).endswith("and 9 more.")
 
 
+def bring_changes(
+    branch: Path, parent: Path, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset(), seconds: float = math.inf
+) -> CopiedFiles:
+    changes = find_changes(branch, copied, limit_bytes=GIB, ignore=ignore)
+    return bring_back(branch, parent, copied, changes, seconds=seconds)
+
+
 def test_only_changes_come_back(source: Path, target: Path) -> None:
     (source / "gone").touch()
     copied = copy_workspace(source, target, limit_bytes=GIB)
@@ -100,7 +115,7 @@ def test_only_changes_come_back(source: Path, target: Path) -> None:
     (target / "new").mkdir()
     (target / "new/link").symlink_to("file")
     (target / "branch.ipynb").touch()
-    changed = bring_back(target, source, copied, limit_bytes=GIB, ignore=frozenset({"branch.ipynb"}))
+    changed = bring_changes(target, source, copied, ignore=frozenset({"branch.ipynb"}))
     assert sorted(changed.states) == ["new", "new/link", "sub/deep/program"]
     assert (source / "file").read_text() == "changed by the parent"
     assert (source / "sub/deep/program").read_text() == "changed"
@@ -119,7 +134,7 @@ def test_nothing_is_written_through_a_link_of_the_parent(source: Path, target: P
     (source / "sub").symlink_to(tmp_path / "outside")
     (source / "file").unlink()
     (source / "file").symlink_to(tmp_path / "outside/file")
-    changed = bring_back(target, source, copied, limit_bytes=GIB)
+    changed = bring_changes(target, source, copied)
     assert listed(tmp_path / "outside") == []
     assert changed.left_out == ["sub/deep/program"]
     assert (source / "file").read_text() == "changed"
@@ -144,7 +159,7 @@ def test_what_a_branch_cannot_list_is_not_removed_from_its_parent(
     copied = copy_workspace(source, target, limit_bytes=GIB)
     (target / "file").unlink()
     hide_directory(monkeypatch, "sub")
-    changed = bring_back(target, source, copied, limit_bytes=GIB)
+    changed = bring_changes(target, source, copied)
     assert (source / "sub/deep/program").exists()
     assert not (source / "file").exists()
     assert (changed.removed, changed.left_out) == (["file"], ["sub"])
@@ -223,7 +238,7 @@ def test_changes_beyond_the_bound_are_refused_before_any_is_copied(source: Path,
         file.truncate(1 << 40)
     (target / "file").unlink()
     with pytest.raises(InvalidRequest, match=f"have {(1 << 40) + 5} bytes, and checkpoints.files_bytes is {GIB}"):
-        bring_back(target, source, copied, limit_bytes=GIB)
+        bring_changes(target, source, copied)
     assert (source / "file").exists()
     assert not (source / "a").exists()
 
@@ -231,7 +246,7 @@ def test_changes_beyond_the_bound_are_refused_before_any_is_copied(source: Path,
 def test_changes_that_are_not_copied_in_time_are_named(source: Path, target: Path) -> None:
     copied = copy_workspace(source, target, limit_bytes=GIB)
     (target / "new").touch()
-    assert bring_back(target, source, copied, limit_bytes=GIB, seconds=-1).left_out == ["new"]
+    assert bring_changes(target, source, copied, seconds=-1).left_out == ["new"]
 
 
 def test_a_copy_that_a_kernel_has_changed_is_not_put_back(source: Path, target: Path) -> None:
@@ -266,7 +281,7 @@ def test_directories_get_their_rights_back_once(source: Path, target: Path, righ
 def test_the_changed_rights_of_a_directory_come_with_a_branch(source: Path, target: Path) -> None:
     copied = copy_workspace(source, target, limit_bytes=GIB)
     (target / "sub").chmod(0o770)
-    assert list(bring_back(target, source, copied, limit_bytes=GIB).states) == ["sub"]
+    assert list(bring_changes(target, source, copied).states) == ["sub"]
     assert stat.S_IMODE((source / "sub").stat().st_mode) == 0o770
 
 
@@ -275,7 +290,7 @@ def test_a_file_that_stays_may_be_replaced_meanwhile(source: Path, target: Path)
     copied = copy_workspace(source, target, limit_bytes=GIB, ignore=names)
     (source / unfinished).touch()
     assert put_back(target, source, copied, ignore=names).removed == []
-    assert bring_back(source, target, copied, limit_bytes=GIB, ignore=names).states == {}
+    assert bring_changes(source, target, copied, ignore=names).states == {}
     assert (
         not copy_workspace(source, target, limit_bytes=0, ignore=names).knows(unfinished) or not (target / unfinished).exists()
     )

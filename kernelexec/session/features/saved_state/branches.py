@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ge
 import anyio
 
 from kernelexec.cancellation import await_to_end
-from kernelexec.config import Config, check_seconds
-from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelConnectionFailed, did_you_mean
+from kernelexec.config import Config
+from kernelexec.errors import (
+    CheckpointRefused,
+    InvalidRequest,
+    KernelConnectionFailed,
+    KernelError,
+    KernelexecError,
+    did_you_mean,
+)
 from kernelexec.events import BranchPoint, BranchPromoted
 from kernelexec.kernel import Kernel
 from kernelexec.kernel.process import ReusableKernelHost
@@ -29,6 +36,7 @@ from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, read_refusal
 from kernelexec.session.kernels.branch_start import FIRST_CHECKPOINT, BranchFamily, BranchStart
+from kernelexec.session.kernels.way_back import WayBack
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.environments import remove_unused
@@ -36,7 +44,7 @@ from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 
 if TYPE_CHECKING:
     from kernelexec.records.notebook.recorder import Recorder
-    from kernelexec.workspace.workspace_copies import CopiedFiles, CopyDirectory
+    from kernelexec.workspace.workspace_copies import BranchChanges, CopiedFiles, CopyDirectory
 
 BranchFileMode = Literal["copy", "shared"]
 """Whether a branch works in a copy of the workspace, or in the same one."""
@@ -214,10 +222,10 @@ class SessionBranches:
         origin, start, parent = self._origin, self._origin.start, self._origin.parent
         if parent.context.scope.is_stopping:
             raise InvalidRequest(f"Session {start.parent!r}, of which this one is a branch, is closed.")
-        changed: CopiedFiles | None = None
+        files: _FilesOfPromotion | None = None
 
-        async def choose() -> int:
-            nonlocal changed
+        async def choose() -> WayBack:
+            nonlocal files
             if (first := self.context.queue.first) is not None and not first.internal:
                 raise InvalidRequest(f"A cell runs in the branch {self.context.name!r}: promote it when that has ended.")
             ours, theirs = self.context.get_living_kernel(), parent.context.get_living_kernel()
@@ -226,29 +234,32 @@ class SessionBranches:
                 raise InvalidRequest(f"{message} Go on in the branch, or bring its values there by get and put.")
             number = max(list_checkpoints(theirs.runtime.path), default=0) + 2  # the next one may be made at this moment
             copy_target = self._target_in(theirs, number, parent.context.kernels.backend.cwd, start.temporary)
-            answer = await self.context.call_launcher(protocol.checkpoint_source(_PROMOTED, copy_target), timeout)
+            call = protocol.checkpoint_source(_PROMOTED, copy_target)
+            answer = await self.context.call_launcher(call, timeout, keeps_variables=True)
             if not isinstance(answer.get("checkpoint"), dict):
                 raise read_refusal(answer)
             try:
-                changed = await self._bring_files(origin, timeout)
+                files = await self._find_changed_files(origin, timeout)
             except BaseException:
                 await await_to_end(parent.checkpoints.drop(number))
                 raise
             await self._add_records_to(parent, start)
-            return number
+            return WayBack(number, bring_files=None if files is None else files.bring)
 
-        budget = self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
-        await self.context.run_internally(protocol.NOTHING_SOURCE, budget)  # its cells end before the parent's wait for it
+        budget = self.context.choose_timeout(timeout)
+        # its cells end before the parent's wait for it
+        await self.context.run_internally(protocol.NOTHING_SOURCE, budget, keeps_variables=True)
         restored = await parent.checkpoints.go_back(choose, timeout)
         await self.context.scope.stop()
-        notes = () if changed is None else _describe_files(changed)
+        notes = () if files is None or files.changed is None else _describe_files(files.changed)
         return replace(restored, notes=(*notes, *restored.notes[1:]))
 
     async def start(self, name: str, options: BranchOptions) -> BranchOrigin:
         """Copy the kernel and the files in the session's turn, for a branch of that name. Errors are those of ``branch``."""
         beginning = _Beginning(self.context, self._family, name, options, self.record)
+        call = partial(self.context.call_launcher, prepare=beginning.prepare, keeps_variables=True)
         try:
-            answer = await self.context.call_launcher(protocol.NOTHING_SOURCE, options.timeout, prepare=beginning.prepare)
+            answer = await call(protocol.NOTHING_SOURCE, options.timeout)
             return BranchOrigin(await beginning.finish(answer), self, beginning.directory, beginning.discard)
         except BaseException:
             await await_to_end(beginning.discard())
@@ -278,10 +289,10 @@ class SessionBranches:
                 await self.context.read_in_thread(copy_in_thread)
             return protocol.NOTHING_SOURCE
 
-        budgets = self.context.config.budgets
-        timeout = budgets.timeout if options.timeout is None else check_seconds(options.timeout, "timeout")
+        budget = self.context.choose_timeout(options.timeout)
+        run = partial(self.context.run_internally, prepare=copy_files, keeps_variables=True)
         try:
-            await self.context.run_internally(protocol.NOTHING_SOURCE, timeout, prepare=copy_files)
+            await run(protocol.NOTHING_SOURCE, budget)
             for directory in options.copies[-1:]:
                 await self.context.read_in_thread(directory.check)
         except OSError as exc:
@@ -315,30 +326,23 @@ class SessionBranches:
             moves.append((str(temporary), str(theirs)))
         return _make_target(kernel.runtime.path, number, kernel.mark, moves)
 
-    async def _bring_files(self, origin: BranchOrigin, timeout: float | None) -> CopiedFiles | None:
-        """Bring the changed files of this branch to its parent; None if they work in one workspace.
+    async def _find_changed_files(self, origin: BranchOrigin, timeout: float | None) -> _FilesOfPromotion | None:
+        """Find the changed files of this branch, for its parent; None if they work in one workspace.
 
         Raises:
             InvalidRequest: they are too large, or cannot be read.
         """
-        context, directory, files = origin.parent.context, origin.directory, origin.start.files
-        if directory is None or files is None:
+        if (directory := origin.directory) is None or (copied := origin.start.files) is None:
             return None
-        from kernelexec.workspace.workspace_copies import bring_back  # noqa: PLC0415 - few sessions have branches
+        from kernelexec.workspace.workspace_copies import find_changes  # noqa: PLC0415 - few sessions have branches
 
-        call = partial(
-            bring_back,
-            directory.fd,
-            context.workspace.path,
-            files,
-            limit_bytes=self.config.checkpoints.files_bytes,
-            seconds=self.config.budgets.timeout if timeout is None else timeout,
-            ignore=frozenset({self.record.path.name} if self.record is not None else ()),
-        )
+        ignore = frozenset({self.record.path.name} if self.record is not None else ())
+        call = partial(find_changes, directory.fd, copied, limit_bytes=self.config.checkpoints.files_bytes, ignore=ignore)
         try:
-            return await context.read_in_thread(call)
+            changes = await self.context.read_in_thread(call)
         except OSError as exc:
-            raise _explain_failure(exc, "The files of the branch cannot be brought back") from exc
+            raise _explain_failure(exc, "The files of the branch cannot be read") from exc
+        return _FilesOfPromotion(origin.parent.context, directory, copied, changes, self.context.choose_timeout(timeout))
 
     async def _add_records_to(self, parent: SessionBranches, start: BranchStart) -> None:
         """Add the cells of this branch to the records of its parent, whose cells since the branch began are undone."""
@@ -348,6 +352,31 @@ class SessionBranches:
         if parent.record is not None and self.record is not None:
             extend = partial(parent.record.extend, self.record.path, self._inherited_cells)
             await context.read_in_thread(extend)
+
+
+class _FilesOfPromotion:
+    """The changed files of a branch, on their way to its parent's workspace."""
+
+    def __init__(
+        self, parent: SessionContext, branch: CopyDirectory, copied: CopiedFiles, changes: BranchChanges, seconds: float
+    ) -> None:
+        self._parent, self._branch = parent, branch
+        self._copied, self._changes, self._seconds = copied, changes, seconds
+        self.changed: CopiedFiles | None = None
+        """What is new or changed there by now."""
+
+    async def bring(self) -> KernelexecError | None:
+        """Bring them; return the error if that fails."""
+        from kernelexec.workspace.workspace_copies import bring_back  # noqa: PLC0415 - as above
+
+        target = self._parent.workspace.path
+        call = partial(bring_back, self._branch.fd, target, self._copied, self._changes, seconds=self._seconds)
+        try:
+            self.changed = await self._parent.read_in_thread(call)
+        except OSError as exc:
+            reason = f"{exc.filename or 'the workspace'}: {exc.strerror}"
+            return KernelError(f"The state is that of the branch, but not all of its files: {reason}. The branch is still open.")
+        return None
 
 
 class _Beginning:

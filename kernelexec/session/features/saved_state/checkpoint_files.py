@@ -80,14 +80,14 @@ class CheckpointFiles:
         for copy in copies:
             self.remove(copy)
 
-    async def put_back(self, checkpoint: Path) -> tuple[CopiedFiles, tuple[str, ...]] | None:
-        """Make the files those of a checkpoint again; return what has changed, and sentences about it.
+    def has(self, checkpoint: Path) -> bool:
+        """Return whether there is a copy for the checkpoint with that socket."""
+        mark, _ = self._copies.get(checkpoint, (None, None))
+        return mark is not None and mark == _mark(checkpoint)
 
-        Nothing happens, and the return value is None, if there is no copy for the checkpoint with that socket.
-        """
-        mark, copy = self._copies.get(checkpoint, (None, None))
-        if copy is None or mark != _mark(checkpoint):
-            return None
+    async def put_back(self, checkpoint: Path) -> tuple[CopiedFiles, tuple[str, ...]]:
+        """Make the files those of a checkpoint that has a copy again; return what has changed, and sentences about it."""
+        _, copy = self._copies[checkpoint]
         stay = copy.notebooks | self._list_notebooks()
         call = partial(put_back, copy.directory.fd, self._context.workspace.path, copy.files, ignore=stay)
         changed = await self._context.read_in_thread(call)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelexec.cancellation import await_to_end
-from kernelexec.config import check_seconds
 from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelError, KernelexecError, did_you_mean
 from kernelexec.events import Event, KernelChanged
 from kernelexec.kernel import Kernel
@@ -16,7 +16,10 @@ from kernelexec.kernel.launcher_reports import explain_obstacles, read_obstacles
 from kernelexec.launcher import protocol
 from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_seconds
+from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.context import SessionContext
+from kernelexec.session.kernels.verdict import describe_repeated
+from kernelexec.session.kernels.way_back import NO_REPEATED_CELLS, RepeatedCells, WayBack
 from kernelexec.session.lifecycle import run_in_thread
 
 if TYPE_CHECKING:
@@ -67,8 +70,10 @@ class AsyncCheckpoint:
 class SessionCheckpoints:
     """The checkpoints of one session's Python kernel; the listed notebooks in its workspace stay as they are."""
 
-    def __init__(self, context: SessionContext, list_notebooks: Callable[[], frozenset[str]]) -> None:
-        self._context = context
+    def __init__(
+        self, context: SessionContext, repeats: CellRepeats, list_notebooks: Callable[[], frozenset[str]]
+    ) -> None:
+        self._context, self._repeats = context, repeats
         self._list_notebooks = list_notebooks
         self._files: CheckpointFiles | None = None
 
@@ -126,7 +131,8 @@ class SessionCheckpoints:
             return protocol.checkpoint_source(name)
 
         try:
-            answer = await self._context.call_launcher(protocol.NOTHING_SOURCE, timeout, prepare=copy_files)
+            call = partial(self._context.call_launcher, prepare=copy_files, keeps_variables=True)
+            answer = await call(protocol.NOTHING_SOURCE, timeout)
             checkpoint, path = await self._read_answer(answer, name)
         except BaseException:
             if copy:
@@ -188,59 +194,70 @@ class SessionCheckpoints:
             what = "a result of `checkpoint()` or `snapshot()`, or the name or number of a checkpoint"
             raise InvalidRequest(f"saved={saved!r:.100} must be {what}.")
 
-        async def find() -> int:
-            if isinstance(saved, AsyncCheckpoint):
-                if saved.lineage not in (None, self._context.kernels.python.lineage):
-                    raise InvalidRequest(f"{saved} is of an earlier kernel, or of another session.")
-                return saved.number
-            if not isinstance(saved, str):
-                return int(saved)
-            for checkpoint in reversed(present := await self.checkpoints()):
-                if checkpoint.name == saved:
-                    return checkpoint.number
-            if saved.isascii() and saved.isdecimal():
-                return int(saved)
-            near = did_you_mean(saved, [checkpoint.name for checkpoint in present if checkpoint.name is not None])
-            raise InvalidRequest(f"There is no checkpoint {saved!r:.100}{near}: {await self._list()}.")
+        async def find() -> WayBack:
+            return WayBack(await self._find_number(saved))
 
         return await self._go_to(find, timeout, files=files)
 
-    async def _go_to(self, find: Callable[[], Awaitable[int]], timeout: float | None, *, files: bool) -> Restored:
-        """Go back to the checkpoint whose number is found in the session's turn, with its files if asked so."""
+    async def _find_number(self, saved: AsyncCheckpoint | str | int) -> int:
+        if isinstance(saved, AsyncCheckpoint):
+            if saved.lineage not in (None, self._context.kernels.python.lineage):
+                raise InvalidRequest(f"{saved} is of an earlier kernel, or of another session.")
+            return saved.number
+        if not isinstance(saved, str):
+            return int(saved)
+        for checkpoint in reversed(present := await self.checkpoints()):
+            if checkpoint.name == saved:
+                return checkpoint.number
+        if saved.isascii() and saved.isdecimal():
+            return int(saved)
+        near = did_you_mean(saved, [checkpoint.name for checkpoint in present if checkpoint.name is not None])
+        raise InvalidRequest(f"There is no checkpoint {saved!r:.100}{near}: {await self._list()}.")
+
+    async def _go_to(self, find: Callable[[], Awaitable[WayBack]], timeout: float | None, *, files: bool) -> Restored:
+        """Go back by the way that is found in the session's turn, with the checkpoint's files if asked so."""
         changed: CopiedFiles | None = None
         notes: tuple[str, ...] = ()
 
-        async def choose() -> int:
-            nonlocal changed, notes
-            number = await find()
-            if files and (path := await self._find(number)) is not None:
-                put_back = None if self._files is None else await self._files.put_back(path)
-                if put_back is None:
-                    message = f"Checkpoint {number} has no files: checkpoint(files=True) makes one that has."
-                    raise InvalidRequest(f"{message} Nothing has changed.")
-                changed, notes = put_back
-            return number
+        async def choose() -> WayBack:
+            way = await find()
+            if not files or (path := await self._find(way.number)) is None:
+                return way
+            if (copies := self._files) is None or not copies.has(path):
+                message = f"Checkpoint {way.number} has no files: checkpoint(files=True) makes one that has."
+                raise InvalidRequest(f"{message} Nothing has changed.")
+
+            async def put_back() -> KernelexecError | None:
+                nonlocal changed, notes
+                try:
+                    changed, notes = await copies.put_back(path)
+                except OSError as exc:
+                    reason = f"{exc.filename or 'the workspace'}: {exc.strerror}"
+                    return KernelError(f"The state is that of checkpoint {way.number}, but not all of its files: {reason}.")
+                return None
+
+            return replace(way, bring_files=put_back)
 
         restored = await self.go_back(choose, timeout)
         if changed is None:
             return restored
         paths = tuple(sorted({*changed.states, *changed.removed}))
-        return replace(restored, files=paths, notes=(*notes, _OTHERS_END))
+        return replace(restored, files=paths, notes=(*notes, *restored.notes[1:], _OTHERS_END))
 
     def remove_files(self) -> None:
         """Remove the copies of files, at the session's end. For a thread."""
         if self._files is not None:
             self._files.remove_all()
 
-    async def go_back(self, choose: Callable[[], Awaitable[int]], timeout: float | None) -> Restored:
-        """Replace the kernel by a copy of the checkpoint that ``choose`` returns, in the session's turn."""
-        budget = self._context.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+    async def go_back(self, choose: Callable[[], Awaitable[WayBack]], timeout: float | None) -> Restored:
+        """Replace the kernel by a copy of the checkpoint to which ``choose`` returns the way, in the session's turn."""
+        budget = self._context.choose_timeout(timeout)
         before: set[str] = set()
 
-        async def choose_in_turn() -> int:
-            number = await choose()
+        async def choose_in_turn() -> WayBack:
+            way = await choose()
             before.update(self._context.kernels.python.known_names)
-            return number
+            return way
 
         _, result = await self._context.run_internally(protocol.NOTHING_SOURCE, budget, choose_checkpoint=choose_in_turn)
         result.raise_for_error()
@@ -248,33 +265,47 @@ class SessionCheckpoints:
         return Restored(tuple(sorted(names)), gone=tuple(sorted(before - set(names))), notes=(_FILES_STAY,))
 
     async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
-        """Go back to the state before the last ``cells`` cells, or the nearest checkpoint before that.
+        """Go back to the state before the last ``cells`` cells.
 
-        Variables, imports, the current directory and the environment are as they were; ``cells`` of the result says how many
-        cells were undone. With ``files`` the workspace's files are as they were too, if that checkpoint has a copy of them.
+        Variables, imports, the current directory and the environment are as they were. Where there is no checkpoint of exactly
+        that state, the session goes back to the newest one before, and the cells between run again, if that is safe. With
+        ``files`` the workspace's files are as they were at the checkpoint, if that has a copy of them. ``cells`` of the result
+        says how many cells are undone.
 
         Raises:
-            InvalidRequest: there is no checkpoint as old as that, or it has no files.
+            InvalidRequest: there is no checkpoint as old as that, or a cell after it is not safe to repeat, or it has no files.
             InvalidTimeout, QueueFull, Closed: nothing ran.
         """
         _check_files(files)
         if not is_count(cells) or cells < 1:
             raise InvalidRequest(f"cells={cells!r}: must be a whole number of at least 1.")
-        supervisor, undone = self._context.kernels.python, 0
+        supervisor, present, plan = self._context.kernels.python, 0, NO_REPEATED_CELLS
         if supervisor.kernel is None:
             self._context.get_living_kernel()  # raises
 
-        async def find() -> int:
-            nonlocal undone
-            present = (await supervisor.acquire()).next_cell  # a kernel that has died has gone back already
-            for checkpoint in reversed(await self.checkpoints()):
-                if checkpoint.cell <= present - cells and supervisor.is_before(checkpoint.number):
-                    undone = present - checkpoint.cell
-                    return checkpoint.number
+        async def find() -> WayBack:
+            nonlocal present, plan
+            kernel = await supervisor.acquire()  # one that has died has gone back already
+            present, until = kernel.next_cell, kernel.next_cell - cells
+            sockets = await kernel.find_checkpoints()
+            for socket in sockets:
+                socket.close()
+            for socket in sockets:
+                if socket.cell <= until and supervisor.is_before(socket.number):
+                    plan, _ = await self._repeats.plan(socket.cell, socket.after, until)
+                    if plan.undone < until:
+                        raise InvalidRequest(_refuse_undo(plan, cells, present))
+                    return WayBack(socket.number, until)
             last = "cell" if cells == 1 else f"{cells} cells"
             raise InvalidRequest(f"There is no checkpoint of the state before the last {last}: {await self._list()}.")
 
-        return replace(await self._go_to(find, timeout, files=files), cells=undone)
+        restored = await self._go_to(find, timeout, files=files)
+        reached = self._context.get_living_kernel().next_cell
+        done = replace(plan, count=reached - plan.first)
+        notes = (f"{describe_repeated(done).capitalize()} since the checkpoint.",) if done.count else ()
+        if reached < plan.undone:
+            notes = (*notes, f"Cell [{reached}] ended otherwise when it ran again: it and those after it are undone.")
+        return replace(restored, cells=present - reached, notes=(*restored.notes, *notes))
 
     async def _list(self) -> str:
         if present := await self.checkpoints():
@@ -289,6 +320,15 @@ class SessionCheckpoints:
             return f"{by_call}Config(checkpoints='auto') makes one after each cell"
         obstacles = read_obstacles(kernel.obstacles) if kernel is not None else {}
         return f"there is none, since {explain_obstacles(obstacles).removesuffix('.')}" if obstacles else "there is none"
+
+
+def _refuse_undo(plan: RepeatedCells, cells: int, present: int) -> str:
+    """Return why an undo would undo more cells than were asked for."""
+    what = "the last cell" if cells == 1 else f"the last {cells} cells"
+    return (
+        f"Only {what} cannot be undone: the newest checkpoint before is that before cell [{plan.first}], and cell"
+        f" [{plan.undone}] cannot run again: {plan.obstacle}. undo({present - plan.first}) goes back to that checkpoint."
+    )
 
 
 def read_refusal(answer: Mapping[str, Any]) -> KernelexecError:

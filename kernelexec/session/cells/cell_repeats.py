@@ -1,0 +1,257 @@
+"""The cells that run again when a session goes on from a checkpoint before them, as far as that is safe."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+import anyio.to_thread
+
+from kernelexec.cells import Cell, ShellCell, original_source
+from kernelexec.config import Config
+from kernelexec.events import BranchPromoted, CellExecuted, CellStarted, Event, StateRestored
+from kernelexec.kernel import Kernel
+from kernelexec.launcher.protocol import METADATA_KEY
+from kernelexec.outputs import Collector
+from kernelexec.recorded_history import CellLineage, RecordedCell
+from kernelexec.results import ExecutionResult
+from kernelexec.results.outputs import last_error
+from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.session.cells.result_builder import decide_status
+from kernelexec.session.kernels.escalation import escalate
+from kernelexec.session.kernels.verdict import Verdict
+from kernelexec.session.kernels.way_back import RepeatedCells
+
+#: The most seconds that the cells that run again may have taken together, since the caller waits for them; they get twice as
+#: much, and a fixed time, for a machine that is busier by now. And the most cells.
+SECONDS_MAX, _FACTOR, _FIXED_SECONDS = 10.0, 2, 5.0
+_CELLS_MAX = 200
+#: The text of all cells that is kept to judge them, in characters.
+_TEXT_MAX = 16 * 1024 * 1024
+_FILE_NAME = re.compile(r"""["']([^"'\n]{0,400}[./][^"'\n]{0,400})["']""")
+_WRITES = re.compile(r"write|save|dump|to_|open|remove|unlink|rename|replace|move|copy")
+_READS = re.compile(r"read|load|open|scan|fromfile|fromtxt")
+_LISTS = re.compile(r"glob|listdir|scandir|iterdir|walk|exists|is_file|is_dir|\bstat\b")
+_ENDS = {"timeout": "it was ended by its timeout", "request": "it was ended by an interrupt"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a cell. One without a ``cell`` is a change of variables from outside of cells."""
+
+    cell: RecordedCell | None
+    number: int | None = None
+    seconds: float = 0.0
+    files: frozenset[str] = frozenset()
+    """The names of the files that it made or changed, without directories."""
+    has_ended: bool = True
+    was_run: bool = True
+
+
+_CHANGE, _NO_TEXT = _Known(None), RecordedCell("")
+
+
+class CellRepeats:
+    """The repeater of a session's Python cells, and a hook that follows them."""
+
+    def __init__(self, config: Config, runs: Mapping[str, CellRun]) -> None:
+        self._config = config
+        self._runs = runs
+        self._lineage = CellLineage()
+        self._known: dict[str, _Known] = {}
+        self._text_size = 0
+        self._is_whole = True
+        self._refused: dict[str, str] = {}
+        """The cells that do not run again, with the reasons."""
+        self._repeated: set[str] = set()
+
+    def __call__(self, event: Event, /) -> None:
+        """Follow the cells of the Python kernel."""
+        match event:
+            case CellStarted(cell=cell, execution_id=execution_id) if cell.kernel == "python":
+                self._add(execution_id, _Known(_record(cell), has_ended=False))
+            case CellExecuted(result=result) if result.execution_id in self._known:
+                self._known[result.execution_id] = _finish(self._known[result.execution_id], result)
+            case StateRestored(after=after):
+                self._lineage.go_back(after)
+            case BranchPromoted(after=after):
+                self._lineage.go_back(after)
+                self.note_change()
+
+    def note_change(self) -> None:
+        """Note that something else than a cell changes variables now."""
+        self._add(uuid.uuid4().hex, _CHANGE)
+
+    def forget_state(self) -> None:
+        """Note that a new kernel begins, without the variables of the one before."""
+        self._lineage, self._is_whole, self._text_size = CellLineage(), True, 0
+        for kept in (self._known, self._refused, self._repeated):
+            kept.clear()
+
+    async def plan(self, cell: int, after: str, until: float) -> tuple[RepeatedCells, list[CellRun]]:
+        """Return which cells may run again after a checkpoint before ``cell``, and why the next one may not; see ``repeat``."""
+        chain = [name for name in self._lineage.list_since("") or () if self._known[name].was_run]
+        begin = len(chain) - len(self._find_since(chain, cell, after))
+        has_any = any(self._known[name].has_ended for name in chain[begin:])
+        reasons = await anyio.to_thread.run_sync(self._judge, chain, begin) if has_any else []
+        runs, obstacle = list[CellRun](), ""
+        for execution_id, reason in zip(chain[begin:], reasons, strict=False):
+            known = self._known[execution_id]
+            if not known.has_ended or (cell + len(runs) >= until and known.cell is not None):
+                break
+            if obstacle := reason or self._refused.get(execution_id, ""):
+                break
+            runs.append(self._runs[execution_id])
+        left = [self._known[name].cell for name in chain[begin + len(runs) :] if self._known[name].has_ended]
+        return RepeatedCells(cell, after, len(runs), obstacle, _list_names(left) if obstacle else ()), runs
+
+    def _find_since(self, chain: Sequence[str], cell: int, after: str) -> Sequence[str]:
+        """Return the end of the chain that follows a checkpoint; by the numbers of cells if another client's precedes it."""
+        if after in chain:
+            return chain[chain.index(after) + 1 :]
+        numbers = (self._known[name].number for name in chain)
+        return chain[next((place for place, number in enumerate(numbers) if (number or 0) >= cell), len(chain)) :]
+
+    async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
+        """Run cells again; see ``CellRepeater``."""
+        plan, runs = await self.plan(cell, after, until)
+        plan = replace(plan, older_names=tuple(sorted(kernel.variable_names.known.intersection(plan.older_names))))
+        seconds = sum(self._known[run.execution_id].seconds for run in runs) * _FACTOR + _FIXED_SECONDS
+        until_time = anyio.current_time() + seconds
+        for count, run in enumerate(runs):
+            failure = "the kernel ended after it had run again" if is_accused and run.execution_id in self._repeated else None
+            if failure is None:
+                self._repeated.add(run.execution_id)
+                failure = await self._run(kernel, run, until_time - anyio.current_time())
+            if failure:
+                self._refused[run.execution_id] = failure
+                return replace(plan, count=count, obstacle=failure, after=runs[count - 1].execution_id if count else after)
+        return replace(plan, after=runs[-1].execution_id if runs else after)
+
+    def _add(self, execution_id: str, known: _Known) -> None:
+        self._lineage.add(execution_id)
+        self._text_size += len(known.cell.source) if known.cell is not None else 0
+        self._is_whole &= self._text_size <= _TEXT_MAX
+        self._known[execution_id] = known if self._is_whole else replace(known, cell=_NO_TEXT)
+
+    def _judge(self, chain: Sequence[str], begin: int) -> list[str]:
+        """Return an empty text for each cell from ``begin`` on, and the reason against the first that has one, the last item.
+
+        For a thread: it parses all cells.
+        """
+        from kernelexec.replay_safety import SideEffectChecker  # noqa: PLC0415 - few sessions go back
+
+        checker, reasons, seconds, number, is_whole = SideEffectChecker(), list[str](), 0.0, 0, self._is_whole
+        for place, execution_id in enumerate(chain):
+            known, run = self._known[execution_id], self._runs.get(execution_id)
+            number += known.cell is not None
+            is_whole &= known.cell is None or not known.has_ended or known.number == number
+            seconds += known.seconds if place >= begin else 0.0
+            unsafe = checker.reason(known.cell) if known.cell is not None else None
+            if place < begin:
+                continue
+            since = [self._known[name] for name in chain[place:]]
+            excess = f"{_CELLS_MAX} cells have run again before it" if place - begin >= _CELLS_MAX else ""
+            reasons.append(excess or _find_reason(known, since, run, is_whole=is_whole, seconds=seconds) or unsafe or "")
+            if reasons[-1]:
+                break
+        return reasons
+
+    async def _run(self, kernel: Kernel, run: CellRun, seconds: float) -> str | None:
+        """Run a cell again; return what was not as before, as a clause."""
+        output, result = self._config.output, run.result
+        assert result is not None
+        collector, late = Collector(output), Collector(output.late)
+        overruled, msg_id = run.rules_overridden, run.execution_id
+        execution = kernel.submit(run.cell.request, collector, late, overruled=overruled, msg_id=msg_id)
+        await execution.wait_for_turn(max(seconds, 0.0))
+        if not execution.ended.is_set():
+            await escalate(kernel, execution, self._config.budgets)
+            return "it did not end in time when it ran again"
+        if not kernel.confirms_state(execution):
+            return "the kernel ended when it ran again"
+        execution.settle()
+        reply, report = execution.reply or {}, execution.reply_metadata.get(METADATA_KEY)
+        outputs = collector.outputs()
+        status, _ = decide_status(run.cell, reply, Verdict(), report if isinstance(report, dict) else {}, outputs)
+        before, now = last_error(result.outputs), last_error(outputs)
+        if status == result.status and (status == "ok" or (before and before.ename) == (now and now.ename)):
+            return None
+        return f"it ended otherwise when it ran again ({status if now is None else now.ename})"
+
+
+def _find_reason(known: _Known, since: Sequence[_Known], run: CellRun | None, *, is_whole: bool, seconds: float) -> str:
+    """Return why a cell does not run again, as far as its code does not say it; ``since`` begins with it."""
+    if known.cell is None:
+        return "variables were set from outside of a cell before it"
+    if not known.has_ended:
+        return ""
+    if not is_whole:
+        return "the cells before it are not all known"
+    if run is None or run.result is None:
+        return "it is not remembered any more"
+    if run.on_input is not None:
+        return "it asks for input"
+    if known.cell.interrupted is not None:
+        return _ENDS[known.cell.interrupted]
+    if known.cell.omissions:
+        return f"its {known.cell.omissions}"
+    if seconds > SECONDS_MAX:
+        return f"the cells since the checkpoint took more than {SECONDS_MAX:g} s"
+    return _find_changed_file(known.cell.source, since)
+
+
+def _find_changed_file(source: str, since: Sequence[_Known]) -> str:
+    """Return why a cell may find other files than before; an empty text if it will not, as far as its text shows."""
+    named, reads = _named_files(source), _READS.search(source)
+    for place, known in enumerate(since):
+        changed = known.files if place or reads else frozenset[str]()
+        if known.cell is not None and not known.has_ended and _WRITES.search(known.cell.source):
+            changed = _named_files(known.cell.source)
+        if both := named & changed:
+            return f"it may read {min(both)}, which has changed since"
+        if place and changed and _LISTS.search(source):
+            return "it may look for files, and some have changed since"
+    return ""
+
+
+def _named_files(source: str) -> frozenset[str]:
+    return frozenset(PurePath(name).name for name in _FILE_NAME.findall(source))
+
+
+def _list_names(recorded: Sequence[RecordedCell | None]) -> tuple[str, ...]:
+    """Return the names that cells bind, as far as their text shows."""
+    from kernelexec.replay_safety import name_changes  # noqa: PLC0415 - as above
+
+    names = {name for cell in recorded if cell is not None and cell.kind == "code" for name in name_changes(cell.source)}
+    return tuple(sorted(names))
+
+
+def _record(cell: Cell) -> RecordedCell:
+    if not isinstance(cell, ShellCell) or not cell.persistent:
+        return RecordedCell(cell.source)
+    omissions = "options of its own are not recorded" if cell.options is not None or cell.stdin is not None else ""
+    return RecordedCell(original_source(cell), "command", cell.language, omissions=omissions)
+
+
+def _finish(known: _Known, result: ExecutionResult) -> _Known:
+    assert known.cell is not None
+    error = last_error(result.outputs)
+    cell = replace(
+        known.cell,
+        status="ok" if result.ok else "error",
+        interrupted=result.interrupted,
+        ename=None if error is None else error.ename,
+    )
+    return replace(
+        known,
+        cell=cell,
+        number=result.execution_count,
+        seconds=result.timing.run,
+        files=frozenset(PurePath(path).name for path in result.files),
+        has_ended=True,
+        was_run=result.status in ("ok", "error") and not result.cached,
+    )

@@ -1,0 +1,144 @@
+"""Cells that run again: those since the checkpoint to which a session goes back, as far as that is safe."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelexec import Executor, InvalidRequest, Session
+from tests.support.pace import until
+
+#: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
+ALSO_CONFINED = ()
+
+#: The tests say where the checkpoints are: none is made but by request.
+CHECKPOINTS = "named"
+DIES = "import os; os._exit(3)"
+
+
+def value(session: Session, code: str) -> object:
+    result = session.execute(code)
+    assert result.ok, result.text
+    return result.value
+
+
+def run(session: Session, *codes: str) -> None:
+    for code in codes:
+        session.execute(code)
+
+
+def test_cells_since_the_checkpoint_run_again_after_a_death(session: Session) -> None:
+    run(session, "x = [1]")
+    session.checkpoint()
+    run(session, "x.append(2)", "def double(n): return 2 * n", "y = double(x[-1])", "1 / 0")
+    commanded = session.execute_command("cd /; echo hello")
+    assert commanded.ok
+    result = session.execute(f"x.append(3); {DIES}")
+    assert (result.state, result.cause, result.lost_names) == ("restored", "exited", ())
+    assert "its checkpoint before cell [2]: the cells [2] to [6] have run again" in result.notes[0]
+    assert value(session, "(x, y)") == ([1, 2], 4)
+    assert session.execute_command("pwd").text == "/\n"
+    assert value(session, "In[2:6]") == ["x.append(2)", "def double(n): return 2 * n", "y = double(x[-1])", "1 / 0"]
+
+
+def test_the_first_cell_that_is_not_safe_ends_the_repetition(session: Session) -> None:
+    run(session, "def note(text):\n    with open('log', 'a') as file: file.write(text)", "x = 1")
+    session.checkpoint()
+    run(session, "x = 2", "note('once')", "x = 3; new = 1")
+    result = session.execute(DIES)
+    assert (result.state, result.lost_names) == ("restored", ("new",))
+    assert "cell [3] has run again" in result.notes[0]
+    assert "Cell [4] did not run again: it uses `note`, and it adds to a file" in result.notes[0]
+    assert "Older now: x." in result.notes[0]
+    assert value(session, "x") == 2
+    assert (session.workspace / "log").read_text() == "once"
+
+
+@pytest.mark.parametrize(
+    ("before", "cell", "reason"),
+    [
+        ("", "frame = open('data.txt').read(); open('data.txt', 'w').write('new')", "it may read data.txt, which has changed"),
+        ("", "import time; time.sleep(600)", "it was ended by its timeout"),
+        ("put", "y = x", "variables were set from outside of a cell before it"),
+    ],
+)
+def test_what_may_have_another_effect_than_before_does_not_run_again(
+    session: Session, before: str, cell: str, reason: str
+) -> None:
+    (session.workspace / "data.txt").write_text("old")
+    run(session, "x = 1")
+    session.checkpoint()
+    if before:
+        session.put("x", 2)
+    session.execute(cell, timeout=0.5 if "sleep" in cell else 60)
+    result = session.execute(DIES)
+    assert f"Cell [2] did not run again: {reason}" in result.notes[0]
+    assert value(session, "x") == 1
+
+
+def test_a_file_that_a_later_cell_changes_is_not_read_again(session: Session) -> None:
+    (session.workspace / "data.txt").write_text("1")
+    run(session, "x = 0")
+    session.checkpoint()
+    run(session, "y = 1", "x = int(open('data.txt').read())", "open('data.txt', 'w').write('2')")
+    result = session.execute(DIES)
+    assert "Cell [3] did not run again: it may read data.txt" in result.notes[0]
+    assert value(session, "(x, y)") == (0, 1)
+
+
+def test_undo_is_exact_between_two_checkpoints_or_refused(session: Session) -> None:
+    run(session, "x = 0")
+    session.checkpoint()
+    run(session, *(f"x += {number}" for number in (1, 10, 100)))
+    undone = session.undo()
+    assert (undone.cells, value(session, "x")) == (1, 11)
+    assert undone.notes[-1] == "The cells [2] to [3] have run again since the checkpoint."
+    run(session, "open('log', 'a').write('x')", "x = 5")
+    with pytest.raises(InvalidRequest, match=r"before cell \[2\], and cell \[5\] cannot run again: .* undo\(5\) goes back to"):
+        session.undo()
+    assert value(session, "x") == 5
+    assert session.undo(6).cells == 6
+    assert value(session, "x") == 0
+    assert (session.workspace / "log").read_text() == "x"
+
+
+def test_a_cell_that_ends_otherwise_than_before_ends_the_repetition(session: Session) -> None:
+    run(session, "import pathlib")
+    session.checkpoint()
+    run(session, "x = 1", "assert not pathlib.Path('flag').is_dir()", "x = 2")
+    (session.workspace / "flag").mkdir()
+    result = session.execute(DIES)
+    assert "Cell [3] did not run again: it ended otherwise when it ran again (AssertionError)" in result.notes[0]
+    assert value(session, "x") == 1
+
+
+def test_a_cell_that_ends_the_kernel_later_runs_again_once_at_most(session: Session) -> None:
+    run(session, "import faulthandler")
+    session.checkpoint()
+    run(session, "x = 1; faulthandler.dump_traceback_later(0.5, exit=True)")
+    for _ in range(2):
+        until(lambda: session.connection_file is None)
+        result = session.execute("'x' in globals()")
+        assert result.state == "restored", result.notes
+    assert result.value is False
+    assert "the kernel ended after it had run again" in result.notes[0]
+    time.sleep(1)
+    assert session.execute("1").state == "kept"
+
+
+def test_repeated_cells_count_in_notebook_and_journal(session: Session, tmp_path: Path) -> None:
+    run(session, "x = 0")
+    session.checkpoint()
+    run(session, "x += 1", "open('log', 'a').write('x')", "x += 10", DIES, "x += 100")
+    session.save_notebook()
+    assert session.notebook is not None
+    cells = json.loads(session.notebook.read_text())["cells"]
+    undone = [cell["source"] for cell in cells if "skip-execution" in cell["metadata"].get("tags", ())]
+    assert ["".join(source) for source in undone] == ["open('log', 'a').write('x')", "x += 10", DIES]
+    config = {"quiet": True, "checkpoints": "off"}
+    with Executor("local", workspace=tmp_path, config=config) as executor:
+        again = executor.session("again", notebook=session.journal)
+        assert value(again, "x") == value(session, "x") == 101
