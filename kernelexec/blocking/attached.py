@@ -82,8 +82,8 @@ class AttachedSession:
 
     def restore(self, saved: Checkpoint | str | int, *, files: bool = False, timeout: float | None = None) -> Restored:
         """See ``AsyncAttachedSession.restore``."""
-        number = saved.number if isinstance(saved, Checkpoint) else saved
-        return self._portal.call(partial(self._target.restore, number, files=files, timeout=timeout))
+        target = saved._target if isinstance(saved, Checkpoint) else saved  # noqa: SLF001 - its own facade
+        return self._portal.call(partial(self._target.restore, target, files=files, timeout=timeout))
 
     def stream(
         self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None

@@ -135,7 +135,7 @@ class AsyncAttachedSession:
         self, saved: AsyncCheckpoint | str | int, *, files: bool = False, timeout: float | None = None
     ) -> Restored:
         """Go back to a checkpoint, for the owner too: see ``AsyncSession.restore``."""
-        target = saved.number if isinstance(saved, AsyncCheckpoint) else saved
+        target = saved.to_dict() if isinstance(saved, AsyncCheckpoint) else saved
         return Restored.from_dict((await self._ask("restore", saved=target, files=files, timeout=timeout))["restored"])
 
     async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
@@ -155,8 +155,8 @@ class AsyncAttachedSession:
         await self._ask("close")
 
     def _read_checkpoint(self, fields: Mapping[str, Any]) -> AsyncCheckpoint:
-        async def drop(number: int) -> None:
-            await self._ask("drop_checkpoint", number=number)
+        async def drop(_: int) -> None:
+            await self._ask("drop_checkpoint", checkpoint=dict(fields))
 
         return AsyncCheckpoint(drop, **fields)
 

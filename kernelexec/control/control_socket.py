@@ -32,6 +32,7 @@ from kernelexec.results.json_values import JsonConvertible
 from kernelexec.session import AsyncSession
 from kernelexec.session.features.attachments import calling_client
 from kernelexec.session.features.output_stream import iterate_outputs
+from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint
 from kernelexec.session.lifecycle import find_first_exception
 from kernelexec.session.short_turns import short_turns
 from kernelexec.text import clean
@@ -215,10 +216,11 @@ async def _use_checkpoints(session: AsyncSession, client: str, do: str, argument
         case "checkpoints":
             yield {"checkpoints": [checkpoint.to_dict() for checkpoint in await session.checkpoints()]}
         case "drop_checkpoint":
+            wanted = AsyncCheckpoint.from_dict(arguments["checkpoint"])
             for checkpoint in await session.checkpoints():
-                if checkpoint.number == arguments["number"]:
+                if (checkpoint.number, checkpoint.lineage) == (wanted.number, wanted.lineage):
                     await checkpoint.drop()
-            yield {"dropped": arguments["number"]}
+            yield {"dropped": True}
         case "branch":
             if "n" in arguments:
                 raise InvalidRequest("An attached session opens one branch at a call, without `n`.")
@@ -227,6 +229,8 @@ async def _use_checkpoints(session: AsyncSession, client: str, do: str, argument
         case "promote":
             yield {"restored": (await session.promote(**arguments)).to_dict()}
         case _:
+            if isinstance(saved := arguments.get("saved"), dict):
+                arguments = {**arguments, "saved": AsyncCheckpoint.from_dict(saved)}
             went_back = await (session.undo(**arguments) if do == "undo" else session.restore(**arguments))
             session.attachments.note_return(client)
             yield {"restored": went_back.to_dict()}

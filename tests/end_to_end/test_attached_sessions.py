@@ -152,7 +152,15 @@ def test_another_program_makes_checkpoints_and_goes_back_and_the_owner_learns_of
         assert attached.restore(str(checkpoint.number)).names == ("x",)
         with pytest.raises(InvalidRequest, match="no checkpoint 'nope'"):
             attached.restore("nope")
+        session.restart()
+        session.execute("x = 4")
+        newer = session.checkpoint()
+        assert newer.number == checkpoint.number
+        with pytest.raises(InvalidRequest, match="of an earlier kernel"):
+            attached.restore(checkpoint)
         checkpoint.drop()
+        assert [each.number for each in session.checkpoints()] == [newer.number]
+        attached.checkpoints()[0].drop()
         assert session.checkpoints() == ()
         with pytest.raises(InvalidRequest, match=r"checkpoint\(\) makes one"):
             attached.undo()

@@ -77,7 +77,7 @@ class KernelSupervisor:
         """The lost state that only results of clients in other processes have reported."""
         self._missing: dict[str, Cause] = {}
         """See ``list_missing``."""
-        self.lineage = Lineage()  # numbers of checkpoints are unique in one
+        self.lineage = Lineage()
         self.former: FormerSession | None = None
         """The earlier session that the next result tells from this one."""
         self.has_run = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -72,6 +73,8 @@ class Lineage:
     """
 
     def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
+        """The name of all states that begin with one fresh kernel: numbers of checkpoints are unique in them."""
         self._lines: list[list[_Range]] = [[(0, math.inf)]]
         """Those of each state that the session went back from, and at last of the present one."""
 

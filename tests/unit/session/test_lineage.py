@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.session.kernels.supervisor import Lineage
+from kernelexec.session.kernels.way_back import Lineage
 
 
 def past(lineage: Lineage, newest: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kernelexec.cancellation import await_to_end
 from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelError, KernelexecError, did_you_mean
@@ -42,9 +42,11 @@ class AsyncCheckpoint:
         name: str | None,
         cell: int,
         seconds: float | None = None,
-        lineage: object = None,
+        lineage: str | None = None,
     ) -> None:
-        self._drop, self.lineage = drop, lineage
+        self._drop = drop
+        self.lineage = lineage
+        """What tells it from those with its number of earlier kernels, and of other sessions."""
         self.number = number
         """The number, from 1 in each kernel."""
         self.name = name
@@ -55,8 +57,21 @@ class AsyncCheckpoint:
         """The time that the copy took, if it is known."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return number, name, cell and seconds as JSON types."""
-        return {"number": self.number, "name": self.name, "cell": self.cell, "seconds": self.seconds}
+        """Return number, name, cell, seconds and lineage as JSON types."""
+        fields = ("number", "name", "cell", "seconds", "lineage")
+        return {field: getattr(self, field) for field in fields}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the checkpoint that another process names by ``to_dict``, to go back to it; it is dropped there only."""
+
+        async def drop(_: int) -> None:
+            raise InvalidRequest("This checkpoint is another process's.")
+
+        number, lineage = fields.get("number"), fields.get("lineage")
+        if not is_count(number) or not isinstance(lineage, str | None):
+            raise InvalidRequest("A checkpoint has a number, and a text as its lineage.")
+        return cls(drop, number, None, 0, lineage=lineage)
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f" {self.name!r}"
@@ -148,7 +163,7 @@ class SessionCheckpoints:
                 if (path := await self._find(number)) is None:
                     message = "The copy of the kernel ended at once, or does not answer."
                     raise CheckpointRefused(message, {"limit": ("no answer",)})
-                lineage = self._context.kernels.python.lineage
+                lineage = self._context.kernels.python.lineage.name
                 return AsyncCheckpoint(self._drop_of(lineage), number, name, cell, read_seconds(seconds), lineage), path
         raise read_refusal(answer)
 
@@ -158,7 +173,7 @@ class SessionCheckpoints:
         self._context.scope.check_open()
         if kernel is None:
             return ()
-        listed, lineage = [], self._context.kernels.python.lineage
+        listed, lineage = [], self._context.kernels.python.lineage.name
         for socket in await kernel.find_checkpoints():
             listed.append(AsyncCheckpoint(self._drop_of(lineage), socket.number, socket.name, socket.cell, lineage=lineage))
             socket.close()
@@ -172,9 +187,9 @@ class SessionCheckpoints:
             socket.close()
         return sockets[0].path if sockets else None
 
-    def _drop_of(self, lineage: object) -> Callable[[int], Awaitable[None]]:
+    def _drop_of(self, lineage: str) -> Callable[[int], Awaitable[None]]:
         async def drop(number: int) -> None:
-            if lineage is self._context.kernels.python.lineage:  # else the number is another one's, or none's
+            if lineage == self._context.kernels.python.lineage.name:  # else the number is another one's, or none's
                 await self.drop(number)
 
         return drop
@@ -201,8 +216,8 @@ class SessionCheckpoints:
 
     async def _find_number(self, saved: AsyncCheckpoint | str | int) -> int:
         if isinstance(saved, AsyncCheckpoint):
-            if saved.lineage not in (None, self._context.kernels.python.lineage):
-                raise InvalidRequest(f"{saved} is of an earlier kernel, or of another session.")
+            if saved.lineage not in (None, self._context.kernels.python.lineage.name):
+                raise InvalidRequest(f"Checkpoint {saved.number} is of an earlier kernel, or of another session.")
             return saved.number
         if not isinstance(saved, str):
             return int(saved)
