@@ -35,8 +35,8 @@ _OF_ANY_THREAD = (
 _OPENMP, _PAUSE_HARD = "libgomp", 2
 #: How long such threads may take to end, and the time between two looks, in seconds.
 _END_SECONDS, _LOOK_SECONDS = 0.2, 0.001
-#: So often a thread that runs is looked at.
-_LOOKS_MAX = 20
+#: How long a thread that runs is looked at, in seconds: one that ends has to get a processor first.
+_RUN_SECONDS = 0.25
 
 
 class NativeThread(NamedTuple):
@@ -98,10 +98,8 @@ def _read_name(task: Path) -> str:
 def _find_libraries(task: Path, mappings: list[tuple[int, int, str]]) -> set[str]:
     """Return the libraries with return addresses on the stack of a waiting thread; nothing of one that runs on."""
     with suppress(OSError, ValueError):
-        for _ in range(_LOOKS_MAX):
-            state = (task / "syscall").read_text()
-            if not state.startswith("running"):
-                break
+        deadline = time.monotonic() + _RUN_SECONDS
+        while (state := (task / "syscall").read_text()).startswith("running") and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)  # a new thread, or one that ends, waits in a moment
         *_, stack, _ = (int(word, 0) for word in state.split())
         number = bisect_right(mappings, (stack, 1 << 64, "")) - 1

@@ -42,6 +42,8 @@ CELLS = {
 EVERYWHERE = ("pip_magic", "bang", "executable", "command")
 #: One that pip does in the kernel, one by its module, one that is found in the path, and one with a file.
 FEW = ["pip_magic", "executable", "command", "listed"]
+#: Of the kernel's version, whatever else is on PATH.
+UV_VENV = f"uv venv --python={sys.version_info[0]}.{sys.version_info[1]} .venv"
 COMMANDS = {
     "command": "pip install command",
     "module": "python3 -m pip install module",
@@ -213,7 +215,7 @@ def test_a_named_environment_is_where_pip_and_uv_install(tmp_path: Path) -> None
         assert {"executable.py", "magic.py", "bang.py"} <= {path.name for path in packages_of(venv).iterdir()}
 
 
-@pytest.mark.parametrize("make", ["uv venv .venv", *at_night("python -m venv .venv")])
+@pytest.mark.parametrize("make", [pytest.param(UV_VENV, id="uv"), *at_night("python -m venv .venv")])
 def test_an_environment_that_a_cell_makes_or_removes_counts_from_then_on(make: str, fresh: Session) -> None:
     for name in ("before", "within", "without"):
         made_wheel(fresh.workspace / "wheels", name, "1.0")
