@@ -140,18 +140,16 @@ class AsyncSession:
         self._requests = requests = RequestIds(name, ledger)
         self._notebook_writer = NotebookWriter(name, record, self.scope)
         self._statistics = StatisticsHook(settings)
-        timer = IdleTimer()
-        history = FinishedExecutions(config.capacity.results)
+        timer, history = IdleTimer(), FinishedExecutions(config.capacity.results)
         repeats = CellRepeats(config, history.runs)
         own_hooks = (self._notebook_writer, self._statistics, timer, repeats, self._note_event)
         all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
         output_hooks = [hook for hook in all_hooks if wants_output(hook)]
         self._dispatch = dispatch = make_dispatcher(name, all_hooks)
         self._kernels = kernels = LanguageKernels(config, name, runtime, backend, self.scope, dispatch)
-        self._supervisor = kernels.python
-        self._supervisor.use_warm(warm_kernel)
-        self._supervisor.notes += notes
-        self._supervisor.former, self._supervisor.repeater = former, repeats
+        self._supervisor = supervisor = kernels.python
+        supervisor.use_warm(warm_kernel)
+        supervisor.notes, supervisor.former, supervisor.repeater = [*supervisor.notes, *notes], former, repeats
         approval = CellApproval(name, config, validators, approver, backend.secrets)
         self._result_cache = CellResultCache.open(config, backend, workspace.path)
         self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))

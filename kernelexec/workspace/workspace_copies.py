@@ -132,7 +132,7 @@ def copy_workspace(
 
 @dataclass(frozen=True, slots=True)
 class BranchChanges:
-    """What has changed in a branch's files since they were copied."""
+    """The changes of a branch's files since they were copied."""
 
     entries: Mapping[str, WalkEntry]
     """The new and the changed ones, by their paths."""
@@ -145,7 +145,7 @@ class BranchChanges:
 def find_changes(
     source: Path | int, copied: CopiedFiles, *, limit_bytes: int, ignore: frozenset[str] = frozenset()
 ) -> BranchChanges:
-    """Find what has changed in the ``copied`` files of a branch. Other arguments and errors are those of ``copy_workspace``.
+    """Find the changes of the ``copied`` files of a branch. Other arguments and errors are those of ``copy_workspace``.
 
     Raises:
         InvalidRequest: the files to copy have more than ``limit_bytes`` together, with their holes; nothing has changed.

@@ -35,12 +35,13 @@ _FILE_NAME = re.compile(r"""["']([^"'\n]{0,400}[./][^"'\n]{0,400})["']""")
 _WRITES = re.compile(r"write|save|dump|to_|open|remove|unlink|rename|replace|move|copy")
 _READS = re.compile(r"read|load|open|scan|fromfile|fromtxt")
 _LISTS = re.compile(r"glob|listdir|scandir|iterdir|walk|exists|is_file|is_dir|\bstat\b")
+_SET_OUTSIDE = "variables were set from outside of a cell before it"
 _ENDS = {"timeout": "it was ended by its timeout", "request": "it was ended by an interrupt"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a cell. One without a ``cell`` is a change of variables from outside of cells."""
+    """A cell as far as it is known. One without a ``cell`` is a change of variables from outside of cells."""
 
     cell: RecordedCell | None
     number: int | None = None
@@ -113,7 +114,7 @@ class CellRepeats:
         if after in chain:
             return chain[chain.index(after) + 1 :]
         numbers = (self._known[name].number for name in chain)
-        return chain[next((place for place, number in enumerate(numbers) if (number or 0) >= cell), len(chain)) :]
+        return chain[next((index for index, number in enumerate(numbers) if (number or 0) >= cell), len(chain)) :]
 
     async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
         """Run cells again; see ``CellRepeater``."""
@@ -145,23 +146,25 @@ class CellRepeats:
         from kernelexec.replay_safety import SideEffectChecker  # noqa: PLC0415 - few sessions go back
 
         checker, reasons, seconds, number, is_whole = SideEffectChecker(), list[str](), 0.0, 0, self._is_whole
-        for place, execution_id in enumerate(chain):
+        for index, execution_id in enumerate(chain):
             known, run = self._known[execution_id], self._runs.get(execution_id)
             number += known.cell is not None
             is_whole &= known.cell is None or not known.has_ended or known.number == number
-            seconds += known.seconds if place >= begin else 0.0
-            unsafe = checker.reason(known.cell) if known.cell is not None else None
-            if place < begin:
+            seconds += known.seconds if index >= begin else 0.0
+            is_long = seconds > SECONDS_MAX or index - begin >= _CELLS_MAX
+            unsafe = checker.reason(known.cell) if known.cell is not None else _SET_OUTSIDE
+            if index < begin:
                 continue
-            since = [self._known[name] for name in chain[place:]]
-            excess = f"{_CELLS_MAX} cells have run again before it" if place - begin >= _CELLS_MAX else ""
-            reasons.append(excess or _find_reason(known, since, run, is_whole=is_whole, seconds=seconds) or unsafe or "")
+            if known.cell is not None and known.has_ended:
+                since = [self._known[name] for name in chain[index:]]
+                unsafe = _find_reason(known.cell, run, since, is_whole=is_whole, is_long=is_long) or unsafe
+            reasons.append(unsafe or "")
             if reasons[-1]:
                 break
         return reasons
 
     async def _run(self, kernel: Kernel, run: CellRun, seconds: float) -> str | None:
-        """Run a cell again; return what was not as before, as a clause."""
+        """Run a cell again; return a clause on the difference if its outcome is another one."""
         output, result = self._config.output, run.result
         assert result is not None
         collector, late = Collector(output), Collector(output.late)
@@ -183,37 +186,29 @@ class CellRepeats:
         return f"it ended otherwise when it ran again ({status if now is None else now.ename})"
 
 
-def _find_reason(known: _Known, since: Sequence[_Known], run: CellRun | None, *, is_whole: bool, seconds: float) -> str:
+def _find_reason(cell: RecordedCell, run: CellRun | None, since: Sequence[_Known], *, is_whole: bool, is_long: bool) -> str:
     """Return why a cell does not run again, as far as its code does not say it; ``since`` begins with it."""
-    if known.cell is None:
-        return "variables were set from outside of a cell before it"
-    if not known.has_ended:
-        return ""
-    if not is_whole:
-        return "the cells before it are not all known"
-    if run is None or run.result is None:
-        return "it is not remembered any more"
-    if run.on_input is not None:
-        return "it asks for input"
-    if known.cell.interrupted is not None:
-        return _ENDS[known.cell.interrupted]
-    if known.cell.omissions:
-        return f"its {known.cell.omissions}"
-    if seconds > SECONDS_MAX:
-        return f"the cells since the checkpoint took more than {SECONDS_MAX:g} s"
-    return _find_changed_file(known.cell.source, since)
+    reasons = {
+        "the cells before it are not all known": not is_whole,
+        "it is not remembered any more": run is None or run.result is None,
+        "it asks for input": run is not None and run.on_input is not None,
+        _ENDS.get(cell.interrupted or "", ""): cell.interrupted is not None,
+        f"its {cell.omissions}": bool(cell.omissions),
+        f"the cells since the checkpoint took more than {SECONDS_MAX:g} s, or are more than {_CELLS_MAX}": is_long,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "") or _find_changed_file(cell.source, since)
 
 
 def _find_changed_file(source: str, since: Sequence[_Known]) -> str:
     """Return why a cell may find other files than before; an empty text if it will not, as far as its text shows."""
     named, reads = _named_files(source), _READS.search(source)
-    for place, known in enumerate(since):
-        changed = known.files if place or reads else frozenset[str]()
+    for index, known in enumerate(since):
+        changed = known.files if index or reads else frozenset[str]()
         if known.cell is not None and not known.has_ended and _WRITES.search(known.cell.source):
             changed = _named_files(known.cell.source)
         if both := named & changed:
             return f"it may read {min(both)}, which has changed since"
-        if place and changed and _LISTS.search(source):
+        if index and changed and _LISTS.search(source):
             return "it may look for files, and some have changed since"
     return ""
 

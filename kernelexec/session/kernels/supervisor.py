@@ -596,4 +596,3 @@ class KernelSupervisor:
     def _report_change(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
         container = self.kernel.container if self.kernel is not None and change == "started" else None
         self._dispatch(KernelChanged(self._session, self.epoch, change, cause, self.language, container))
-

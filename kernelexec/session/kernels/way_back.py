@@ -50,7 +50,7 @@ NO_REPEATED_CELLS = RepeatedCells(0, "")
 
 
 class CellRepeater(Protocol):
-    """What runs the cells since a checkpoint again, as far as that is safe."""
+    """Runs the cells since a checkpoint again, as far as that is safe."""
 
     def note_change(self) -> None:
         """Note that something else than a cell changes variables now."""

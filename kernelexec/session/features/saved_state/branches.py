@@ -363,7 +363,7 @@ class _FilesOfPromotion:
         self._parent, self._branch = parent, branch
         self._copied, self._changes, self._seconds = copied, changes, seconds
         self.changed: CopiedFiles | None = None
-        """What is new or changed there by now."""
+        """The files that are new or changed there by now."""
 
     async def bring(self) -> KernelexecError | None:
         """Bring them; return the error if that fails."""
@@ -375,7 +375,7 @@ class _FilesOfPromotion:
             self.changed = await self._parent.read_in_thread(call)
         except OSError as exc:
             reason = f"{exc.filename or 'the workspace'}: {exc.strerror}"
-            return KernelError(f"The state is that of the branch, but not all of its files: {reason}. The branch is still open.")
+            return KernelError(f"The state is that of the branch, but not all its files: {reason}. The branch is still open.")
         return None
 
 

@@ -86,7 +86,7 @@ class CheckpointFiles:
         return mark is not None and mark == _mark(checkpoint)
 
     async def put_back(self, checkpoint: Path) -> tuple[CopiedFiles, tuple[str, ...]]:
-        """Make the files those of a checkpoint that has a copy again; return what has changed, and sentences about it."""
+        """Make the files those of a checkpoint that has a copy again; return the changes, and sentences about them."""
         _, copy = self._copies[checkpoint]
         stay = copy.notebooks | self._list_notebooks()
         call = partial(put_back, copy.directory.fd, self._context.workspace.path, copy.files, ignore=stay)

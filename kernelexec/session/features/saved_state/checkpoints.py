@@ -46,7 +46,7 @@ class AsyncCheckpoint:
     ) -> None:
         self._drop = drop
         self.lineage = lineage
-        """What tells it from those with its number of earlier kernels, and of other sessions."""
+        """Tells it from those with its number of earlier kernels, and of other sessions."""
         self.number = number
         """The number, from 1 in each kernel."""
         self.name = name
@@ -85,9 +85,7 @@ class AsyncCheckpoint:
 class SessionCheckpoints:
     """The checkpoints of one session's Python kernel; the listed notebooks in its workspace stay as they are."""
 
-    def __init__(
-        self, context: SessionContext, repeats: CellRepeats, list_notebooks: Callable[[], frozenset[str]]
-    ) -> None:
+    def __init__(self, context: SessionContext, repeats: CellRepeats, list_notebooks: Callable[[], frozenset[str]]) -> None:
         self._context, self._repeats = context, repeats
         self._list_notebooks = list_notebooks
         self._files: CheckpointFiles | None = None
