@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from kernelexec.cells import Cell, ShellCell, original_source
 from kernelexec.config import Config
-from kernelexec.events import BranchPromoted, CellExecuted, CellStarted, Event, StateRestored
+from kernelexec.events import BranchPromoted, CellAborted, CellExecuted, CellStarted, Event, StateRestored
 from kernelexec.kernel import Kernel
 from kernelexec.launcher.protocol import METADATA_KEY
 from kernelexec.outputs import Collector
@@ -74,7 +74,7 @@ class CellRepeats:
         match event:
             case CellStarted(cell=cell, execution_id=execution_id) if cell.kernel == "python":
                 self._add(execution_id, _Known(_record(cell), has_ended=False))
-            case CellExecuted(result=result) if result.execution_id in self._known:
+            case CellExecuted(result=result) | CellAborted(result=result) if result.execution_id in self._known:
                 self._known[result.execution_id] = _finish(self._known[result.execution_id], result)
             case StateRestored(after=after):
                 self._lineage.go_back(after)
@@ -107,7 +107,8 @@ class CellRepeats:
                 break
             runs.append(self._runs[execution_id])
         left = [self._known[name].cell for name in chain[begin + len(runs) :] if self._known[name].has_ended]
-        return RepeatedCells(cell, after, len(runs), obstacle, _list_names(left) if obstacle else ()), runs
+        older_names = await anyio.to_thread.run_sync(_list_names, left) if obstacle else ()
+        return RepeatedCells(cell, after, len(runs), obstacle, older_names), runs
 
     def _find_since(self, chain: Sequence[str], cell: int, after: str) -> Sequence[str]:
         """Return the end of the chain that follows a checkpoint; by the numbers of cells if another client's precedes it."""
