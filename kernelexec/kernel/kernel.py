@@ -175,7 +175,8 @@ class Kernel(KernelProcess):
         info = metadata.get(protocol.METADATA_KEY)
         if isinstance(info, dict) and info.get("token") == self.token:
             self.usage.update(info.get("memory"))
-            self.obstacles = info.get("obstacles", self.obstacles)
+            if isinstance(report := info.get("obstacles"), dict):
+                self.obstacles = report.get("obstacles")
             if (program := info.get("program")) is not None:
                 self._judge(program)
             else:
