@@ -131,8 +131,10 @@ class StateRestored:
     session: str
     kernel_epoch: int
     checkpoint: int
+    """Its number; 0 where all cells have run again in a new kernel."""
     after: str
-    """The execution id of the last cell before the checkpoint, as its process says; empty if there was none."""
+    """The execution id of the last cell before the checkpoint, as its process says, or that has run again; empty if there is
+    none."""
 
 
 @dataclass(frozen=True, slots=True)

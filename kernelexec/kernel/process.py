@@ -112,6 +112,11 @@ class ReuseSlot:
         self._host: ReusableKernelHost | None = None
         self._closed = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next kernel needs a new container, if it needs one."""
+        return self._host is None
+
     def take(self) -> ReusableKernelHost | None:
         """Give the container to the next kernel; None if there is none."""
         host, self._host = self._host, None

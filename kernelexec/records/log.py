@@ -257,7 +257,8 @@ def _other_lines(event: events.Event) -> Iterator[str]:
         case events.KernelChanged():
             yield from _kernel_lines(event)
         case events.StateRestored():
-            yield f"kernel {event.kernel_epoch} goes on from checkpoint {event.checkpoint}"
+            start = f"goes on from checkpoint {event.checkpoint}" if event.checkpoint else "runs earlier cells again"
+            yield f"kernel {event.kernel_epoch} {start}"
         case events.BranchPromoted():
             yield f"branch {_printable(event.branch)} takes the place of this session"
         case events.FilesTouched():

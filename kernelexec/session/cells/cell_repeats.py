@@ -110,6 +110,11 @@ class CellRepeats:
         older_names = await anyio.to_thread.run_sync(_list_names, left) if obstacle else ()
         return RepeatedCells(cell, after, len(runs), obstacle, older_names), runs
 
+    async def can_begin(self, *, is_accused: bool) -> bool:
+        """Return whether the first cell can run again; see ``CellRepeater``."""
+        _, runs = await self.plan(1, "", 2)
+        return bool(runs) and not (is_accused and runs[0].execution_id in self._repeated)
+
     def _find_since(self, chain: Sequence[str], cell: int, after: str) -> Sequence[str]:
         """Return the end of the chain that follows a checkpoint; by the numbers of cells if another client's precedes it."""
         if after in chain:

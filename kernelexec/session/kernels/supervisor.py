@@ -25,6 +25,7 @@ from kernelexec.results import Cause, ExecutionResult, MemoryUse
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
+from kernelexec.session.kernels.state_check import confirm_state, has_ended
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
     FormerSession,
@@ -162,6 +163,8 @@ class KernelSupervisor:
             self._check_open()
             if way_back is not None:
                 return await self._go_back(way_back)
+            if self.kernel is None and self.repeater is not None:
+                self.repeater.forget_state()
             return self.kernel if self.kernel is not None else await self._start()
 
     async def _go_back(self, way: WayBack) -> Kernel:
@@ -191,7 +194,7 @@ class KernelSupervisor:
         except KernelStartFailed:
             self.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
             raise
-        await self._repeat_cells(restored, chosen, way.until)
+        await self._repeat_cells(restored, chosen, until=way.until)
         self.lost_state = unreported
         if failure is not None:
             raise failure
@@ -218,16 +221,18 @@ class KernelSupervisor:
             self.notes += branch.notes
 
     async def _repeat_cells(
-        self, kernel: Kernel, checkpoint: CheckpointSocket, until: float = math.inf, *, is_accused: bool = False
+        self, kernel: Kernel, checkpoint: CheckpointSocket | None, *, until: float = math.inf, is_accused: bool = False
     ) -> RepeatedCells:
-        """Run the cells since a checkpoint again in its copy, and report the restored state.
+        """Run the cells since a checkpoint again in its copy, or all in a new kernel, and report the restored state.
 
         In a branch, cells of the session that it began in are no cells.
         """
-        repeated = RepeatedCells(checkpoint.cell, "" if checkpoint.after == self._branched_after else checkpoint.after)
+        after = "" if checkpoint is None or checkpoint.after == self._branched_after else checkpoint.after
+        repeated = RepeatedCells(1 if checkpoint is None else checkpoint.cell, after)
         if self.repeater is not None:
-            repeated = await self.repeater.repeat(kernel, repeated.first, repeated.after, until, is_accused=is_accused)
-        self._dispatch(StateRestored(self._session, self.epoch, checkpoint.number, repeated.after))
+            repeated = await self.repeater.repeat(kernel, repeated.first, after, until, is_accused=is_accused)
+        number = 0 if checkpoint is None else checkpoint.number
+        self._dispatch(StateRestored(self._session, self.epoch, number, repeated.after))
         return repeated
 
     async def _start_copy(
@@ -271,8 +276,6 @@ class KernelSupervisor:
         finally:
             self._starting_kernel = None
         self.kernel, self.lineage = self._observe(kernel), Lineage()
-        if self.repeater is not None:
-            self.repeater.forget_state()
         self._kill_cause, self.is_restart_pending = None, False  # requests during the start got a new kernel
         self._report_change("started")
         self._check_open()
@@ -389,8 +392,8 @@ class KernelSupervisor:
         has_lingered = False
         if execution.end == "complete" and execution.asks_exit:
             verdict.notes.append("The cell asked the kernel to exit.")
-            has_lingered = not await self._has_ended(kernel)
-        elif await self._confirm_state(kernel, execution, verdict):
+            has_lingered = not await has_ended(kernel, self._config.budgets.grace)
+        elif await confirm_state(kernel, execution, verdict, self._config.budgets.grace):
             verdict.state = "kept"
             kernel.leave_checkpoints()
             if kernel.startup_children is not None and (doubt := await kernel.startup_children.explain_unknown_state()):
@@ -412,7 +415,7 @@ class KernelSupervisor:
             verdict.notes.append("The kernel was killed: its threads or exit handlers did not end in time.")
             lost_state = replace(lost_state, cause="exited", exit_code=1)
         elif not died_by_itself:
-            lost_state = replace(lost_state, cause=self._kill_cause or verdict.interrupted or "killed")
+            lost_state = replace(lost_state, cause=self._kill_cause or verdict.cause or verdict.interrupted or "killed")
         self.lost_state, verdict.cause = lost_state, lost_state.cause
         if verdict.interrupted is None:
             verdict.exit_code = lost_state.exit_code
@@ -440,7 +443,6 @@ class KernelSupervisor:
         """Go on from a checkpoint of the kernel that ended in a cell; enter into the verdict that, or why not."""
         if not checkpoints:
             add_obstacles_note(verdict, ended)
-            return
         async with self._change_lock:
             if self._is_stopped:
                 return
@@ -458,12 +460,13 @@ class KernelSupervisor:
         *,
         is_accused: bool = False,
     ) -> LostState | None:
-        """Go on from the newest checkpoint of an ended kernel that starts; return the lost state with only what is gone.
+        """Go on from the newest checkpoint of an ended kernel that starts, or in a new kernel if a cell can run again there.
 
-        The notes say why others did not start. The cells since then run again; see ``CellRepeater`` for ``is_accused``.
+        Return the lost state with only what is gone, or None. The notes say why other checkpoints did not start. The cells
+        since then run again; see ``CellRepeater`` for ``is_accused``.
         """
         tried = [checkpoint for checkpoint in checkpoints if self.lineage.has(checkpoint.number)][:_MOST_TRIED]
-        left = list(checkpoints)
+        left, kernel, origin = list(checkpoints), None, None
         for checkpoint in tried:
             left.remove(checkpoint)
             try:
@@ -474,13 +477,34 @@ class KernelSupervisor:
                     return None
                 await checkpoint.drop()
             else:
+                origin = checkpoint
                 break
-        else:
+        if kernel is None and lost_state.names:
+            kernel = await self._start_for_repeats(is_accused=is_accused)
+        if kernel is None:
             return None
-        repeated = await self._repeat_cells(kernel, checkpoint, is_accused=is_accused)
+        repeated = await self._repeat_cells(kernel, origin, is_accused=is_accused)
+        if origin is None and not repeated.count:
+            return None
         self.lost_state = None
         gone = tuple(name for name in lost_state.names if name not in kernel.variable_names.known)
-        return replace(lost_state, names=gone, return_note=describe_return(lost_state.cause, repeated, next_cell))
+        note = describe_return(lost_state.cause, repeated, next_cell, is_copy=origin is not None)
+        return replace(lost_state, names=gone, return_note=note)
+
+    async def _start_for_repeats(self, *, is_accused: bool) -> Kernel | None:
+        """Start a new kernel if cells of the ended one can run again there; None if none can, or it does not start.
+
+        A container that is gone is not replaced for that: the engine may not answer, and the result waits for it.
+        """
+        mode, is_gone = self._config.checkpoints.mode, self._backend.isolation == "container" and self._reuse_slot.is_empty
+        if self.repeater is None or is_gone or mode not in ("auto", "each"):
+            return None
+        if not await self.repeater.can_begin(is_accused=is_accused):
+            return None
+        try:
+            return await self._start()
+        except (KernelStartFailed, Closed):
+            return None
 
     async def _replace_dead(self, kernel: Kernel) -> None:
         """Replace a kernel that ended between two cells by a copy of its newest checkpoint, if it has one."""
@@ -490,33 +514,11 @@ class KernelSupervisor:
             lost_state = await self._end_kernel(kernel, is_reported=False)
             if kernel.remark is not None:
                 self.notes.append(kernel.remark)
-            if checkpoints and not self._is_stopped:
+            if may_restore and not self._is_stopped:
                 restored = await self._go_on(checkpoints, lost_state, kernel.next_cell, self.notes, is_accused=True)
                 self.lost_state = restored or self.lost_state
         finally:
             kernel.leave_checkpoints()
-
-    async def _confirm_state(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> bool:
-        """Return whether the kernel confirms its state, or at least answers."""
-        if execution.end == "complete" and kernel.confirms_state(execution):
-            return True
-        if execution.end in ("complete", "incomplete"):
-            if await kernel.client.wait_until_quiet(execution, self._config.budgets.grace):
-                if execution.end == "incomplete":
-                    verdict.notes.append("The kernel never reported the end of the cell, but answers again.")
-                return True
-            verdict.notes.append("The kernel no longer answered after the cell and was killed.")
-        elif execution.end == "disconnected" and not await self._has_ended(kernel):
-            if kernel.is_unreachable:
-                self._kill_cause = "killed"  # also if the cell was interrupted before
-            subject = "The container engine does not answer, and its" if kernel.is_unreachable else "The"
-            act = "did not read its messages" if kernel.client.is_overrun else "closed its sockets"
-            verdict.notes.append(f"{subject} kernel {act}: it counts as killed.")
-        return False
-
-    async def _has_ended(self, kernel: Kernel) -> bool:
-        """Return whether a kernel that is about to end is reported as dead."""
-        return await kernel.wait_exit(self._config.budgets.grace * 2) or await kernel.wait_report()
 
     def _observe(self, kernel: Kernel) -> Kernel:
         kernel.on_death = lambda death: self._report_change("died", death.cause)

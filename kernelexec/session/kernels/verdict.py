@@ -106,18 +106,16 @@ def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int
         verdict.state, verdict.cause, verdict.lost_names = "lost", lost_state.cause, lost_state.names
 
 
-def describe_return(cause: Cause, repeated: RepeatedCells, ended_cell: int) -> str:
-    """Return the note on a session that goes on from a checkpoint, after its kernel ended in ``ended_cell``."""
+def describe_return(cause: Cause, repeated: RepeatedCells, ended_cell: int, *, is_copy: bool = True) -> str:
+    """Return the note on a session that goes on, after its kernel ended in ``ended_cell``, in a copy or in a new kernel."""
     before = "this cell" if repeated.first >= ended_cell else f"cell [{repeated.first}]"
     lost = "this cell has" if repeated.undone >= ended_cell else f"the cells from [{repeated.undone}] on have"
     older = f" Older now: {_list_names(repeated.older_names, len(repeated.older_names))}." if repeated.older_names else ""
     reason = f" Cell [{repeated.undone}] did not run again: {repeated.obstacle}.{older}" if repeated.obstacle else ""
     state = "variables, imports and the current directory are as they were"
     state = f"{describe_repeated(repeated)}, and {state} after that" if repeated.count else f"{state} then"
-    return (
-        f"The kernel ended ({cause}), and the session goes on from its checkpoint before {before}: {state}. What {lost} changed"
-        f" in them is lost.{reason}"
-    )
+    place = f"from its checkpoint before {before}" if is_copy else "in a new one"
+    return f"The kernel ended ({cause}), and the session goes on {place}: {state}. What {lost} changed in them is lost.{reason}"
 
 
 def describe_repeated(repeated: RepeatedCells) -> str:

@@ -58,6 +58,9 @@ class CellRepeater(Protocol):
     def forget_state(self) -> None:
         """Note that a new kernel begins, without the variables of the one before."""
 
+    async def can_begin(self, *, is_accused: bool) -> bool:
+        """Return whether the first cell of a session can run again, in a new kernel."""
+
     async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
         """Run cells in a kernel that is a copy of a checkpoint before ``cell``, which the cell with the id ``after`` precedes.
 

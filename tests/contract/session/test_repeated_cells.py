@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import Executor, InvalidRequest, Session
+from kernelexec import CheckpointRefused, Executor, InvalidRequest, Session
 from tests.support.pace import until
 
 #: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
@@ -42,6 +42,28 @@ def test_cells_since_the_checkpoint_run_again_after_a_death(session: Session) ->
     assert value(session, "(x, y)") == ([1, 2], 4)
     assert session.execute_command("pwd").text == "/\n"
     assert value(session, "In[2:6]") == ["x.append(2)", "def double(n): return 2 * n", "y = double(x[-1])", "1 / 0"]
+
+
+@pytest.mark.parametrize("has_safe_cell", [True, False])
+def test_without_a_checkpoint_the_cells_run_again_in_a_new_kernel(has_safe_cell: bool, tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"quiet": True, "checkpoints": "each"}) as executor:
+        session = executor.session("new")
+        first = "x = 1" if has_safe_cell else "x = 1; open('log', 'a').close()"
+        run(session, f"import threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); {first}")
+        run(session, "def double(n): return 2 * n", "y = double(x)")
+        epoch = session.kernel_epoch
+        with pytest.raises(CheckpointRefused, match="these threads run"):
+            session.checkpoint()
+        result = session.execute(DIES)
+        assert any("There was no checkpoint to go on from: these threads run" in note for note in result.notes), result.notes
+        assert session.kernel_epoch == epoch + has_safe_cell
+        if has_safe_cell:
+            assert (result.state, result.lost_names) == ("restored", ())
+            assert "goes on in a new one: the cells [1] to [3] have run again" in result.notes[-1]
+            assert value(session, "(x, y)") == (1, 2)
+        else:
+            assert (result.state, result.lost_names) == ("lost", ("double", "threading", "x", "y"))
+            assert session.execute("x").state == "kept"
 
 
 def test_the_first_cell_that_is_not_safe_ends_the_repetition(session: Session) -> None:
