@@ -45,7 +45,7 @@ def test_cells_since_the_checkpoint_run_again_after_a_death(session: Session) ->
 
 
 @pytest.mark.parametrize("has_safe_cell", [True, False])
-def test_without_a_checkpoint_the_cells_run_again_in_a_new_kernel(has_safe_cell: bool, tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_cells_run_again_in_a_new_kernel(*, has_safe_cell: bool, tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"quiet": True, "checkpoints": "each"}) as executor:
         session = executor.session("new")
         first = "x = 1" if has_safe_cell else "x = 1; open('log', 'a').close()"

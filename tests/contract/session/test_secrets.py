@@ -206,6 +206,14 @@ def test_a_literal_in_a_cell_reaches_only_the_kernel(watched: Watched) -> None:
     watched.check(result.to_json(), command.to_json())
 
 
+def test_lines_of_a_cell_with_a_magic_are_masked_in_its_diagnosis(watched: Watched) -> None:
+    result = watched.run(f"%%time\n1 / 0  # {NAME}")
+    assert result.diagnosis is not None
+    assert result.diagnosis.line_text == f"1 / 0  # {NAME_MARK}"
+    assert [call.text for call in result.diagnosis.calls] == ["%%time", f"1 / 0  # {NAME_MARK}"]
+    watched.check(result.to_json())
+
+
 def test_a_refusal_quotes_nothing(watched: Watched) -> None:
     result = watched.session.execute_command(f"rm -rf / {NAME}")
     assert result.status == "aborted"

@@ -148,3 +148,15 @@ def test_a_kernel_lives_only_while_a_cell_can_be_sent_to_it(tmp_path: Path) -> N
         assert (await session.execute("1")).cause == "killed"
 
     in_session(tmp_path, main)
+
+
+def test_a_kernel_that_is_used_again_before_its_end_is_kept(tmp_path: Path) -> None:
+    async def main(session: AsyncSession) -> None:
+        assert (await session.execute("x = 1")).ok
+        assert not await session._supervisor.cull(lambda: False)
+        following = await session.execute("x")
+        assert (following.text, following.state, following.kernel_epoch) == ("1", "kept", 1)
+        assert await session._supervisor.cull(lambda: True)
+        assert (await session.execute("1")).cause == "culled"
+
+    in_session(tmp_path, main)

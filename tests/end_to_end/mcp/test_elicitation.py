@@ -149,6 +149,16 @@ def test_only_the_agent_whose_cell_asks_can_answer(server: Server) -> None:
     assert again["content"] == reported["content"]
 
 
+def test_an_approval_is_for_a_session_of_its_own_agent(tmp_path: Path) -> None:
+    with serving(tmp_path, "--ask", "always") as server:
+        asked = sent(server, "a", code="1 + 1")
+        approved = {"action": "accept", "content": {"approve": True}}
+        approval = {"requestState": asked["requestState"], "inputResponses": {"approval": approved}}
+        assert sent(server, "b", approval, code="1 + 1")["resultType"] == "input_required"
+        ran = sent(server, "a", approval, code="1 + 1")
+        assert ran["content"][0]["text"].endswith("\n2")
+
+
 def test_cancelling_a_call_that_has_answered_interrupts_its_cell(tmp_path: Path) -> None:
     code = "input('Name? ')\nopen('answered', 'w').close()\nimport time\ntime.sleep(600)"
     with connected(InMemory(tmp_path, "--allow-input"), "auto", elicitation_handler=Person("Ada")) as agent:

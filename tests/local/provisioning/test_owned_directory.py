@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from kernelexec.docker.labels import OWNER, ROOT
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import new_root, platform
+from kernelexec.provisioning.container.orphans import has_dead_owner
 from kernelexec.provisioning.runtime import owned_directory
 from kernelexec.provisioning.runtime.discovery import list_live_roots
 from kernelexec.provisioning.runtime.locations import runtime_bases
@@ -77,6 +80,20 @@ print(owner.has_ended, has_dead_owner(labels), has_dead_owner({**labels, ROOT: "
 def test_without_free_descriptors_no_owner_counts_as_dead(owner: subprocess.Popen[str]) -> None:
     command = [sys.executable, "-c", OUT_OF_DESCRIPTORS, line_of(owner)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False False False\n"
+
+
+@pytest.mark.parametrize(("failure", "is_dead"), [(errno.ENOENT, True), (errno.EMFILE, False), (errno.ENOMEM, False)])
+def test_a_directory_that_cannot_be_opened_for_want_of_resources_says_nothing_about_its_owner(
+    monkeypatch: pytest.MonkeyPatch, failure: int, *, is_dead: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(failure, os.strerror(failure))
+
+    labels = {OWNER: json.dumps(asdict(dead())), ROOT: "/adopted"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        actual = has_dead_owner(labels)
+    assert actual == is_dead
 
 
 def swept(base: Path) -> list[str]:

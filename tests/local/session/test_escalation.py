@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from kernelexec import Executor
+from kernelexec import AsyncExecutor, Executor
 from kernelexec.session.kernels import escalation
 from tests.support.night import named_cases
 from tests.support.overrunning_cells import KEEPING, OVERRUNS, Overrun
-from tests.support.pace import RunningCell, slow
+from tests.support.pace import BOUND, RunningCell, slow
 
 #: The first is for cells that write before they overrun, the second for those that do not.
 TIMEOUT, TIMEOUT_OF_SILENT, GRACE = slow(2), 0.2, slow(2)
@@ -123,3 +125,23 @@ def test_closing_aborts_what_waits_and_ends_what_runs(patient: Executor) -> None
     assert (running.status, waiting.status) == ("running", "running")
     session.close()
     assert patient.sessions() == ()
+
+
+def test_steps_that_name_another_cell_leave_the_running_one_alone(tmp_path: Path) -> None:
+    code = "import asyncio, os\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): await asyncio.sleep(0.01)\n6 * 7"
+
+    async def main() -> None:
+        async with asyncio.timeout(BOUND), AsyncExecutor("local", workspace=tmp_path) as executor:
+            session = await executor.session()
+            running = asyncio.create_task(session.execute(code))
+            while not (session.workspace / "begun").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.01)
+            assert session._supervisor.kernel is not None
+            interrupter = session._supervisor.kernel.interrupter
+            assert await interrupter.request_interrupt("another", BOUND)
+            await interrupter.request_cancel("another", BOUND)
+            (session.workspace / "go").touch()
+            result = await running
+            assert (result.text, result.interrupted) == ("42", None)
+
+    asyncio.run(main())

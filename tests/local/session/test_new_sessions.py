@@ -126,3 +126,13 @@ def test_a_stored_result_of_a_new_session_says_it_too(tmp_path: Path) -> None:
         assert again.cached
         assert is_new(again, "the session of this name before was closed.")
         assert run(executor).cached
+
+
+def test_the_outcome_of_a_request_in_a_new_session_is_lost_with_its_kernel(executor: Executor) -> None:
+    executor.session("analysis").close()
+    session = executor.session("analysis")
+    first = session.execute("x = 1", request_id="r")
+    assert first.state == "new"
+    session.restart()
+    again = session.execute("x = 1", request_id="r")
+    assert (again.execution_id, again.state) == (first.execution_id, "lost")

@@ -11,11 +11,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from kernelexec import AsyncSession, ExecutionResult
+from kernelexec.cells import CodeCell
 from kernelexec.events import CellExecuted, CellStarted, Event, Hook, KernelChanged, SessionAdopted, SessionOpened
+from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import list_orphaned_sessions
-from kernelexec.records.journal import journal_path, read, read_history, running_cell
+from kernelexec.records.journal import RunningCell, journal_path, read, read_history, running_cell
 from kernelexec.records.log import ContainerLog
 from kernelexec.results import Stream
+from kernelexec.session.cells.takeover import OrphanedSession
 from tests.contract.records.test_recorder import cells_of
 from tests.support.pace import until_equal
 from tests.support.remains import marked_processes, runtime_directories
@@ -204,3 +207,14 @@ asyncio.run(main())
             done = subprocess.run([sys.executable, "-c", taker, str(tmp_path), str(path)], timeout=BOUND, check=False)
             assert done.returncode == -signal.SIGKILL
         go_on(tmp_path, path, main)
+
+
+def test_a_cell_of_an_earlier_kernel_is_not_waited_for_in_the_next_one() -> None:
+    running = RunningCell("e", CodeCell("x"), kernel_epoch=1, request_id=None, timeout=BOUND, began=0.0)
+
+    async def main() -> None:
+        for epoch, is_resumed in ((1, True), (2, False)):
+            left = OrphanedSession(Handover(epoch, "token", {}, {}), running)
+            assert (left.make_run("local") is not None) == is_resumed
+
+    asyncio.run(main())

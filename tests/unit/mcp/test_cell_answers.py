@@ -9,10 +9,11 @@ from types import ModuleType
 
 import anyio
 import pytest
-from mcp.types import TextContent
+from mcp.types import ElicitResult, TextContent
 
 from kernelexec.mcp.answers import PREVIEW_CHARS, AnswerOptions, render_answer, render_stream
 from kernelexec.mcp.calls.elicitation import describe_input
+from kernelexec.mcp.calls.pending_inputs import InputAnswer, PendingInputs
 from kernelexec.mcp.calls.progress import PartialResult, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
 from kernelexec.results.model import tables
@@ -130,3 +131,24 @@ def test_of_the_tables_of_an_answer_a_bounded_part_is_read(monkeypatch: pytest.M
     assert answer.endswith("\nthe | last")
     assert [html.count("<b>") for html in reading.pieces] == [30_000] * 3 + [0]
     assert threading.get_ident() not in reading.threads
+
+
+def test_an_answer_that_comes_again_answers_no_later_question_of_its_cell() -> None:
+    async def main() -> None:
+        inputs = PendingInputs()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(inputs.ask, InputRequest("e", "s", "Name? "))
+            await anyio.wait_all_tasks_blocked()
+            first = inputs.find("e")
+            assert first is not None
+            answer = InputAnswer("e", first.name, ElicitResult(action="accept", content={"text": "Ada"}))
+            inputs.accept(answer)
+            tasks.start_soon(inputs.ask, InputRequest("e", "s", "Town? "))
+            await anyio.wait_all_tasks_blocked()
+            second = inputs.find("e")
+            assert second is not None
+            inputs.accept(answer)
+            assert (first.text, second.answered.is_set()) == ("Ada", False)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)

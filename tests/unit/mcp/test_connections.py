@@ -54,3 +54,20 @@ async def test_a_silent_connection_with_a_running_cell_is_kept() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert closed == ["idle"]
+
+
+async def test_room_is_made_by_a_connection_without_open_requests_only() -> None:
+    closed: list[str] = []
+
+    async def close(session: str) -> None:
+        closed.append(session)
+
+    connections = Connections(close, lambda _: False, silent_seconds=None)
+    for name in ("calling", "silent"):
+        connections.begin_request(name)
+        connections.add_session(name, f"{name}'s")
+    assert not await connections.make_room()
+    connections.end_request("silent")
+    assert await connections.make_room()
+    assert not await connections.make_room()
+    assert closed == ["silent's"]

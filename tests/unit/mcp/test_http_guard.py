@@ -156,11 +156,13 @@ def test_a_line_that_is_no_token_is_refused_by_its_number(tmp_path: Path, line: 
         TokenFile(path)
 
 
-def test_tokens_that_others_could_write_are_refused(tmp_path: Path) -> None:
+def test_tokens_that_others_could_read_or_write_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    path.touch(0o644)
-    with pytest.raises(InvalidConfig, match="chmod 600"):
-        TokenFile(path)
+    path.touch()
+    for mode in (0o644, 0o640, 0o620, 0o604):
+        path.chmod(mode)
+        with pytest.raises(InvalidConfig, match="chmod 600"):
+            TokenFile(path)
     with pytest.raises(InvalidConfig, match="cannot be read"):
         TokenFile(tmp_path / "none")
     for name, scopes in (("a b", ("read",)), ("a", ("root",))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from kernelexec.config import Container
 from kernelexec.errors import KernelConnectionFailed
+from kernelexec.provisioning.container import reuse
+from kernelexec.provisioning.container.container_state import ContainerState
+from kernelexec.provisioning.container.oom import OomDetector
+from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.runtime import pinned_socket
 from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 
@@ -79,3 +85,22 @@ def test_a_server_of_another_user_is_refused(served: Path, monkeypatch: pytest.M
 def test_a_server_that_is_not_the_kernel_is_refused(served: Path, belongs: Callable[[int], bool]) -> None:
     with pytest.raises(KernelConnectionFailed, match=f"served by process {os.getpid()}"):
         open_pinned(served, uid=UID, belongs=belongs)
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_only_the_containers_user_is_taken_for_its_init(short_path: Path, monkeypatch: pytest.MonkeyPatch, other: int) -> None:
+    monkeypatch.setattr(reuse, "read_peer", lambda _: (os.getpid(), UID + other))
+
+    async def main() -> None:
+        state, path = ContainerState(), short_path / "init"
+        init = ContainerReuse(state, OomDetector(state))
+        init.listen(str(path), Container(), ())
+        init.accept(lambda pid: pid == os.getpid())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+            peer.connect(str(path))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert init.is_connected == (other == 0)
+        init.close()
+
+    asyncio.run(main())
