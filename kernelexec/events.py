@@ -261,6 +261,8 @@ class SessionClosed:
     """A session ended; its kernel is gone."""
 
     session: str
+    cut: tuple[str, ...] = ()
+    """The languages of idle kernels that were killed: threads or exit handlers had not ended after ``budgets.stop``."""
 
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted

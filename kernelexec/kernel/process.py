@@ -405,9 +405,12 @@ class KernelProcess:
             self._host.runtime.put_owner_pipe(self.runtime.take_owner_pipe())
         return await self.kill()
 
-    async def stop(self, patience: float) -> None:
-        """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too."""
-        await await_to_end(self._stop(patience))
+    async def stop(self, patience: float) -> bool:
+        """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too.
+
+        Return whether the kill was needed, though it was asked.
+        """
+        return await await_to_end(self._stop(patience))
 
     async def ask_exit(self, patience: float) -> bool:
         """Have an idle kernel exit with its exit handlers; return whether it did within ``patience`` seconds."""
@@ -416,10 +419,11 @@ class KernelProcess:
             await self.wait_exit(patience)
         return not self.alive
 
-    async def _stop(self, patience: float) -> None:
-        await self.ask_exit(patience)
+    async def _stop(self, patience: float) -> bool:
+        is_cut = not await self.ask_exit(patience) and patience > 0
         self._is_last = True
         self.leave_checkpoints()
         await self.kill()
         if (host := self.take_host()) is not None:
             await host.remove()
+        return is_cut

@@ -103,7 +103,7 @@ def log_event(event: events.Event) -> None:
             adopted = isinstance(event, events.SessionAdopted)
             _log("session_adopted" if adopted else "session_opened", event.session, workspace=str(event.workspace))
         case events.SessionClosed():
-            _log("session_closed", event.session)
+            _log("session_closed", event.session, **({"cut": ", ".join(event.cut)} if event.cut else {}))
         case events.FilesTouched():
             _log("files", event.session, operation=event.operation, paths=len(event.paths), refused=len(event.refused))
         case _:

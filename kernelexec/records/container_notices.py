@@ -1,17 +1,20 @@
-"""Notices on stderr and in the log: the containers in which code runs, and their removal."""
+"""Notices on stderr and in the log: the containers in which code runs, their removal, and kernels that are killed at an end."""
 
 from __future__ import annotations
 
 import logging
 
-from kernelexec.events import Event, KernelChanged, KernelContainer, SessionAdopted, SessionClosing
+from kernelexec.events import Event, KernelChanged, KernelContainer, SessionAdopted, SessionClosed, SessionClosing
 from kernelexec.notices import print_notice, print_once
 
 logger = logging.getLogger("kernelexec")
+_CUT = "the kernel ({}) was killed: its threads or exit handlers had not ended after the time of budgets.stop."
 
 
 class ContainerNotices:
     """A hook for one session: it prints the first container of a process, and logs every start and removal of a container.
+
+    A kernel is killed at the end of its session if its threads or exit handlers do not end in time: that is printed too.
 
     With ``quiet`` it prints nothing; the logger ``kernelexec`` has the same events.
     """
@@ -36,6 +39,11 @@ class ContainerNotices:
             case SessionClosing() if self._containers:
                 names = ", ".join(self._containers.values())
                 logger.info("kernelexec.containers_removed", extra={"session": event.session, "containers": names})
+
+            case SessionClosed(cut=(_, *_) as cut):
+                logger.info("kernelexec.kernels_cut", extra={"session": event.session, "languages": ", ".join(cut)})
+                if not self._quiet:
+                    print_notice(f"session {event.session!r}: {_CUT.format(', '.join(cut))}")
 
     def _announce_container(self, session: str, container: KernelContainer) -> None:
         writable = sum(not only for *_, only in container.mounts)

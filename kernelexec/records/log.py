@@ -303,7 +303,9 @@ def _session_text(event: events.Event) -> str:
         case events.TestsRun():
             return f"tested: {event.report.summary}"
         case _:
-            return "closing" if isinstance(event, events.SessionClosing) else "closed"
+            cut = event.cut if isinstance(event, events.SessionClosed) else ()
+            killed = f", killed before threads or exit handlers had ended: {', '.join(cut)}" if cut else ""
+            return "closing" if isinstance(event, events.SessionClosing) else f"closed{killed}"
 
 
 def _printable(text: str) -> str:

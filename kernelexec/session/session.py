@@ -576,7 +576,7 @@ class AsyncSession:
             await self._notebook_writer.close()
             await run_in_thread(self._remove_files)
         finally:
-            self._dispatch(SessionClosed(self.name))
+            self._dispatch(SessionClosed(self.name, self._kernels.cut))
             if self._ledger is not None:
                 self._ledger.close()
             self._on_close(self)

@@ -93,9 +93,9 @@ def _of_session(event: events.SessionEvent) -> dict[str, Any]:
             return {"event": "snapshot", "snapshot": event.snapshot.to_dict()}
         case events.TestsRun():
             return {"event": "tested", "report": event.report.to_dict()}
-    if not isinstance(event, events.SessionClosing):
-        return {"event": "closed"}
-    return {"event": "closing", "names": list(event.names)} if event.names else {"event": "closing"}
+        case events.SessionClosing():
+            return {"event": "closing", "names": list(event.names)} if event.names else {"event": "closing"}
+    return {"event": "closed", "cut": list(event.cut)} if event.cut else {"event": "closed"}
 
 
 def line(fields: dict[str, Any]) -> bytes:

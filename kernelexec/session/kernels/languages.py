@@ -155,6 +155,11 @@ class LanguageKernels:
         """End the living kernels if ``is_idle`` returns true under their locks; return their epochs."""
         return [supervisor.epoch for supervisor in self._supervisors.values() if await supervisor.cull(is_idle)]
 
+    @property
+    def cut(self) -> tuple[str, ...]:
+        """The languages of the kernels that were killed at the end; see ``SessionClosed``."""
+        return tuple(language for language, supervisor in self._supervisors.items() if supervisor.is_cut)
+
     async def stop(self, patience: float) -> None:
         """End all kernels for good, concurrently, with ``patience`` seconds for a clean shutdown."""
         async with anyio.create_task_group() as group:

@@ -81,8 +81,8 @@ class KernelSupervisor:
         self.lineage = Lineage()
         self.former: FormerSession | None = None
         """The earlier session that the next result tells from this one."""
-        self.has_run = False
-        """Whether a kernel has run a cell."""
+        self.has_run = self.is_cut = False
+        """Whether a kernel has run a cell; whether the last one was killed, as its threads or exit handlers took too long."""
         self.notes: list[str] = []
         """Notes for the next result."""
         self.start_notes: tuple[str, ...] = ()
@@ -569,7 +569,7 @@ class KernelSupervisor:
             kernel.on_death = None
             names, count = tuple(sorted(kernel.variable_names.known)), kernel.variable_names.count
             self.lost_state = LostState("closed", 0, names, count, is_reported=False)
-            await kernel.stop(patience)
+            self.is_cut = await kernel.stop(patience)
         await self._reuse_slot.close()
 
     def _check_open(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -266,3 +267,13 @@ def test_an_exit_handler_that_takes_too_long_is_cut_and_reported(tmp_path: Path)
         session.restart()
         notes = session.execute("1").notes
         assert any("its threads or exit handlers had not ended after 0.5 s" in note for note in notes), notes
+
+
+def test_a_close_says_that_it_has_cut_exit_handlers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "quiet": False, "budgets": {"stop": 0.5}}) as executor:
+        with executor.session("slow") as session:
+            session.execute("import atexit, time\natexit.register(time.sleep, 600)")
+        assert "session 'slow': the kernel (python) was killed: its threads or exit handlers had not" in capsys.readouterr().err
+        assert session.journal is not None
+        closed = json.loads(session.journal.read_text().splitlines()[-1])
+        assert (closed["event"], closed["cut"]) == ("closed", ["python"])
