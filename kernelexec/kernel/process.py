@@ -397,13 +397,14 @@ class KernelProcess:
     async def give_up(self) -> None:
         """End a process that has not started, and what was there for it, unless the other checkpoints need that."""
         if self._is_last or not self.other_checkpoints:
-            return await self.stop(0.0)
+            await self.stop(0.0)
+            return
         self._checkpoints = list(self.other_checkpoints)
         if self.provisioner is not None:
             self.provisioner.spared = tuple(self._checkpoints)
         elif self._host is not None:
             self._host.runtime.put_owner_pipe(self.runtime.take_owner_pipe())
-        return await self.kill()
+        await self.kill()
 
     async def stop(self, patience: float) -> bool:
         """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too.

@@ -44,5 +44,5 @@ def test_the_state_from_before_the_cell_is_there(kind: str, session: Session, en
         assert (result.state, following.value, result.lost_names) == ("lost", None, ("kept",))
         return
     assert (result.state, following.value, result.lost_names) == ("restored", [1], ())
-    place = "from its checkpoint before this cell" if kind in COPIED else "in a new one: cell [1] has run again"
-    assert any(f"the session goes on {place}" in note for note in result.notes)
+    origin = "from its checkpoint before this cell" if kind in COPIED else "in a new one: cell [1] has run again"
+    assert any(f"the session goes on {origin}" in note for note in result.notes)

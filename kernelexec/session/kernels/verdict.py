@@ -114,8 +114,8 @@ def describe_return(cause: Cause, repeated: RepeatedCells, ended_cell: int, *, i
     reason = f" Cell [{repeated.undone}] did not run again: {repeated.obstacle}.{older}" if repeated.obstacle else ""
     state = "variables, imports and the current directory are as they were"
     state = f"{describe_repeated(repeated)}, and {state} after that" if repeated.count else f"{state} then"
-    place = f"from its checkpoint before {before}" if is_copy else "in a new one"
-    return f"The kernel ended ({cause}), and the session goes on {place}: {state}. What {lost} changed in them is lost.{reason}"
+    start = f"from its checkpoint before {before}" if is_copy else "in a new one"
+    return f"The kernel ended ({cause}), and the session goes on {start}: {state}. What {lost} changed in them is lost.{reason}"
 
 
 def describe_repeated(repeated: RepeatedCells) -> str:
