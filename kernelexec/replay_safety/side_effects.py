@@ -18,6 +18,7 @@ from kernelexec.replay_safety import effects
 from kernelexec.replay_safety.effects import reason_against_script, words
 from kernelexec.replay_safety.names import COMPREHENSIONS, Function, free_names, parse_cell
 
+TOO_DEEP = "it is nested too deeply to be judged"
 _SOURCE_BYTES = 64 * 1024 * 1024
 _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _PYTHON_MAGICS = frozenset({"time", "timeit", "capture", "prun", "memit", "python", "py"})
@@ -66,9 +67,10 @@ class SideEffectChecker:
         if tree is None:
             return None if failed_to_parse else "it cannot be parsed as Python"
         try:
-            return next(self._reasons(tree.body), None)
+            reasons = list(self._reasons(tree.body))  # all of them, so that all definitions are learned
         except RecursionError:
-            return "it is nested too deeply to be judged"
+            return TOO_DEEP
+        return reasons[0] if reasons else None
 
     def _reasons(self, body: Sequence[ast.AST]) -> Iterator[str]:
         for node in body:

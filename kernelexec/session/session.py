@@ -141,7 +141,7 @@ class AsyncSession:
         self._notebook_writer = NotebookWriter(name, record, self.scope)
         self._statistics = StatisticsHook(settings)
         timer, history = IdleTimer(), FinishedExecutions(config.capacity.results)
-        repeats = CellRepeats(config, history.runs)
+        repeats = CellRepeats(config, workspace.path, history.runs)
         own_hooks = (self._notebook_writer, self._statistics, timer, repeats, self._note_event)
         all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
         output_hooks = [hook for hook in all_hooks if wants_output(hook)]

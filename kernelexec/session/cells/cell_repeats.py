@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path
 
 import anyio.to_thread
 
@@ -27,15 +28,33 @@ from kernelexec.session.kernels.way_back import RepeatedCells
 
 #: The most seconds that the cells that run again may have taken together, since the caller waits for them; they get twice as
 #: much, and a fixed time, for a machine that is busier by now. And the most cells.
-SECONDS_MAX, _FACTOR, _FIXED_SECONDS = 10.0, 2, 5.0
+SECONDS_MAX, _FACTOR, _FIXED_SECONDS = 5.0, 2, 2.0
 _CELLS_MAX = 200
-#: The text of all cells that is kept to judge them, in characters.
-_TEXT_MAX = 16 * 1024 * 1024
-_FILE_NAME = re.compile(r"""["']([^"'\n]{0,400}[./][^"'\n]{0,400})["']""")
-_WRITES = re.compile(r"write|save|dump|to_|open|remove|unlink|rename|replace|move|copy")
-_READS = re.compile(r"read|load|open|scan|fromfile|fromtxt")
-_LISTS = re.compile(r"glob|listdir|scandir|iterdir|walk|exists|is_file|is_dir|\bstat\b")
+#: The text of all cells together, and of one, that is judged, in characters: names are followed in quadratic time.
+_TEXT_MAX, _CELL_MAX = 128 * 1024, 8000
+#: Words of cells that read or list files, and of those that change files.
+_READS = re.compile(
+    r"read|load|open|scan|fromfile|fromtxt|glob|listdir|iterdir|walk|exists|is_file|is_dir|\bstat\b|\bcd\b|chdir"
+)
+_WRITES = re.compile(
+    r"open\(|write|savefig|\.save|dump|to_(?:csv|parquet|pickle|json|excel|feather|hdf|sql|html|file)|shutil|unlink|rmtree|"
+    r"os\.(?:remove|rename|replace)|mkdir|touch|^\s*[!%][^\n]*>",
+    re.MULTILINE,
+)
+#: Words of cells that talk to others, and of those whose values differ each time.
+_OTHERS = re.compile(
+    r"requests|httpx|aiohttp|urllib|urlopen|socket|connect|cursor|execute\(|Session\(|boto|client", re.IGNORECASE
+)
+_DIFFERS = re.compile(
+    r"uuid|urandom|secrets|\btime\(|time\.|\bnow\(|today\(|perf_counter|getpid|default_rng\(\)|SystemRandom|tempfile|environ|"
+    r"Thread|Timer|Executor|Pool\(|Process\(|Parallel|async|await|create_task|ensure_future"
+)
+#: Words of cells whose values differ in a new kernel, which has another state of random numbers and no display of before.
+_DIFFERS_IN_NEW = re.compile(r"rand|shuffle|sample|choice|display")
+_DEFINED, _NAMES = re.compile(r"\b(?:def|class)\s+(\w+)|(\w+)[^=\n]*=\s*lambda\b"), re.compile(r"\w+")
+_IMPORTED = re.compile(r"\b(?:import|from)\s+(\w+)|^\s*%?run\s+(?:-\w+\s+)*(\w+)", re.MULTILINE)
 _SET_OUTSIDE = "variables were set from outside of a cell before it"
+_ENDED_KERNEL = "the kernel ended after it had run again"
 _ENDS = {"timeout": "it was ended by its timeout", "request": "it was ended by an interrupt"}
 
 
@@ -46,8 +65,8 @@ class _Known:
     cell: RecordedCell | None
     number: int | None = None
     seconds: float = 0.0
-    files: frozenset[str] = frozenset()
-    """The names of the files that it made or changed, without directories."""
+    made_files: bool = False
+    """Whether it made or changed files of the workspace."""
     has_ended: bool = True
     was_run: bool = True
 
@@ -58,8 +77,8 @@ _CHANGE, _NO_TEXT = _Known(None), RecordedCell("")
 class CellRepeats:
     """The repeater of a session's Python cells, and a hook that follows them."""
 
-    def __init__(self, config: Config, runs: Mapping[str, CellRun]) -> None:
-        self._config = config
+    def __init__(self, config: Config, workspace: Path, runs: Mapping[str, CellRun]) -> None:
+        self._config, self._workspace = config, workspace
         self._runs = runs
         self._lineage = CellLineage()
         self._known: dict[str, _Known] = {}
@@ -96,19 +115,19 @@ class CellRepeats:
         """Return which cells may run again after a checkpoint before ``cell``, and why the next one may not; see ``repeat``."""
         chain = [name for name in self._lineage.list_since("") or () if self._known[name].was_run]
         begin = len(chain) - len(self._find_since(chain, cell, after))
-        has_any = any(self._known[name].has_ended for name in chain[begin:])
-        reasons = await anyio.to_thread.run_sync(self._judge, chain, begin) if has_any else []
+        if until <= cell or not any(self._known[name].has_ended for name in chain[begin:]):
+            return RepeatedCells(cell, after), []
+        reasons = await anyio.to_thread.run_sync(self._judge, chain, begin)
         runs, obstacle = list[CellRun](), ""
         for execution_id, reason in zip(chain[begin:], reasons, strict=False):
-            known = self._known[execution_id]
+            known, run = self._known.get(execution_id, _CHANGE), self._runs.get(execution_id)
             if not known.has_ended or (cell + len(runs) >= until and known.cell is not None):
                 break
-            if obstacle := reason or self._refused.get(execution_id, ""):
+            obstacle = reason or self._refused.get(execution_id, "")
+            if obstacle or run is None:
                 break
-            runs.append(self._runs[execution_id])
-        left = [self._known[name].cell for name in chain[begin + len(runs) :] if self._known[name].has_ended]
-        older_names = await anyio.to_thread.run_sync(_list_names, left) if obstacle else ()
-        return RepeatedCells(cell, after, len(runs), obstacle, older_names), runs
+            runs.append(run)
+        return RepeatedCells(cell, after, len(runs), obstacle, await self._list_older(chain[begin + len(runs) :])), runs
 
     async def can_begin(self, *, is_accused: bool) -> bool:
         """Return whether the first cell can run again; see ``CellRepeater``."""
@@ -117,26 +136,33 @@ class CellRepeats:
 
     def _find_since(self, chain: Sequence[str], cell: int, after: str) -> Sequence[str]:
         """Return the end of the chain that follows a checkpoint; by the numbers of cells if another client's precedes it."""
-        if after in chain:
-            return chain[chain.index(after) + 1 :]
+        if not after or after in chain:
+            return chain[chain.index(after) + 1 :] if after else chain
         numbers = (self._known[name].number for name in chain)
-        return chain[next((index for index, number in enumerate(numbers) if (number or 0) >= cell), len(chain)) :]
+        index = next((index for index, number in enumerate(numbers) if (number or 0) >= cell), len(chain))
+        while index and self._known[chain[index - 1]].cell is None:
+            index -= 1
+        return chain[index:]
+
+    async def _list_older(self, execution_ids: Sequence[str]) -> tuple[str, ...]:
+        left = [known.cell for name in execution_ids if (known := self._known.get(name)) is not None and known.has_ended]
+        return await anyio.to_thread.run_sync(_list_names, left)
 
     async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
         """Run cells again; see ``CellRepeater``."""
         plan, runs = await self.plan(cell, after, until)
-        plan = replace(plan, older_names=tuple(sorted(kernel.variable_names.known.intersection(plan.older_names))))
         seconds = sum(self._known[run.execution_id].seconds for run in runs) * _FACTOR + _FIXED_SECONDS
         until_time = anyio.current_time() + seconds
         for count, run in enumerate(runs):
-            failure = "the kernel ended after it had run again" if is_accused and run.execution_id in self._repeated else None
-            if failure is None:
-                self._repeated.add(run.execution_id)
-                failure = await self._run(kernel, run, until_time - anyio.current_time())
+            is_first = run.execution_id not in self._repeated or not is_accused
+            self._repeated.add(run.execution_id)
+            failure = await self._run(kernel, run, until_time - anyio.current_time()) if is_first else _ENDED_KERNEL
             if failure:
                 self._refused[run.execution_id] = failure
-                return replace(plan, count=count, obstacle=failure, after=runs[count - 1].execution_id if count else after)
-        return replace(plan, after=runs[-1].execution_id if runs else after)
+                before = runs[count - 1].execution_id if count else after
+                return RepeatedCells(cell, before, count, failure, plan.older_names, has_failed=is_first)
+        older_names = tuple(sorted(kernel.variable_names.known.intersection(plan.older_names))) if plan.obstacle else ()
+        return replace(plan, after=runs[-1].execution_id if runs else after, older_names=older_names)
 
     def _add(self, execution_id: str, known: _Known) -> None:
         self._lineage.add(execution_id)
@@ -152,28 +178,44 @@ class CellRepeats:
         from kernelexec.replay_safety import SideEffectChecker  # noqa: PLC0415 - few sessions go back
 
         checker, reasons, seconds, number, is_whole = SideEffectChecker(), list[str](), 0.0, 0, self._is_whole
+        tainted, later = dict[str, bool](), [self._known[name] for name in chain[begin:]]
         for index, execution_id in enumerate(chain):
             known, run = self._known[execution_id], self._runs.get(execution_id)
             number += known.cell is not None
             is_whole &= known.cell is None or not known.has_ended or known.number == number
-            seconds += known.seconds if index >= begin else 0.0
-            is_long = seconds > SECONDS_MAX or index - begin >= _CELLS_MAX
-            unsafe = checker.reason(known.cell) if known.cell is not None else _SET_OUTSIDE
-            if index < begin:
-                continue
-            if known.cell is not None and known.has_ended:
-                since = [self._known[name] for name in chain[index:]]
-                unsafe = _find_reason(known.cell, run, since, is_whole=is_whole, is_long=is_long) or unsafe
-            reasons.append(unsafe or "")
-            if reasons[-1]:
-                break
+            is_whole &= known.cell is None or len(known.cell.source) <= _CELL_MAX
+            unsafe = checker.reason(known.cell) if known.cell is not None and is_whole else None
+            if known.cell is not None:
+                tainted |= self._find_tainted(known.cell.source)
+            if index >= begin and (known.cell is None or known.has_ended):
+                later, seconds = later[1:], seconds + known.seconds
+                is_long = seconds > SECONDS_MAX or index - begin >= _CELLS_MAX
+                reasons.append(_SET_OUTSIDE)
+                if known.cell is not None:
+                    reason = _find_reason(known.cell, run, is_whole=is_whole, is_long=is_long) or unsafe
+                    reasons[-1] = reason or _find_difference(known, later, tainted, is_new=not begin) or ""
+                if reasons[-1]:
+                    break
         return reasons
+
+    def _find_tainted(self, source: str) -> dict[str, bool]:
+        """Return the names of functions of a cell that may use files; true for those that may do more, or are not seen here."""
+        from kernelexec.replay_safety import definitions  # noqa: PLC0415 - as above
+
+        tainted = dict[str, bool]()
+        does_more = bool(_OTHERS.search(source) or _DIFFERS.search(source))
+        if does_more or _READS.search(source) or _WRITES.search(source):
+            tainted = {name or alias: does_more for name, alias in _DEFINED.findall(source)}
+        for module in filter(None, itertools.chain.from_iterable(_IMPORTED.findall(source))):
+            if (self._workspace / f"{module}.py").exists() or (self._workspace / module).is_dir():
+                tainted |= dict.fromkeys(definitions(source)[1], True)
+        return tainted
 
     async def _run(self, kernel: Kernel, run: CellRun, seconds: float) -> str | None:
         """Run a cell again; return a clause on the difference if its outcome is another one."""
         output, result = self._config.output, run.result
         assert result is not None
-        collector, late = Collector(output), Collector(output.late)
+        collector, late = (Collector(each, displays=kernel.displays, widgets=kernel.widgets) for each in (output, output.late))
         overruled, msg_id = run.rules_overridden, run.execution_id
         execution = kernel.submit(run.cell.request, collector, late, overruled=overruled, msg_id=msg_id)
         await execution.wait_for_turn(max(seconds, 0.0))
@@ -192,35 +234,47 @@ class CellRepeats:
         return f"it ended otherwise when it ran again ({status if now is None else now.ename})"
 
 
-def _find_reason(cell: RecordedCell, run: CellRun | None, since: Sequence[_Known], *, is_whole: bool, is_long: bool) -> str:
-    """Return why a cell does not run again, as far as its code does not say it; ``since`` begins with it."""
+def _find_reason(cell: RecordedCell, run: CellRun | None, *, is_whole: bool, is_long: bool) -> str:
+    """Return why a cell does not run again, as far as its code does not say it."""
     reasons = {
-        "the cells before it are not all known": not is_whole,
+        "the cells before it are not all known, or too long to be judged": not is_whole,
         "it is not remembered any more": run is None or run.result is None,
         "it asks for input": run is not None and run.on_input is not None,
         _ENDS.get(cell.interrupted or "", ""): cell.interrupted is not None,
         f"its {cell.omissions}": bool(cell.omissions),
         f"the cells since the checkpoint took more than {SECONDS_MAX:g} s, or are more than {_CELLS_MAX}": is_long,
     }
-    return next((reason for reason, holds in reasons.items() if holds), "") or _find_changed_file(cell.source, since)
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _find_changed_file(source: str, since: Sequence[_Known]) -> str:
-    """Return why a cell may find other files than before; an empty text if it will not, as far as its text shows."""
-    named, reads = _named_files(source), _READS.search(source)
-    for index, known in enumerate(since):
-        changed = known.files if index or reads else frozenset[str]()
-        if known.cell is not None and not known.has_ended and _WRITES.search(known.cell.source):
-            changed = _named_files(known.cell.source)
-        if both := named & changed:
-            return f"it may read {min(both)}, which has changed since"
-        if index and changed and _LISTS.search(source):
-            return "it may look for files, and some have changed since"
-    return ""
+def _find_difference(known: _Known, later: Sequence[_Known], tainted: Mapping[str, bool], *, is_new: bool) -> str:
+    """Return why a cell may have other values or effects than before; empty if it will not, as far as its words show.
+
+    Args:
+        known: the cell.
+        later: the cells after it.
+        tainted: the names of functions that may use files; true for those that may do more.
+        is_new: whether it runs in a new kernel.
+    """
+    assert known.cell is not None
+    source = known.cell.source
+    if word := _DIFFERS.search(source) or (_DIFFERS_IN_NEW.search(source) if is_new else None):
+        return f"its values may be others each time (`{word[0]}`)"
+    if word := _OTHERS.search(source):
+        return f"it may talk to others (`{word[0]}`)"
+    called = tainted.keys() & _NAMES.findall(source)
+    if any(tainted[name] for name in called):
+        return f"it uses `{min(called)}`, whose effects are not known"
+    reads = bool(called or _READS.search(source))
+    if (reads or known.made_files) and any(_may_change_files(cell, tainted) for cell in later):
+        return "it may use files, and some may have changed since"
+    return "it may read a file and change it" if reads and known.made_files else ""
 
 
-def _named_files(source: str) -> frozenset[str]:
-    return frozenset(PurePath(name).name for name in _FILE_NAME.findall(source))
+def _may_change_files(known: _Known, tainted: Mapping[str, bool]) -> bool:
+    if known.cell is None or known.made_files:
+        return known.made_files
+    return bool(_WRITES.search(known.cell.source) or tainted.keys() & _NAMES.findall(known.cell.source))
 
 
 def _list_names(recorded: Sequence[RecordedCell | None]) -> tuple[str, ...]:
@@ -252,7 +306,7 @@ def _finish(known: _Known, result: ExecutionResult) -> _Known:
         cell=cell,
         number=result.execution_count,
         seconds=result.timing.run,
-        files=frozenset(PurePath(path).name for path in result.files),
+        made_files=bool(result.files),
         has_ended=True,
         was_run=result.status in ("ok", "error") and not result.cached,
     )

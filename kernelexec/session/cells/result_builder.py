@@ -80,6 +80,9 @@ def build_result(
     collector, report = run.collector, run.get_launcher_report()
     reply = run.execution.reply or {}
     outputs = collector.outputs()
+    if verdict.interrupted and isinstance(run.cell, ShellCell) and run.cell.persistent:
+        # the interrupt ends the command, and may meet our code that waits for it: that says nothing of the command
+        outputs = tuple(o for o in outputs if not (isinstance(o, Error) and o.ename == "KeyboardInterrupt"))
     if verdict.stacks:
         outputs = (*outputs, Error("KernelKilled", "the cell obeyed no interrupt", tuple(verdict.stacks.splitlines())))
     status, exit_code = decide_status(run.cell, reply, verdict, report, outputs)

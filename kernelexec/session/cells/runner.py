@@ -26,7 +26,14 @@ from kernelexec.session.cells.masking import mask_result
 from kernelexec.session.cells.result_builder import build_result, build_unknown_result
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
-from kernelexec.session.kernels.verdict import FormerSession, LostState, Verdict, report_lost_state, report_new_state
+from kernelexec.session.kernels.verdict import (
+    FormerSession,
+    LostState,
+    Verdict,
+    judge_death,
+    report_lost_state,
+    report_new_state,
+)
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
@@ -104,7 +111,7 @@ class CellRunner:
             verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
         if not verdict.has_run:
             supervisor.lost_state, supervisor.former = supervisor.lost_state or lost_state, supervisor.former or former
-            if (outcome := await self._run_elsewhere(run, supervisor, kernel, verdict)) is not None:
+            if (outcome := await self._run_elsewhere(run, kernel, verdict)) is not None:
                 return outcome
         run.timestamps.ended = time.monotonic()
 
@@ -117,9 +124,7 @@ class CellRunner:
             await result_cache.record(run, result, kernel)
         return mask_result(result, self.secrets)
 
-    async def _run_elsewhere(
-        self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel, verdict: Verdict
-    ) -> ExecutionResult | str | None:
+    async def _run_elsewhere(self, run: CellRun, kernel: Kernel, verdict: Verdict) -> ExecutionResult | str | None:
         """Run a cell that its kernel has not run in the next one, or not at all; None if the session has been closed."""
         if verdict.is_skipped:
             run.execution = None
@@ -127,7 +132,7 @@ class CellRunner:
         try:
             return await self._run_in_kernel(run, may_repeat=False)
         except Closed:  # meanwhile: the death is what the result has to report
-            supervisor.judge_death(kernel, verdict)
+            judge_death(kernel, verdict)
             return None
 
     async def _acquire_kernel(self, run: CellRun, supervisor: KernelSupervisor) -> Kernel:

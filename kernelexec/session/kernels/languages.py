@@ -147,9 +147,10 @@ class LanguageKernels:
     @property
     def has_culled_kernels(self) -> bool:
         """Whether no kernel lives, and at least one ended because it was idle."""
-        return any(supervisor.has_culled_kernel for supervisor in self._supervisors.values()) and not any(
-            keeper.kernel for keeper in self._supervisors.values()
-        )
+        supervisors = self._supervisors.values()
+        lost_states = [supervisor.lost_state for supervisor in supervisors if supervisor.lost_state is not None]
+        has_kernel = any(supervisor.kernel is not None for supervisor in supervisors)
+        return not has_kernel and any(lost_state.cause == "culled" for lost_state in lost_states)
 
     async def cull(self, is_idle: Callable[[], bool]) -> list[int]:
         """End the living kernels if ``is_idle`` returns true under their locks; return their epochs."""

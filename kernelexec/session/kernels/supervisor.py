@@ -21,7 +21,7 @@ from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.outputs import Displays, WidgetStates
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
-from kernelexec.results import Cause, ExecutionResult, MemoryUse
+from kernelexec.results import Cause, ExecutionResult
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
@@ -53,6 +53,8 @@ _CUT = "The kernel before was killed: its threads or exit handlers had not ended
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
 _MISSING_MAX = 10_000
+#: How often the cells since a checkpoint are run again, once more after each one that ends otherwise than before.
+_REPEATS_MAX = 3
 
 
 class KernelSupervisor:
@@ -122,11 +124,6 @@ class KernelSupervisor:
         """Whether a new kernel is starting."""
         return self._starting_kernel is not None
 
-    @property
-    def has_culled_kernel(self) -> bool:
-        """Whether the kernel was ended because it was idle, and no result has reported that."""
-        return self.kernel is None and self.lost_state is not None and self.lost_state.cause == "culled"
-
     def is_alive(self, epoch: int) -> bool:
         """Return whether the kernel of that epoch is alive."""
         return self.epoch == epoch and self.kernel is not None and self.kernel.alive
@@ -194,7 +191,7 @@ class KernelSupervisor:
         except KernelStartFailed:
             self.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
             raise
-        await self._repeat_cells(restored, chosen, until=way.until)
+        restored, way.repeated = await self._repeat_cells(restored, chosen, until=0 if failure else way.until)
         self.lost_state = unreported
         if failure is not None:
             raise failure
@@ -222,18 +219,33 @@ class KernelSupervisor:
 
     async def _repeat_cells(
         self, kernel: Kernel, checkpoint: CheckpointSocket | None, *, until: float = math.inf, is_accused: bool = False
-    ) -> RepeatedCells:
+    ) -> tuple[Kernel, RepeatedCells]:
         """Run the cells since a checkpoint again in its copy, or all in a new kernel, and report the restored state.
 
-        In a branch, cells of the session that it began in are no cells.
+        Return that kernel, or another one like it without the effects of a cell that ended otherwise than before. In a branch,
+        cells of the session that it began in are no cells.
         """
+        number = 0 if checkpoint is None else checkpoint.number
         after = "" if checkpoint is None or checkpoint.after == self._branched_after else checkpoint.after
         repeated = RepeatedCells(1 if checkpoint is None else checkpoint.cell, after)
-        if self.repeater is not None:
-            repeated = await self.repeater.repeat(kernel, repeated.first, after, until, is_accused=is_accused)
-        number = 0 if checkpoint is None else checkpoint.number
+        for rest in range(_REPEATS_MAX, 0, -1):
+            if self.repeater is not None:
+                repeated = await self.repeater.repeat(kernel, repeated.first, after, until, is_accused=is_accused)
+            if not repeated.has_failed or rest == 1 or self._is_stopped or self._kill_cause is not None:
+                break
+            kernel = await self._start_again(kernel, number)
         self._dispatch(StateRestored(self._session, self.epoch, number, repeated.after))
-        return repeated
+        return kernel, repeated
+
+    async def _start_again(self, kernel: Kernel, number: int) -> Kernel:
+        """Replace a copy of a checkpoint by another one, or for 0 a new kernel."""
+        checkpoints = await kernel.keep_checkpoints()
+        try:
+            await self._end_kernel(kernel, is_reported=True)
+            chosen = [checkpoint for checkpoint in checkpoints if checkpoint.number == number]
+            return await (self._start_copy(chosen[0], checkpoints) if chosen else self._start())
+        finally:
+            kernel.leave_checkpoints()
 
     async def _start_copy(
         self,
@@ -280,10 +292,6 @@ class KernelSupervisor:
         self._report_change("started")
         self._check_open()
         return kernel
-
-    def is_before(self, checkpoint: int) -> bool:
-        """Return whether a checkpoint is of the present state's past, and not of a state that the session has left."""
-        return self.lineage.has(checkpoint)
 
     def take_lost_state(self, *, by_client: bool) -> LostState | None:
         """Return the lost state that no result has reported, for the next cell's; to the owner also what only clients know."""
@@ -426,13 +434,6 @@ class KernelSupervisor:
             finally:
                 kernel.leave_checkpoints()
 
-    @staticmethod
-    def judge_death(kernel: Kernel, verdict: Verdict) -> None:
-        """Enter the death of a kernel into the verdict, where no other one follows."""
-        death = kernel.death or Death("killed", 137)
-        verdict.state, verdict.cause, verdict.exit_code = "lost", death.cause, death.exit_code
-        verdict.lost_names = tuple(sorted(kernel.variable_names.known))
-
     def _may_restore(self, execution: Execution) -> bool:
         """Return whether the session goes on from a checkpoint if the kernel ends in this cell: no end was asked for."""
         return not (self._is_stopped or execution.asks_exit or self._kill_cause == "request" or self._is_ephemeral)
@@ -483,19 +484,18 @@ class KernelSupervisor:
             kernel = await self._start_for_repeats(is_accused=is_accused)
         if kernel is None:
             return None
-        repeated = await self._repeat_cells(kernel, origin, is_accused=is_accused)
-        if origin is None and not repeated.count:
+        kernel, repeated = await self._repeat_cells(kernel, origin, is_accused=is_accused)
+        if self._is_stopped or self._kill_cause is not None:
             return None
-        self.lost_state = None
+        self.lost_state = None if origin is not None or repeated.count else lost_state
+        if self.lost_state is not None:
+            return None
         gone = tuple(name for name in lost_state.names if name not in kernel.variable_names.known)
         note = describe_return(lost_state.cause, repeated, next_cell, is_copy=origin is not None)
         return replace(lost_state, names=gone, return_note=note)
 
     async def _start_for_repeats(self, *, is_accused: bool) -> Kernel | None:
-        """Start a new kernel if cells of the ended one can run again there; None if none can, or it does not start.
-
-        A container that is gone is not replaced for that: the engine may not answer, and the result waits for it.
-        """
+        """Start a new kernel if cells can run again there, in no new container: the result waits for it."""
         mode, is_gone = self._config.checkpoints.mode, self._backend.isolation == "container" and self._reuse_slot.is_empty
         if self.repeater is None or is_gone or mode not in ("auto", "each"):
             return None
@@ -522,7 +522,9 @@ class KernelSupervisor:
 
     def _observe(self, kernel: Kernel) -> Kernel:
         kernel.on_death = lambda death: self._report_change("died", death.cause)
-        kernel.usage.on_high = self._report_memory_high
+        kernel.usage.on_high = lambda use: self._dispatch(
+            MemoryHigh(self._session, use.used_bytes, use.limit_bytes, use.biggest)
+        )
         return kernel
 
     def _new_kernel(self) -> Kernel:
@@ -591,9 +593,6 @@ class KernelSupervisor:
         self._missing = dict(list((self._missing | dict.fromkeys(names, self.lost_state.cause)).items())[-_MISSING_MAX:])
         self.kernel, self._shown = None, (kernel.displays, kernel.widgets)
         return self.lost_state
-
-    def _report_memory_high(self, use: MemoryUse) -> None:
-        self._dispatch(MemoryHigh(self._session, use.used_bytes, use.limit_bytes, use.biggest))
 
     def _report_change(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
         container = self.kernel.container if self.kernel is not None and change == "started" else None

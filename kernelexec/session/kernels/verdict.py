@@ -82,6 +82,12 @@ class FormerSession:
     name_count: int = 0
 
 
+def judge_death(kernel: Kernel, verdict: Verdict) -> None:
+    """Enter the death of a kernel into the verdict, where no other one follows."""
+    cause, verdict.exit_code = (kernel.death.cause, kernel.death.exit_code) if kernel.death is not None else ("killed", 137)
+    verdict.state, verdict.cause, verdict.lost_names = "lost", cause, tuple(sorted(kernel.variable_names.known))
+
+
 def report_new_state(verdict: Verdict, former: FormerSession | None) -> None:
     """Report in the first result of a new kernel that it is no earlier one; a loss says more."""
     if former is None or verdict.state != "kept":

@@ -15,7 +15,7 @@ from kernelexec.kernel import Kernel
 _Range = tuple[int, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WayBack:
     """A requested way back to the checkpoint with a ``number``."""
 
@@ -24,6 +24,8 @@ class WayBack:
     """The number of the cell at which the cells since the checkpoint run again no more."""
     bring_files: Callable[[], Awaitable[KernelexecError | None]] | None = None
     """Changes files when the processes of the state before have ended; its error is raised once the copy of the kernel runs."""
+    repeated: RepeatedCells | None = None
+    """The cells that have run again on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class RepeatedCells:
     """Why the next one has not run again, as a clause; empty if there is no other one."""
     older_names: tuple[str, ...] = ()
     """The variables that may be older than they were, as far as the text of the other cells shows."""
+    has_failed: bool = False
+    """Whether the next one has run again and ended otherwise than before, so that its effects are there in part."""
 
     @property
     def undone(self) -> int:

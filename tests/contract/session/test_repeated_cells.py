@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from kernelexec import CheckpointRefused, Executor, InvalidRequest, Session
+from kernelexec import Executor, InvalidRequest, Session
 from tests.support.pace import until
 
 #: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
@@ -48,22 +49,21 @@ def test_cells_since_the_checkpoint_run_again_after_a_death(session: Session) ->
 def test_without_a_checkpoint_the_cells_run_again_in_a_new_kernel(*, has_safe_cell: bool, tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"quiet": True, "checkpoints": "each"}) as executor:
         session = executor.session("new")
-        first = "x = 1" if has_safe_cell else "x = 1; open('log', 'a').close()"
-        run(session, f"import threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); {first}")
+        run(session, "x = 1" if has_safe_cell else "x = 1; open('log', 'a').close()")
         run(session, "def double(n): return 2 * n", "y = double(x)")
+        until(lambda: len(session.checkpoints()) == 3)
+        for checkpoint in session.checkpoints():
+            checkpoint.drop()
         epoch = session.kernel_epoch
-        with pytest.raises(CheckpointRefused, match="these threads run"):
-            session.checkpoint()
         result = session.execute(DIES)
-        assert any("There was no checkpoint to go on from: these threads run" in note for note in result.notes), result.notes
+        assert any("There was no checkpoint to go on from" in note for note in result.notes), result.notes
         assert session.kernel_epoch == epoch + has_safe_cell
         if has_safe_cell:
             assert (result.state, result.lost_names) == ("restored", ())
             assert "goes on in a new one: the cells [1] to [3] have run again" in result.notes[-1]
             assert value(session, "(x, y)") == (1, 2)
         else:
-            assert (result.state, result.lost_names) == ("lost", ("double", "threading", "x", "y"))
-            assert session.execute("x").state == "kept"
+            assert (result.state, result.lost_names) == ("lost", ("double", "x", "y"))
 
 
 def test_the_first_cell_that_is_not_safe_ends_the_repetition(session: Session) -> None:
@@ -79,36 +79,69 @@ def test_the_first_cell_that_is_not_safe_ends_the_repetition(session: Session) -
     assert (session.workspace / "log").read_text() == "once"
 
 
-@pytest.mark.parametrize(
-    ("before", "cell", "reason"),
-    [
-        ("", "frame = open('data.txt').read(); open('data.txt', 'w').write('new')", "it may read data.txt, which has changed"),
-        ("", "import time; time.sleep(600)", "it was ended by its timeout"),
-        ("put", "y = x", "variables were set from outside of a cell before it"),
-    ],
-)
-def test_what_may_have_another_effect_than_before_does_not_run_again(
-    session: Session, before: str, cell: str, reason: str
-) -> None:
-    (session.workspace / "data.txt").write_text("old")
-    run(session, "x = 1")
-    session.checkpoint()
-    if before:
-        session.put("x", 2)
-    session.execute(cell, timeout=0.5 if "sleep" in cell else 60)
-    result = session.execute(DIES)
-    assert f"Cell [2] did not run again: {reason}" in result.notes[0]
-    assert value(session, "x") == 1
+#: Cells before a checkpoint, after it, and the number of the first one that does not run again, with the reason.
+OTHER_EFFECTS = {
+    "append": ("", ["note('once')"], 2, "it uses `note`, and it adds to a file"),
+    "append after an append": ("", ["x = 1", "note('once')"], 3, "it uses `note`, and it adds to a file"),
+    "read and write": (
+        "",
+        ["frame = open('data').read(); open('data', 'w').write('new')"],
+        2,
+        "it may read a file and change it",
+    ),
+    "read before a write": ("", ["y = open('data').read()", "open('data', 'w').write('2')"], 2, "it may use files"),
+    "write before an append": (
+        "path = 'log'",
+        ["with open(path, 'w') as file: file.write('head ')", "with open(path, 'a') as file: file.write('precious')"],
+        2,
+        "it may use files",
+    ),
+    "read by a function": ("", ["y = get()", "open('data', 'w').write('2')"], 2, "it may use files"),
+    "read by a cell before the one that dies": (
+        "",
+        ["y = get()", f"open('data', 'w').write('2'); {DIES}"],
+        2,
+        "it may use files",
+    ),
+    "values of their own": ("", ["import uuid; y = uuid.uuid4()"], 2, "its values may be others each time (`uuid`)"),
+    "functions of the workspace": ("", ["import helpers; y = helpers.log('y')"], 2, "it uses `helpers`, whose effects"),
+    "a timeout": ("", ["while True: x = 1"], 2, "it was ended by its timeout"),
+}
+FUNCTIONS = """open('log', 'a').close()
+def note(text):
+    with open('log', 'a') as file: file.write(text)
+def get():
+    return open('data').read()
+x = 0"""
 
 
-def test_a_file_that_a_later_cell_changes_is_not_read_again(session: Session) -> None:
-    (session.workspace / "data.txt").write_text("1")
-    run(session, "x = 0")
+@pytest.mark.parametrize("case", OTHER_EFFECTS)
+def test_what_may_have_another_effect_than_before_does_not_run_again(case: str, session: Session) -> None:
+    before, cells, number, reason = OTHER_EFFECTS[case]
+    (session.workspace / "data").write_text("1")
+    (session.workspace / "helpers.py").write_text("def log(text): open('log', 'a').write(text)")
+    run(session, f"{FUNCTIONS}\n{before}")
     session.checkpoint()
-    run(session, "y = 1", "x = int(open('data.txt').read())", "open('data.txt', 'w').write('2')")
+    for cell in cells:
+        result = session.execute(cell, timeout=0.5 if "while" in cell else 60)
+    content = [(session.workspace / name).read_text() for name in ("data", "log")]
+    result = result if result.state == "restored" else session.execute(DIES)
+    assert f"Cell [{number}] did not run again: {reason}" in result.notes[0]
+    assert content == [(session.workspace / name).read_text() for name in ("data", "log")]
+    assert session.execute("y").error is not None
+
+
+@pytest.mark.parametrize("has_cell_before", [True, False])
+def test_a_value_from_outside_ends_the_repetition(*, has_cell_before: bool, session: Session) -> None:
+    session.put("x", 1)
+    if has_cell_before:
+        run(session, "0")
+    session.checkpoint()
+    session.put("x", 2)
+    run(session, "y = x")
     result = session.execute(DIES)
-    assert "Cell [3] did not run again: it may read data.txt" in result.notes[0]
-    assert value(session, "(x, y)") == (0, 1)
+    assert "did not run again: variables were set from outside of a cell before it" in result.notes[0]
+    assert session.execute("y").error is not None
 
 
 def test_undo_is_exact_between_two_checkpoints_or_refused(session: Session) -> None:
@@ -127,14 +160,42 @@ def test_undo_is_exact_between_two_checkpoints_or_refused(session: Session) -> N
     assert (session.workspace / "log").read_text() == "x"
 
 
-def test_a_cell_that_ends_otherwise_than_before_ends_the_repetition(session: Session) -> None:
-    run(session, "import pathlib")
+ASSERTS = "x.append(3)\nassert not pathlib.Path('flag').is_dir()"
+
+
+def test_a_cell_that_ends_otherwise_than_before_leaves_no_effect(session: Session) -> None:
+    run(session, "import pathlib; x = []")
     session.checkpoint()
-    run(session, "x = 1", "assert not pathlib.Path('flag').is_dir()", "x = 2")
+    run(session, "x.append(2)", ASSERTS, "x.append(4)")
     (session.workspace / "flag").mkdir()
     result = session.execute(DIES)
+    assert "cell [2] has run again" in result.notes[0]
     assert "Cell [3] did not run again: it ended otherwise when it ran again (AssertionError)" in result.notes[0]
-    assert value(session, "x") == 1
+    assert session.execute("x").value == [2]
+    assert session.execute("1").execution_count == 4
+
+
+def test_undo_says_how_many_cells_are_undone_when_one_ends_otherwise(session: Session) -> None:
+    run(session, "import pathlib; x = []")
+    session.checkpoint()
+    run(session, "x.append(2)", ASSERTS, "x.append(4)", "x.append(5)")
+    (session.workspace / "flag").mkdir()
+    undone = session.undo()
+    assert (undone.cells, value(session, "x")) == (3, [2])
+    assert "Cell [3] and those after it are undone: it ended otherwise" in undone.notes[-1]
+
+
+def test_a_session_that_is_closed_while_cells_run_again_is_not_restored(session: Session) -> None:
+    run(session, "import pathlib; x = 0")
+    session.checkpoint()
+    run(session, "while pathlib.Path('gate').is_dir(): pass\nx = 1")
+    (session.workspace / "gate").mkdir()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(session.execute, DIES)
+        until(lambda: session.kernel_epoch == 2)
+        session.close()
+    result = running.result()
+    assert (result.state, result.lost_names) == ("lost", ("pathlib", "x"))
 
 
 def test_a_cell_that_ends_the_kernel_later_runs_again_once_at_most(session: Session) -> None:

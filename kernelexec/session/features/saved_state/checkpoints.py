@@ -249,7 +249,8 @@ class SessionCheckpoints:
                     return KernelError(f"The state is that of checkpoint {way.number}, but not all of its files: {reason}.")
                 return None
 
-            return replace(way, bring_files=put_back)
+            way.bring_files = put_back
+            return way
 
         restored = await self.go_back(choose, timeout)
         if changed is None:
@@ -292,33 +293,33 @@ class SessionCheckpoints:
         _check_files(files)
         if not is_count(cells) or cells < 1:
             raise InvalidRequest(f"cells={cells!r}: must be a whole number of at least 1.")
-        supervisor, present, plan = self._context.kernels.python, 0, NO_REPEATED_CELLS
+        supervisor, present, way = self._context.kernels.python, 0, WayBack(0)
         if supervisor.kernel is None:
             self._context.get_living_kernel()  # raises
 
         async def find() -> WayBack:
-            nonlocal present, plan
+            nonlocal present, way
             kernel = await supervisor.acquire()  # one that has died has gone back already
             present, until = kernel.next_cell, kernel.next_cell - cells
             sockets = await kernel.find_checkpoints()
             for socket in sockets:
                 socket.close()
             for socket in sockets:
-                if socket.cell <= until and supervisor.is_before(socket.number):
+                if socket.cell <= until and supervisor.lineage.has(socket.number):
                     plan, _ = await self._repeats.plan(socket.cell, socket.after, until)
-                    if plan.undone < until:
+                    if plan.undone < until or (plan.obstacle and socket.cell < until):
                         raise InvalidRequest(_refuse_undo(plan, cells, present))
-                    return WayBack(socket.number, until)
+                    way = WayBack(socket.number, until)
+                    return way
             last = "cell" if cells == 1 else f"{cells} cells"
             raise InvalidRequest(f"There is no checkpoint of the state before the last {last}: {await self._list()}.")
 
         restored = await self._go_to(find, timeout, files=files)
-        reached = self._context.get_living_kernel().next_cell
-        done = replace(plan, count=reached - plan.first)
-        notes = (f"{describe_repeated(done).capitalize()} since the checkpoint.",) if done.count else ()
-        if reached < plan.undone:
-            notes = (*notes, f"Cell [{reached}] ended otherwise when it ran again: it and those after it are undone.")
-        return replace(restored, cells=present - reached, notes=(*restored.notes, *notes))
+        repeated = way.repeated or NO_REPEATED_CELLS
+        notes = (f"{describe_repeated(repeated).capitalize()} since the checkpoint.",) if repeated.count else ()
+        if repeated.has_failed or repeated.obstacle:
+            notes = (*notes, f"Cell [{repeated.undone}] and those after it are undone: {repeated.obstacle}.")
+        return replace(restored, cells=present - repeated.undone, notes=(*restored.notes, *notes))
 
     async def _list(self) -> str:
         if present := await self.checkpoints():
