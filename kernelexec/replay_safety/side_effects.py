@@ -18,7 +18,6 @@ from kernelexec.replay_safety import effects
 from kernelexec.replay_safety.effects import reason_against_script, words
 from kernelexec.replay_safety.names import COMPREHENSIONS, Function, free_names, parse_cell
 
-TOO_DEEP = "it is nested too deeply to be judged"
 _SOURCE_BYTES = 64 * 1024 * 1024
 _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _PYTHON_MAGICS = frozenset({"time", "timeit", "capture", "prun", "memit", "python", "py"})
@@ -47,9 +46,18 @@ class SideEffectChecker:
         self._uses: dict[str, frozenset[str]] = {}
         self._bodies: dict[str, list[Function]] = {}
         self._depth = 0
+        self._learns_all = False
+
+    def learn(self, cell: RecordedCell) -> None:
+        """Learn all definitions of a cell that has run."""
+        self._learns_all = True
+        try:
+            self.reason(cell)
+        finally:
+            self._learns_all = False
 
     def reason(self, cell: RecordedCell) -> str | None:
-        """Return the reason why this cell is not safe to repeat, or None."""
+        """Return the reason why this cell is not safe to repeat, or None. What follows that in a cell is not learned."""
         if cell.kind == "command" or cell.language == "bash":
             return reason_against_script(cell.source)
         if cell.language != "python":
@@ -67,10 +75,10 @@ class SideEffectChecker:
         if tree is None:
             return None if failed_to_parse else "it cannot be parsed as Python"
         try:
-            reasons = list(self._reasons(tree.body))  # all of them, so that all definitions are learned
+            reasons = self._reasons(tree.body)
+            return next(iter(list(reasons) if self._learns_all else reasons), None)
         except RecursionError:
-            return TOO_DEEP
-        return reasons[0] if reasons else None
+            return "it is nested too deeply to be judged"
 
     def _reasons(self, body: Sequence[ast.AST]) -> Iterator[str]:
         for node in body:

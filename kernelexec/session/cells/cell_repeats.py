@@ -184,7 +184,11 @@ class CellRepeats:
             number += known.cell is not None
             is_whole &= known.cell is None or not known.has_ended or known.number == number
             is_whole &= known.cell is None or len(known.cell.source) <= _CELL_MAX
-            unsafe = checker.reason(known.cell) if known.cell is not None and is_whole else None
+            unsafe = None
+            if known.cell is not None and is_whole and index < begin:
+                checker.learn(known.cell)
+            elif known.cell is not None and is_whole:
+                unsafe = checker.reason(known.cell)
             if known.cell is not None:
                 tainted |= self._find_tainted(known.cell.source)
             if index >= begin and (known.cell is None or known.has_ended):
