@@ -64,6 +64,7 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
     if execution.ended.is_set():
         await interrupter.kill_processes(execution.msg_id, budgets.grace)
         return Ending("interrupt", awaited_seconds=awaited)
+    await interrupter.request_stacks()  # not before: to read the stack of a thread that runs on can crash the kernel
     stacks = await interrupter.read_stacks()
     await kernel.kill()
     execution.finish("died")
@@ -108,6 +109,5 @@ async def _take_step(kernel: Kernel, execution: Execution, step: InterruptStep, 
         case "cancel":
             return await interrupter.request_cancel(msg_id, patience)
         case "command":
-            await interrupter.request_stacks()
             await interrupter.kill_processes(msg_id, patience)
     return True

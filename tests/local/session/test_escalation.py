@@ -145,3 +145,17 @@ def test_steps_that_name_another_cell_leave_the_running_one_alone(tmp_path: Path
             assert (result.text, result.interrupted) == ("42", None)
 
     asyncio.run(main())
+
+
+def test_the_stacks_of_a_kernel_that_goes_on_are_not_read(tmp_path: Path) -> None:
+    """To read those of threads that run on can crash it."""
+
+    async def main() -> None:
+        async with AsyncExecutor(isolation="local", workspace=tmp_path, config={"quiet": True}) as executor:
+            session = await executor.session()
+            result = await session.execute("import os; os.system('trap \"\" INT; sleep 600')", timeout=TIMEOUT_OF_SILENT)
+            assert (result.ended_by, result.state) == ("command", "kept")
+            assert session._supervisor.kernel is not None
+            assert await session._supervisor.kernel.interrupter.read_stacks() == ""
+
+    asyncio.run(main())
