@@ -38,7 +38,7 @@ _READS = re.compile(
 )
 _WRITES = re.compile(
     r"open\(|write|savefig|\.save|dump|to_(?:csv|parquet|pickle|json|excel|feather|hdf|sql|html|file)|shutil|unlink|rmtree|"
-    r"os\.(?:remove|rename|replace)|mkdir|touch|^\s*[!%][^\n]*>",
+    r"os\.(?:remove|rename|replace)|mkdir|touch|^[^\S\n]*+[!%][^\n]*>",
     re.MULTILINE,
 )
 #: Words of cells that talk to others, and of those whose values differ each time.
@@ -51,8 +51,8 @@ _DIFFERS = re.compile(
 )
 #: Words of cells whose values differ in a new kernel, which has another state of random numbers and no display of before.
 _DIFFERS_IN_NEW = re.compile(r"rand|shuffle|sample|choice|display")
-_DEFINED, _NAMES = re.compile(r"\b(?:def|class)\s+(\w+)|(\w+)[^=\n]*=\s*lambda\b"), re.compile(r"\w+")
-_IMPORTED = re.compile(r"\b(?:import|from)\s+(\w+)|^\s*%?run\s+(?:-\w+\s+)*(\w+)", re.MULTILINE)
+_DEFINED, _NAMES = re.compile(r"\b(?:def|class)\s+(\w+)|\b(\w++)[^=\n]*+=\s*lambda\b"), re.compile(r"\w+")
+_IMPORTED = re.compile(r"\b(?:import|from)\s+(\w+)|^[^\S\n]*+%?run\s+(?:-\w+\s+)*(\w+)", re.MULTILINE)
 _SET_OUTSIDE = "variables were set from outside of a cell before it"
 _ENDED_KERNEL = "the kernel ended after it had run again"
 _ENDS = {"timeout": "it was ended by its timeout", "request": "it was ended by an interrupt"}
@@ -189,7 +189,7 @@ class CellRepeats:
                 checker.learn(known.cell)
             elif known.cell is not None and is_whole:
                 unsafe = checker.reason(known.cell)
-            if known.cell is not None:
+            if known.cell is not None and is_whole:
                 tainted |= self._find_tainted(known.cell.source)
             if index >= begin and (known.cell is None or known.has_ended):
                 later, seconds = later[1:], seconds + known.seconds
