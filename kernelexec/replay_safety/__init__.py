@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelexec.replay_safety.names import definitions, name_changes, used_names
+from kernelexec.replay_safety.outside_use import OutsideUse
 from kernelexec.replay_safety.side_effects import SideEffectChecker, reason_against
 
-__all__ = ["SideEffectChecker", "definitions", "name_changes", "reason_against", "used_names"]
+__all__ = ["OutsideUse", "SideEffectChecker", "definitions", "name_changes", "reason_against", "used_names"]

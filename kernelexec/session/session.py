@@ -63,7 +63,7 @@ from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.statistics_hook import StatisticsHook
 from kernelexec.session.features.variable_values import VariableValues
 from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.verdict import FormerSession
+from kernelexec.session.kernels.losses import FormerSession
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
@@ -149,7 +149,7 @@ class AsyncSession:
         self._kernels = kernels = LanguageKernels(config, name, runtime, backend, self.scope, dispatch)
         self._supervisor = supervisor = kernels.python
         supervisor.use_warm(warm_kernel)
-        supervisor.notes, supervisor.former, supervisor.repeater = [*supervisor.notes, *notes], former, repeats
+        supervisor.notes, supervisor.losses.former, supervisor.repeater = [*supervisor.notes, *notes], former, repeats
         approval = CellApproval(name, config, validators, approver, backend.secrets)
         self._result_cache = CellResultCache.open(config, backend, workspace.path)
         self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))
@@ -274,7 +274,7 @@ class AsyncSession:
 
     def describe_end(self) -> FormerSession | None:
         """Return what was there, for the first result of a later session of this name; None if no cell ran."""
-        lost_state = self._supervisor.lost_state
+        lost_state = self._supervisor.losses.lost_state
         if not self._supervisor.has_run or lost_state is None:
             return None
         how = "was closed" if lost_state.cause == "closed" else f"has ended ({lost_state.cause})"
@@ -386,7 +386,7 @@ class AsyncSession:
             await self._supervisor.start_branch(start)
             return
         if replays is not None:
-            self._supervisor.former = None  # its state comes back
+            self._supervisor.losses.former = None  # its state comes back
         await self._supervisor.start_first(
             previous_lost=replays is None and self._ledger is not None and self._ledger.owner_was_killed
         )

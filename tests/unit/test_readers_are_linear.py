@@ -19,6 +19,7 @@ from kernelexec.diagnosis.explanations import MESSAGES
 from kernelexec.mcp.tools.code_tools import unwrap_code
 from kernelexec.model_prompts import write_debug_prompt
 from kernelexec.records.notebook.notebook_io import notebook_output
+from kernelexec.replay_safety import OutsideUse
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
 from kernelexec.results.model.tables import compact_table, render_table
 from kernelexec.results.outputs import read_audio
@@ -86,6 +87,15 @@ def mask_in_pieces(text: str) -> str:
     return "".join([*pieces, masking.flush(is_last=True)])
 
 
+def follow_use(text: str) -> None:
+    """The words of a cell; the owner judges them where cells run again."""
+    use = OutsideUse(lambda _: False)
+    use.learn("def x():\n    open('x')")
+    use.explain_difference(text, is_new=True)
+    use.reads_files(text)
+    use.changes_files(text)
+
+
 def table(text: str) -> Output:
     return compact_table(DisplayData({"text/html": f"<table {text}", "text/plain": "x"}))
 
@@ -125,6 +135,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "secrets of a stream": mask_in_pieces,
     "a prompt": lambda text: write_debug_prompt(text, ExecutionResult("i", "s", "error", outputs=(Stream("stderr", text),))),
     "a notebook's output": lambda text: notebook_output(DisplayData({"text/html": text, "image/svg+xml": text})),
+    "words of a cell": follow_use,
     "sent code": lambda text: unwrap_code(text, "python"),
     "sent code before a fence": lambda text: unwrap_code(f"{text}```", "python"),
     "sent code behind a fence": lambda text: unwrap_code(f"a b\n```{text}", "python"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
@@ -26,33 +25,15 @@ from kernelexec.session.kernels.escalation import escalate
 from kernelexec.session.kernels.verdict import Verdict
 from kernelexec.session.kernels.way_back import RepeatedCells
 
+if TYPE_CHECKING:
+    from kernelexec.replay_safety import OutsideUse
+
 #: The most seconds that the cells that run again may have taken together, since the caller waits for them; they get twice as
 #: much, and a fixed time, for a machine that is busier by now. And the most cells.
 SECONDS_MAX, _FACTOR, _FIXED_SECONDS = 5.0, 2, 2.0
 _CELLS_MAX = 200
 #: The text of all cells together, and of one, that is judged, in characters: names are followed in quadratic time.
 _TEXT_MAX, _CELL_MAX = 128 * 1024, 8000
-#: Words of cells that read or list files, and of those that change files.
-_READS = re.compile(
-    r"read|load|open|scan|fromfile|fromtxt|glob|listdir|iterdir|walk|exists|is_file|is_dir|\bstat\b|\bcd\b|chdir"
-)
-_WRITES = re.compile(
-    r"open\(|write|savefig|\.save|dump|to_(?:csv|parquet|pickle|json|excel|feather|hdf|sql|html|file)|shutil|unlink|rmtree|"
-    r"os\.(?:remove|rename|replace)|mkdir|touch|^[^\S\n]*+[!%][^\n]*>",
-    re.MULTILINE,
-)
-#: Words of cells that talk to others, and of those whose values differ each time.
-_OTHERS = re.compile(
-    r"requests|httpx|aiohttp|urllib|urlopen|socket|connect|cursor|execute\(|Session\(|boto|client", re.IGNORECASE
-)
-_DIFFERS = re.compile(
-    r"uuid|urandom|secrets|\btime\(|time\.|\bnow\(|today\(|perf_counter|getpid|default_rng\(\)|SystemRandom|tempfile|environ|"
-    r"Thread|Timer|Executor|Pool\(|Process\(|Parallel|async|await|create_task|ensure_future"
-)
-#: Words of cells whose values differ in a new kernel, which has another state of random numbers and no display of before.
-_DIFFERS_IN_NEW = re.compile(r"rand|shuffle|sample|choice|display")
-_DEFINED, _NAMES = re.compile(r"\b(?:def|class)\s+(\w+)|\b(\w++)[^=\n]*+=\s*lambda\b"), re.compile(r"\w+")
-_IMPORTED = re.compile(r"\b(?:import|from)\s+(\w+)|^[^\S\n]*+%?run\s+(?:-\w+\s+)*(\w+)", re.MULTILINE)
 _SET_OUTSIDE = "variables were set from outside of a cell before it"
 _ENDED_KERNEL = "the kernel ended after it had run again"
 _ENDS = {"timeout": "it was ended by its timeout", "request": "it was ended by an interrupt"}
@@ -175,45 +156,35 @@ class CellRepeats:
 
         For a thread: it parses all cells.
         """
-        from kernelexec.replay_safety import SideEffectChecker  # noqa: PLC0415 - few sessions go back
+        from kernelexec.replay_safety import OutsideUse, SideEffectChecker  # noqa: PLC0415 - few sessions go back
 
-        checker, reasons, seconds, number, is_whole = SideEffectChecker(), list[str](), 0.0, 0, self._is_whole
-        tainted, later = dict[str, bool](), [self._known[name] for name in chain[begin:]]
+        checker, use, reasons, seconds, number = SideEffectChecker(), OutsideUse(self._has_module), list[str](), 0.0, 0
+        is_whole, later = self._is_whole, [self._known[name] for name in chain[begin:]]
         for index, execution_id in enumerate(chain):
             known, run = self._known[execution_id], self._runs.get(execution_id)
-            number += known.cell is not None
-            is_whole &= known.cell is None or not known.has_ended or known.number == number
-            is_whole &= known.cell is None or len(known.cell.source) <= _CELL_MAX
-            unsafe = None
-            if known.cell is not None and is_whole and index < begin:
-                checker.learn(known.cell)
-            elif known.cell is not None and is_whole:
-                unsafe = checker.reason(known.cell)
-            if known.cell is not None and is_whole:
-                tainted |= self._find_tainted(known.cell.source)
-            if index >= begin and (known.cell is None or known.has_ended):
-                later, seconds = later[1:], seconds + known.seconds
-                is_long = seconds > SECONDS_MAX or index - begin >= _CELLS_MAX
-                reasons.append(_SET_OUTSIDE)
-                if known.cell is not None:
-                    reason = _find_reason(known.cell, run, is_whole=is_whole, is_long=is_long) or unsafe
-                    reasons[-1] = reason or _find_difference(known, later, tainted, is_new=not begin) or ""
-                if reasons[-1]:
-                    break
+            has_ended, unsafe, cell = known.has_ended, None, known.cell
+            if cell is not None:
+                number += 1
+                is_whole &= (not has_ended or known.number == number) and len(cell.source) <= _CELL_MAX
+            if cell is not None and is_whole:
+                if index < begin:
+                    checker.learn(cell)
+                else:
+                    unsafe = checker.reason(cell)
+                if cell.kind == "code":
+                    use.learn(cell.source)
+            if index < begin or (cell is not None and not has_ended):
+                continue
+            later, seconds = later[1:], seconds + known.seconds
+            is_long = seconds > SECONDS_MAX or index - begin >= _CELLS_MAX
+            reason = _SET_OUTSIDE if cell is None else _find_reason(cell, run, is_whole=is_whole, is_long=is_long) or unsafe
+            reasons.append(reason or _find_difference(known, later, use, is_new=not begin))
+            if reasons[-1]:
+                break
         return reasons
 
-    def _find_tainted(self, source: str) -> dict[str, bool]:
-        """Return the names of functions of a cell that may use files; true for those that may do more, or are not seen here."""
-        from kernelexec.replay_safety import definitions  # noqa: PLC0415 - as above
-
-        tainted = dict[str, bool]()
-        does_more = bool(_OTHERS.search(source) or _DIFFERS.search(source))
-        if does_more or _READS.search(source) or _WRITES.search(source):
-            tainted = {name or alias: does_more for name, alias in _DEFINED.findall(source)}
-        for module in filter(None, itertools.chain.from_iterable(_IMPORTED.findall(source))):
-            if (self._workspace / f"{module}.py").exists() or (self._workspace / module).is_dir():
-                tainted |= dict.fromkeys(definitions(source)[1], True)
-        return tainted
+    def _has_module(self, name: str) -> bool:
+        return (self._workspace / f"{name}.py").exists() or (self._workspace / name).is_dir()
 
     async def _run(self, kernel: Kernel, run: CellRun, seconds: float) -> str | None:
         """Run a cell again; return a clause on the difference if its outcome is another one."""
@@ -251,34 +222,24 @@ def _find_reason(cell: RecordedCell, run: CellRun | None, *, is_whole: bool, is_
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _find_difference(known: _Known, later: Sequence[_Known], tainted: Mapping[str, bool], *, is_new: bool) -> str:
+def _find_difference(known: _Known, later: Sequence[_Known], use: OutsideUse, *, is_new: bool) -> str:
     """Return why a cell may have other values or effects than before; empty if it will not, as far as its words show.
 
     Args:
         known: the cell.
         later: the cells after it.
-        tainted: the names of functions that may use files; true for those that may do more.
+        use: what cells use.
         is_new: whether it runs in a new kernel.
     """
     assert known.cell is not None
-    source = known.cell.source
-    if word := _DIFFERS.search(source) or (_DIFFERS_IN_NEW.search(source) if is_new else None):
-        return f"its values may be others each time (`{word[0]}`)"
-    if word := _OTHERS.search(source):
-        return f"it may talk to others (`{word[0]}`)"
-    called = tainted.keys() & _NAMES.findall(source)
-    if any(tainted[name] for name in called):
-        return f"it uses `{min(called)}`, whose effects are not known"
-    reads = bool(called or _READS.search(source))
-    if (reads or known.made_files) and any(_may_change_files(cell, tainted) for cell in later):
+    if reason := use.explain_difference(known.cell.source, is_new=is_new):
+        return reason
+    reads = use.reads_files(known.cell.source)
+    if (reads or known.made_files) and any(
+        cell.made_files or (cell.cell is not None and use.changes_files(cell.cell.source)) for cell in later
+    ):
         return "it may use files, and some may have changed since"
     return "it may read a file and change it" if reads and known.made_files else ""
-
-
-def _may_change_files(known: _Known, tainted: Mapping[str, bool]) -> bool:
-    if known.cell is None or known.made_files:
-        return known.made_files
-    return bool(_WRITES.search(known.cell.source) or tainted.keys() & _NAMES.findall(known.cell.source))
 
 
 def _list_names(recorded: Sequence[RecordedCell | None]) -> tuple[str, ...]:

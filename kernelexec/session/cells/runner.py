@@ -25,15 +25,9 @@ from kernelexec.session.cells.input_answers import answer_input_requests
 from kernelexec.session.cells.masking import mask_result
 from kernelexec.session.cells.result_builder import build_result, build_unknown_result
 from kernelexec.session.kernels.languages import LanguageKernels
+from kernelexec.session.kernels.losses import FormerSession, LostState, report_lost_state, report_new_state
 from kernelexec.session.kernels.supervisor import KernelSupervisor
-from kernelexec.session.kernels.verdict import (
-    FormerSession,
-    LostState,
-    Verdict,
-    judge_death,
-    report_lost_state,
-    report_new_state,
-)
+from kernelexec.session.kernels.verdict import Verdict, judge_death
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
@@ -90,8 +84,7 @@ class CellRunner:
             kernel = await self._acquire_kernel(run, supervisor)
         if run.startup_scope.cancelled_caught:
             return "Cancelled while its kernel started."
-        lost_state = None if run.internal else supervisor.take_lost_state(by_client=run.by_client)
-        former = None if run.internal else supervisor.take_former()
+        lost_state, former = (None, None) if run.internal else supervisor.losses.take(by_client=run.by_client)
         result_cache = self.result_cache if supervisor is self.kernels.python else None
         if result_cache is not None and not run.in_flight:
             cached_result = await result_cache.find(run, supervisor.epoch, kernel)
@@ -110,7 +103,7 @@ class CellRunner:
             seconds = self._compute_remaining_seconds(run)
             verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
         if not verdict.has_run:
-            supervisor.lost_state, supervisor.former = supervisor.lost_state or lost_state, supervisor.former or former
+            supervisor.losses.give_back(lost_state, former)
             if (outcome := await self._run_elsewhere(run, kernel, verdict)) is not None:
                 return outcome
         run.timestamps.ended = time.monotonic()
@@ -119,7 +112,7 @@ class CellRunner:
             await run_in_thread(self.changes.gather)
         result = self._build_result(run, supervisor, kernel, verdict, lost_state, former)
         if run.by_client:
-            supervisor.note_client_result(result)
+            supervisor.losses.note_client_result(result)
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
         return mask_result(result, self.secrets)
@@ -197,7 +190,7 @@ class CellRunner:
             epoch=supervisor.epoch,
             files=files,
             networked=self.config.has_network,
-            missing=supervisor.list_missing(),
+            missing=supervisor.losses.list_missing(supervisor.known_names),
         )
 
     async def _return_cached_result(

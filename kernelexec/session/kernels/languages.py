@@ -19,8 +19,8 @@ from kernelexec.events import KernelEvent
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import Backend, InstalledSpec
 from kernelexec.provisioning.runtime.discovery import write_language_file
+from kernelexec.session.kernels.losses import LOST_WITH_OWNER
 from kernelexec.session.kernels.supervisor import KernelSupervisor
-from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
 from kernelexec.session.lifecycle import TaskScope
 
 #: How long a kernel between two cells may take to describe itself.
@@ -148,7 +148,7 @@ class LanguageKernels:
     def has_culled_kernels(self) -> bool:
         """Whether no kernel lives, and at least one ended because it was idle."""
         supervisors = self._supervisors.values()
-        lost_states = [supervisor.lost_state for supervisor in supervisors if supervisor.lost_state is not None]
+        lost_states = [supervisor.losses.lost_state for supervisor in supervisors if supervisor.losses.lost_state is not None]
         has_kernel = any(supervisor.kernel is not None for supervisor in supervisors)
         return not has_kernel and any(lost_state.cause == "culled" for lost_state in lost_states)
 
@@ -197,7 +197,7 @@ class LanguageKernels:
             write_language_file(directory, spec.label)
         supervisor = self._make_supervisor(runtime=directory, installed=spec)
         if (epoch := self.ended_epochs.get(spec.label)) is not None:
-            supervisor.epoch, supervisor.lost_state = epoch, LOST_WITH_OWNER
+            supervisor.epoch, supervisor.losses.lost_state = epoch, LOST_WITH_OWNER
         return supervisor
 
 

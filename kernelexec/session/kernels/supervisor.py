@@ -21,19 +21,16 @@ from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.outputs import Displays, WidgetStates
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
-from kernelexec.results import Cause, ExecutionResult
+from kernelexec.results import Cause
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
+from kernelexec.session.kernels.losses import LOST_WITH_OWNER, Losses, LostState, describe_return
 from kernelexec.session.kernels.state_check import confirm_state, has_ended
 from kernelexec.session.kernels.verdict import (
-    LOST_WITH_OWNER,
-    FormerSession,
-    LostState,
     Verdict,
     add_memory_notes,
     add_obstacles_note,
-    describe_return,
     memory_limit_text,
 )
 from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel, start_with_retry
@@ -47,12 +44,10 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
 _AWAITED_SECONDS = 0.5
 _VISITS = "Another client has run {} in this kernel."
-_CLIENT_RETURN = "The kernel has ended ({}) since your last cell, and the session went on from a checkpoint."
 #: The note on an idle kernel that did not exit in time.
 _CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
-_MISSING_MAX = 10_000
 #: How often the cells since a checkpoint are run again, once more after each one that ends otherwise than before.
 _REPEATS_MAX = 3
 
@@ -74,15 +69,8 @@ class KernelSupervisor:
     ) -> None:
         self.kernel: Kernel | None = None
         self.epoch = 0
-        self.lost_state: LostState | None = None
-        """The lost state that no result has reported."""
-        self._client_loss: LostState | None = None
-        """The lost state that only results of clients in other processes have reported."""
-        self._missing: dict[str, Cause] = {}
-        """See ``list_missing``."""
+        self.losses = Losses()
         self.lineage = Lineage()
-        self.former: FormerSession | None = None
-        """The earlier session that the next result tells from this one."""
         self.has_run = self.is_cut = False
         """Whether a kernel has run a cell; whether the last one was killed, as its threads or exit handlers took too long."""
         self.notes: list[str] = []
@@ -135,8 +123,8 @@ class KernelSupervisor:
 
     async def start_first(self, *, previous_lost: bool) -> None:
         """Start the first kernel; ``previous_lost`` is true if an earlier kernel was killed with its owner."""
-        if previous_lost and not self._is_ephemeral and self.lost_state is None:
-            self.lost_state = LOST_WITH_OWNER
+        if previous_lost and not self._is_ephemeral and self.losses.lost_state is None:
+            self.losses.lost_state = LOST_WITH_OWNER
         await self.acquire()
 
     @property
@@ -182,17 +170,21 @@ class KernelSupervisor:
     async def _replace(
         self, kernel: Kernel, way: WayBack, chosen: CheckpointSocket, checkpoints: Sequence[CheckpointSocket]
     ) -> Kernel:
-        unreported = self.lost_state
+        unreported = self.losses.lost_state
         lost_state = await self._end_kernel(kernel, is_reported=False, cause="request")
         failure = None if way.bring_files is None else await way.bring_files()
         others = [checkpoint for checkpoint in checkpoints if checkpoint is not chosen]
         try:
             restored = await self._start_copy(chosen, checkpoints, others=others)
         except KernelStartFailed:
-            self.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
+            self.losses.lost_state = await self._go_on(others, lost_state, kernel.next_cell, self.notes) or lost_state
             raise
-        restored, way.repeated = await self._repeat_cells(restored, chosen, until=0 if failure else way.until)
-        self.lost_state = unreported
+        try:
+            restored, way.repeated = await self._repeat_cells(restored, chosen, until=0 if failure else way.until)
+        except KernelStartFailed:
+            self.losses.lost_state = lost_state
+            raise
+        self.losses.lost_state = unreported
         if failure is not None:
             raise failure
         return restored
@@ -224,6 +216,9 @@ class KernelSupervisor:
 
         Return that kernel, or another one like it without the effects of a cell that ended otherwise than before. In a branch,
         cells of the session that it began in are no cells.
+
+        Raises:
+            KernelStartFailed: a cell ended otherwise, and no other kernel like it starts.
         """
         number = 0 if checkpoint is None else checkpoint.number
         after = "" if checkpoint is None or checkpoint.after == self._branched_after else checkpoint.after
@@ -242,8 +237,12 @@ class KernelSupervisor:
         checkpoints = await kernel.keep_checkpoints()
         try:
             await self._end_kernel(kernel, is_reported=True)
+            if not number:
+                return await self._start()
             chosen = [checkpoint for checkpoint in checkpoints if checkpoint.number == number]
-            return await (self._start_copy(chosen[0], checkpoints) if chosen else self._start())
+            if not chosen:
+                raise KernelStartFailed(f"Checkpoint {number} is gone.")
+            return await self._start_copy(chosen[0], checkpoints)
         finally:
             kernel.leave_checkpoints()
 
@@ -292,34 +291,6 @@ class KernelSupervisor:
         self._report_change("started")
         self._check_open()
         return kernel
-
-    def take_lost_state(self, *, by_client: bool) -> LostState | None:
-        """Return the lost state that no result has reported, for the next cell's; to the owner also what only clients know."""
-        lost_state, self.lost_state = self.lost_state, None
-        if by_client:
-            return lost_state
-        client_loss, self._client_loss = self._client_loss, None
-        return lost_state if client_loss is None or (lost_state and not lost_state.is_reported) else client_loss
-
-    def note_client_result(self, result: ExecutionResult) -> None:
-        """Note the lost state that the result of another process's cell has reported: the owner has not seen it."""
-        is_restored, cause, names = result.state == "restored", result.cause or "killed", result.lost_names
-        if result.state == "lost" or (is_restored and self._client_loss is None):
-            note = _CLIENT_RETURN.format(cause) if is_restored else ""
-            self._client_loss = LostState(cause, 0, names, len(names), is_reported=False, return_note=note)
-
-    def list_missing(self) -> Mapping[str, Cause]:
-        """Return the names that earlier kernels had and no cell has defined since, with the causes of their loss."""
-        if self._missing and self.kernel is not None:
-            self._missing = {name: self._missing[name] for name in self._missing.keys() - self.kernel.variable_names.known}
-        return self._missing
-
-    def take_former(self) -> FormerSession | None:
-        """Return the earlier session that no result has told from this one."""
-        former, self.former = self.former, None
-        if former is not None and former.cause is not None:
-            self._missing |= dict.fromkeys(former.names[:_MISSING_MAX], former.cause)
-        return former
 
     async def take_over(self, handover: Handover) -> Kernel | None:
         """Use an orphaned kernel as the first kernel; return None, and report the lost state, if that fails."""
@@ -377,7 +348,7 @@ class KernelSupervisor:
         execution.settle()
         if self._is_ephemeral and verdict.state != "lost":
             lost_state = await self._end_kernel(kernel, is_reported=True)
-            self.lost_state = None  # intended, so that the next cell does not report it
+            self.losses.lost_state = None  # intended, so that the next cell does not report it
             verdict.state, verdict.cause, verdict.lost_names = "lost", "culled", lost_state.names
             verdict.notes.append("Each cell has its own container (container.mode is ephemeral): variables are not kept.")
         return verdict
@@ -424,7 +395,7 @@ class KernelSupervisor:
             lost_state = replace(lost_state, cause="exited", exit_code=1)
         elif not died_by_itself:
             lost_state = replace(lost_state, cause=self._kill_cause or verdict.cause or verdict.interrupted or "killed")
-        self.lost_state, verdict.cause = lost_state, lost_state.cause
+        self.losses.lost_state, verdict.cause = lost_state, lost_state.cause
         if verdict.interrupted is None:
             verdict.exit_code = lost_state.exit_code
         self._kill_cause = None
@@ -484,11 +455,16 @@ class KernelSupervisor:
             kernel = await self._start_for_repeats(is_accused=is_accused)
         if kernel is None:
             return None
-        kernel, repeated = await self._repeat_cells(kernel, origin, is_accused=is_accused)
+        try:
+            kernel, repeated = await self._repeat_cells(kernel, origin, is_accused=is_accused)
+        except (KernelStartFailed, Closed) as exc:
+            notes.append(f"A cell that ran again ended otherwise than before, and no kernel without its effects started: {exc}")
+            self.losses.lost_state = lost_state
+            return None
         if self._is_stopped or self._kill_cause is not None:
             return None
-        self.lost_state = None if origin is not None or repeated.count else lost_state
-        if self.lost_state is not None:
+        self.losses.lost_state = None if origin is not None or repeated.count else lost_state
+        if self.losses.lost_state is not None:
             return None
         gone = tuple(name for name in lost_state.names if name not in kernel.variable_names.known)
         note = describe_return(lost_state.cause, repeated, next_cell, is_copy=origin is not None)
@@ -516,7 +492,7 @@ class KernelSupervisor:
                 self.notes.append(kernel.remark)
             if may_restore and not self._is_stopped:
                 restored = await self._go_on(checkpoints, lost_state, kernel.next_cell, self.notes, is_accused=True)
-                self.lost_state = restored or self.lost_state
+                self.losses.lost_state = restored or self.losses.lost_state
         finally:
             kernel.leave_checkpoints()
 
@@ -570,7 +546,7 @@ class KernelSupervisor:
             self._kill_cause = "request" if kernel.death is None else self._kill_cause
             kernel.on_death = None
             names, count = tuple(sorted(kernel.variable_names.known)), kernel.variable_names.count
-            self.lost_state = LostState("closed", 0, names, count, is_reported=False)
+            self.losses.lost_state = LostState("closed", 0, names, count, is_reported=False)
             self.is_cut = await kernel.stop(patience)
         await self._reuse_slot.close()
 
@@ -587,12 +563,12 @@ class KernelSupervisor:
         await self._reuse_slot.put(kernel.take_host())
         death = kernel.death or Death("killed", 137)
         names = tuple(sorted(kernel.variable_names.known))
-        self.lost_state = LostState(
+        lost_state = LostState(
             cause or self._kill_cause or death.cause, death.exit_code, names, kernel.variable_names.count, is_reported
         )
-        self._missing = dict(list((self._missing | dict.fromkeys(names, self.lost_state.cause)).items())[-_MISSING_MAX:])
+        self.losses.add(lost_state)
         self.kernel, self._shown = None, (kernel.displays, kernel.widgets)
-        return self.lost_state
+        return lost_state
 
     def _report_change(self, change: Literal["started", "died", "failed"], cause: str | None = None) -> None:
         container = self.kernel.container if self.kernel is not None and change == "started" else None

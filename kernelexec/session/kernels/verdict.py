@@ -1,4 +1,4 @@
-"""The verdict on the end of a cell: the state of its kernel, the lost state, and the notes about memory."""
+"""The verdict on the end of a cell: the state of its kernel, and the notes about memory and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ from kernelexec.results.usage import format_size
 
 if TYPE_CHECKING:
     from kernelexec.kernel import Kernel
-    from kernelexec.session.kernels.way_back import RepeatedCells
-
-#: The beginning of the note of the first result of a kernel that replaces another one.
-NEW_KERNEL_NOTE = "Ran in a new kernel"
-
-_LISTED = 20
 
 
 @dataclass(slots=True)
@@ -40,94 +34,10 @@ class Verdict:
     """Whether it has not run since its end was asked for while a cell of another client ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostState:
-    """The lost state of a kernel. ``is_reported`` is true if the result of the kernel's last cell has reported it.
-
-    Where the session goes on from a checkpoint, ``return_note`` says from which, and ``names`` are only those that are gone.
-    """
-
-    cause: Cause
-    exit_code: int
-    names: tuple[str, ...]
-    name_count: int
-    is_reported: bool
-    return_note: str = ""
-
-    def __str__(self) -> str:
-        """Return the first names, and the number of further names."""
-        return _list_names(self.names, self.name_count)
-
-
-def _list_names(names: tuple[str, ...], count: int) -> str:
-    listed = names[:_LISTED]
-    more = count - len(listed)
-    return ", ".join(listed) + f" and {more} more" * (more > 0)
-
-
-#: The lost state of a kernel that was killed with its owner; its names are unknown.
-LOST_WITH_OWNER = LostState("killed", 137, (), 0, is_reported=False)
-
-
-@dataclass(frozen=True, slots=True)
-class FormerSession:
-    """An ended session that a caller may take for a new one: the first result of the new one says so.
-
-    ``reason`` begins a sentence after a colon; ``names`` are the variables that are gone, where they are known.
-    """
-
-    reason: str
-    cause: Cause | None = None
-    names: tuple[str, ...] = ()
-    name_count: int = 0
-
-
 def judge_death(kernel: Kernel, verdict: Verdict) -> None:
     """Enter the death of a kernel into the verdict, where no other one follows."""
     cause, verdict.exit_code = (kernel.death.cause, kernel.death.exit_code) if kernel.death is not None else ("killed", 137)
     verdict.state, verdict.cause, verdict.lost_names = "lost", cause, tuple(sorted(kernel.variable_names.known))
-
-
-def report_new_state(verdict: Verdict, former: FormerSession | None) -> None:
-    """Report in the first result of a new kernel that it is no earlier one; a loss says more."""
-    if former is None or verdict.state != "kept":
-        return
-    gone = f" Gone: {_list_names(former.names, former.name_count)}." if former.names else ""
-    verdict.notes.insert(0, f"A new kernel: {former.reason}.{gone}")
-    verdict.state, verdict.cause, verdict.lost_names = "new", former.cause, former.names
-
-
-def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int) -> None:
-    """Report the end of the previous kernel in the first result of the new one."""
-    if lost_state is None:
-        return
-    if lost_state.return_note:
-        verdict.notes.insert(0, lost_state.return_note)
-        if verdict.state == "kept":
-            verdict.state, verdict.cause, verdict.lost_names = "restored", lost_state.cause, lost_state.names
-        return
-    names = f" Lost: {lost_state}." if lost_state.names else ""
-    verdict.notes.insert(0, f"{NEW_KERNEL_NOTE} (epoch {epoch}): the one before ended ({lost_state.cause}).{names}")
-    if not lost_state.is_reported and verdict.state == "kept":
-        verdict.state, verdict.cause, verdict.lost_names = "lost", lost_state.cause, lost_state.names
-
-
-def describe_return(cause: Cause, repeated: RepeatedCells, ended_cell: int, *, is_copy: bool = True) -> str:
-    """Return the note on a session that goes on, after its kernel ended in ``ended_cell``, in a copy or in a new kernel."""
-    before = "this cell" if repeated.first >= ended_cell else f"cell [{repeated.first}]"
-    lost = "this cell has" if repeated.undone >= ended_cell else f"the cells from [{repeated.undone}] on have"
-    older = f" Older now: {_list_names(repeated.older_names, len(repeated.older_names))}." if repeated.older_names else ""
-    reason = f" Cell [{repeated.undone}] did not run again: {repeated.obstacle}.{older}" if repeated.obstacle else ""
-    state = "variables, imports and the current directory are as they were"
-    state = f"{describe_repeated(repeated)}, and {state} after that" if repeated.count else f"{state} then"
-    start = f"from its checkpoint before {before}" if is_copy else "in a new one"
-    return f"The kernel ended ({cause}), and the session goes on {start}: {state}. What {lost} changed in them is lost.{reason}"
-
-
-def describe_repeated(repeated: RepeatedCells) -> str:
-    """Return a clause on the cells that have run again."""
-    last = repeated.undone - 1
-    return f"cell [{last}] has run again" if repeated.count == 1 else f"the cells [{repeated.first}] to [{last}] have run again"
 
 
 def add_obstacles_note(verdict: Verdict, ended: Kernel) -> None:

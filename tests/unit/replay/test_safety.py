@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.recorded_history import RecordedCell
-from kernelexec.replay_safety import SideEffectChecker, definitions, name_changes, reason_against, used_names
+from kernelexec.replay_safety import OutsideUse, SideEffectChecker, definitions, name_changes, reason_against, used_names
 
 SAFE = [
     "x = 1",
@@ -272,3 +272,48 @@ def test_what_a_function_uses_may_be_defined_after_it(source: str) -> None:
 def test_a_function_that_binds_the_name_itself_does_not_use_the_later_one() -> None:
     source = "def a(clean):\n    clean()\n\ndef clean():\n    import os\n    os.remove('x')\n\na(print)"
     assert reason_against(RecordedCell(source)) is None
+
+
+#: Earlier cells, and one that uses their functions: may it read files, or do more?
+USES = {
+    "a function": ("def get():\n    return open('a').read()", "get()", True, ""),
+    "a lambda behind a value": ("x = 1; get = lambda: open('a').read()", "get()", True, ""),
+    "a value beside a lambda": ("x = 1; get = lambda: open('a').read()", "x + 1", False, ""),
+    "another name": ("import pandas as pd\nget = pd.read_csv", "df = get('a')", True, ""),
+    "another name of a function": ("def get():\n    return open('a').read()\nfetch = get", "fetch()", True, ""),
+    "an imported function": ("from pandas import read_csv as get", "df = get('a')", True, ""),
+    "a built-in function": ("get = open", "get('a')", True, ""),
+    "a bound argument": ("from functools import partial\nget = partial(pd.read_csv, sep=';')", "get('a')", True, ""),
+    "one of a dictionary": ("tools = {'get': pd.read_csv}", "tools['get']('a')", True, ""),
+    "an attribute": ("tools.get = pd.read_csv", "tools.get('a')", True, ""),
+    "a method": ("get = Path('a').read_text", "get()", True, ""),
+    "an instance": ("class A:\n    def get(self): return open('a').read()\na = A()", "a.get()", True, ""),
+    "a loop": ("for get in (pd.read_csv, pd.read_json): pass", "get('a')", True, ""),
+    "a walrus": ("if (get := pd.read_csv): pass", "get('a')", True, ""),
+    "a value that was read": ("df = pd.read_csv('a')", "df.mean()", False, ""),
+    "a value that a function has read": ("def get():\n    return open('a').read()\ntext = get()", "text + 'x'", False, ""),
+    "another library": ("import requests as r", "r.get('a')", True, "it uses `r`"),
+    "another clock": ("import time\nclock = time.time", "t = clock()", True, "it uses `clock`"),
+    "a function that asks others": ("def ask():\n    return requests.get('a')", "ask()", True, "it uses `ask`"),
+    "a function of one that asks": (
+        "def a():\n    return httpx.get('a')\ndef b():\n    return a()",
+        "b()",
+        True,
+        "it uses `b`",
+    ),
+    "the session's module": ("import helpers", "helpers.f()", True, "it uses `helpers`"),
+    "a name of the session's module": ("from helpers import f", "f()", True, "it uses `f`"),
+    "all of the session's module": ("from helpers import *", "g()", False, "it may use functions of `helpers`"),
+    "a script": ("%run -i helpers.py", "g()", False, "it may use functions of `helpers.py`"),
+    "code that is nested too deeply": ("f = lambda: " + "1 + " * 2000 + "1", "g()", False, "it may use functions of `a cell"),
+}
+
+
+@pytest.mark.parametrize("case", USES)
+def test_what_a_cell_uses_is_followed_through_other_names(case: str) -> None:
+    before, cell, reads, reason = USES[case]
+    use = OutsideUse(lambda name: name == "helpers")
+    use.learn(before)
+    use.learn(cell)
+    actual = use.explain_difference(cell, is_new=False)
+    assert (use.reads_files(cell), actual[: len(reason)], bool(actual)) == (reads, reason, bool(reason))
