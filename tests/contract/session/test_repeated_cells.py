@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import Executor, InvalidRequest, Session
+from kernelexec import Executor, InvalidRequest, KernelStartFailed, Session
+from kernelexec.kernel import Kernel
+from kernelexec.session.cells.cell_repeats import CellRepeats
 from tests.support.pace import until
 
 #: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
@@ -183,6 +185,31 @@ def test_undo_says_how_many_cells_are_undone_when_one_ends_otherwise(session: Se
     undone = session.undo()
     assert (undone.cells, value(session, "x")) == (3, [2])
     assert "Cell [3] and those after it are undone: it ended otherwise" in undone.notes[-1]
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_a_checkpoint_that_is_gone_by_then_is_not_restored(
+    session: Session, monkeypatch: pytest.MonkeyPatch, *, is_asked_for: bool
+) -> None:
+    async def end_otherwise(_: CellRepeats, kernel: Kernel, *_more: object) -> str:
+        for checkpoint in await kernel.find_checkpoints():
+            await checkpoint.drop()
+            checkpoint.close()
+        return "it ended otherwise"
+
+    run(session, "x = 1")
+    session.checkpoint()
+    run(session, "x = 2", "x = 3")
+    monkeypatch.setattr(CellRepeats, "_run", end_otherwise)
+    if is_asked_for:
+        with pytest.raises(KernelStartFailed, match="Checkpoint 1 is gone"):
+            session.undo()
+        result = session.execute("1")
+    else:
+        result = session.execute(DIES)
+        assert "no kernel without its effects started: Checkpoint 1 is gone." in result.notes[-1]
+    assert (result.state, result.lost_names) == ("lost", ("x",))
+    assert session.execute("2").state == "kept"
 
 
 def test_a_session_that_is_closed_while_cells_run_again_is_not_restored(session: Session) -> None:
