@@ -92,12 +92,15 @@ class CellRepeats:
         for kept in (self._known, self._refused, self._repeated):
             kept.clear()
 
-    async def plan(self, cell: int, after: str, until: float) -> tuple[RepeatedCells, list[CellRun]]:
-        """Return which cells may run again after a checkpoint before ``cell``, and why the next one may not; see ``repeat``."""
+    async def plan(self, cell: int, after: str, until: float) -> tuple[RepeatedCells, list[CellRun], Sequence[str]]:
+        """Return which cells may run again after a checkpoint before ``cell``, and why the next one may not; see ``repeat``.
+
+        Behind them stand the cells that run again and the execution ids of the others.
+        """
         chain = [name for name in self._lineage.list_since("") or () if self._known[name].was_run]
         begin = len(chain) - len(self._find_since(chain, cell, after))
         if until <= cell or not any(self._known[name].has_ended for name in chain[begin:]):
-            return RepeatedCells(cell, after), []
+            return RepeatedCells(cell, after), [], ()
         reasons = await anyio.to_thread.run_sync(self._judge, chain, begin)
         runs, obstacle = list[CellRun](), ""
         for execution_id, reason in zip(chain[begin:], reasons, strict=False):
@@ -108,11 +111,11 @@ class CellRepeats:
             if obstacle or run is None:
                 break
             runs.append(run)
-        return RepeatedCells(cell, after, len(runs), obstacle, await self._list_older(chain[begin + len(runs) :])), runs
+        return RepeatedCells(cell, after, len(runs), obstacle), runs, chain[begin + len(runs) :]
 
     async def can_begin(self, *, is_accused: bool) -> bool:
         """Return whether the first cell can run again; see ``CellRepeater``."""
-        _, runs = await self.plan(1, "", 2)
+        _, runs, _ = await self.plan(1, "", 2)
         return bool(runs) and not (is_accused and runs[0].execution_id in self._repeated)
 
     def _find_since(self, chain: Sequence[str], cell: int, after: str) -> Sequence[str]:
@@ -125,13 +128,15 @@ class CellRepeats:
             index -= 1
         return chain[index:]
 
-    async def _list_older(self, execution_ids: Sequence[str]) -> tuple[str, ...]:
+    async def _list_older(self, kernel: Kernel, execution_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return the variables of a kernel that cells would have bound anew, as far as the text shows."""
         left = [known.cell for name in execution_ids if (known := self._known.get(name)) is not None and known.has_ended]
-        return await anyio.to_thread.run_sync(_list_names, left)
+        names = await anyio.to_thread.run_sync(_list_names, left)
+        return tuple(sorted(kernel.variable_names.known & names))
 
     async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
         """Run cells again; see ``CellRepeater``."""
-        plan, runs = await self.plan(cell, after, until)
+        plan, runs, others = await self.plan(cell, after, until)
         seconds = sum(self._known[run.execution_id].seconds for run in runs) * _FACTOR + _FIXED_SECONDS
         until_time = anyio.current_time() + seconds
         for count, run in enumerate(runs):
@@ -141,8 +146,9 @@ class CellRepeats:
             if failure:
                 self._refused[run.execution_id] = failure
                 before = runs[count - 1].execution_id if count else after
-                return RepeatedCells(cell, before, count, failure, plan.older_names, has_failed=is_first)
-        older_names = tuple(sorted(kernel.variable_names.known.intersection(plan.older_names))) if plan.obstacle else ()
+                older_names = await self._list_older(kernel, [*(run.execution_id for run in runs[count:]), *others])
+                return RepeatedCells(cell, before, count, failure, older_names, has_failed=is_first)
+        older_names = await self._list_older(kernel, others) if plan.obstacle else ()
         return replace(plan, after=runs[-1].execution_id if runs else after, older_names=older_names)
 
     def _add(self, execution_id: str, known: _Known) -> None:
@@ -242,12 +248,11 @@ def _find_difference(known: _Known, later: Sequence[_Known], use: OutsideUse, *,
     return "it may read a file and change it" if reads and known.made_files else ""
 
 
-def _list_names(recorded: Sequence[RecordedCell | None]) -> tuple[str, ...]:
+def _list_names(recorded: Sequence[RecordedCell | None]) -> set[str]:
     """Return the names that cells bind, as far as their text shows."""
     from kernelexec.replay_safety import name_changes  # noqa: PLC0415 - as above
 
-    names = {name for cell in recorded if cell is not None and cell.kind == "code" for name in name_changes(cell.source)}
-    return tuple(sorted(names))
+    return {name for cell in recorded if cell is not None and cell.kind == "code" for name in name_changes(cell.source)}
 
 
 def _record(cell: Cell) -> RecordedCell:

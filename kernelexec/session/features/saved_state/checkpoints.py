@@ -306,7 +306,7 @@ class SessionCheckpoints:
                 socket.close()
             for socket in sockets:
                 if socket.cell <= until and supervisor.lineage.has(socket.number):
-                    plan, _ = await self._repeats.plan(socket.cell, socket.after, until)
+                    plan, _, _ = await self._repeats.plan(socket.cell, socket.after, until)
                     if plan.undone < until or (plan.obstacle and socket.cell < until):
                         raise InvalidRequest(_refuse_undo(plan, cells, present))
                     way = WayBack(socket.number, until)
