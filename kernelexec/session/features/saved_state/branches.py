@@ -34,7 +34,7 @@ from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_text
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.context import SessionContext
-from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, read_refusal
+from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, explain_failure, read_refusal
 from kernelexec.session.kernels.branch_start import FIRST_CHECKPOINT, BranchFamily, BranchStart
 from kernelexec.session.kernels.way_back import WayBack
 from kernelexec.session.lifecycle import run_in_thread
@@ -55,6 +55,7 @@ BranchKernelMode = Literal["copy", "replay"]
 _BRANCHES = Path(OURS, "branches")
 #: The name of a branch's first checkpoint, and of the one by which it takes its parent's place.
 _START, _PROMOTED = "start", "promoted"
+_NOT_MADE = "The branch cannot be made"
 _SHARES = "It has the memory and the processors of its container together with the kernel that it was forked of."
 
 
@@ -296,7 +297,7 @@ class SessionBranches:
             for directory in options.copies[-1:]:
                 await self.context.read_in_thread(directory.check)
         except OSError as exc:
-            raise _explain_failure(exc) from exc
+            raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
         workspace = options.copies[-1].path if options.copies else self.context.workspace.path
         intro = f"This is a branch of session {self.context.name!r}, whose cells have run again here."
         return ReplayStart(workspace, self.context.kernels.backend.workspace, source, notes=(intro, *filter(None, left_out)))
@@ -341,7 +342,7 @@ class SessionBranches:
         try:
             changes = await self.context.read_in_thread(call)
         except OSError as exc:
-            raise _explain_failure(exc, "The files of the branch cannot be read") from exc
+            raise InvalidRequest(explain_failure("The files of the branch cannot be read", exc)) from exc
         return _FilesOfPromotion(origin.parent.context, directory, copied, changes, self.context.choose_timeout(timeout))
 
     async def _add_records_to(self, parent: SessionBranches, start: BranchStart) -> None:
@@ -374,8 +375,8 @@ class _FilesOfPromotion:
         try:
             self.changed = await self._parent.read_in_thread(call)
         except OSError as exc:
-            reason = f"{exc.filename or 'the workspace'}: {exc.strerror}"
-            return KernelError(f"The state is that of the branch, but not all its files: {reason}. The branch is still open.")
+            failure = explain_failure("The state is that of the branch, but not all its files", exc)
+            return KernelError(f"{failure} The branch is still open.")
         return None
 
 
@@ -414,7 +415,7 @@ class _Beginning:
         except KernelConnectionFailed as exc:
             raise CheckpointRefused(f"This kernel has no branches: {exc}.", {"limit": (str(exc),)}) from exc
         except OSError as exc:
-            raise _explain_failure(exc) from exc
+            raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
         target = _make_target(self._host.runtime.path, FIRST_CHECKPOINT, mark, moves)
         return protocol.checkpoint_source(_START, target)
 
@@ -445,7 +446,7 @@ class _Beginning:
             try:
                 await self._context.read_in_thread(self.directory.check)
             except OSError as exc:
-                raise _explain_failure(exc) from exc
+                raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
         left_out = None if self._files is None else self._files.describe_left_out()
         shares = _SHARES if self._context.isolation == "container" else None
         intro = f"This is a branch of session {self._context.name!r}, as that was before its cell {cell}."
@@ -494,10 +495,6 @@ def _copy_files(
     except BaseException:
         directory.remove()
         raise
-
-
-def _explain_failure(exc: OSError, effect: str = "The branch cannot be made") -> InvalidRequest:
-    return InvalidRequest(f"{effect}: {exc.filename or 'the workspace'}: {exc.strerror}.")
 
 
 def _describe_files(changed: CopiedFiles) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.context import SessionContext
+from kernelexec.session.features.saved_state.checkpoints import explain_failure
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.rmtree import names_in, remove_within
 from kernelexec.workspace.safe_files import open_directory_chain, open_top
@@ -63,8 +64,7 @@ class CheckpointFiles:
         try:
             return await self._context.read_in_thread(self._copy, self._list_notebooks())
         except OSError as exc:
-            message = f"The files cannot be copied: {exc.filename or 'the workspace'}: {exc.strerror}."
-            raise InvalidRequest(message) from exc
+            raise InvalidRequest(explain_failure("The files cannot be copied", exc)) from exc
 
     def keep(self, checkpoint: Path, copy: FilesCopy) -> None:
         """Keep a copy for the checkpoint with that socket, and remove the copies of those that are gone. For a thread."""

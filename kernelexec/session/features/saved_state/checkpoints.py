@@ -245,8 +245,8 @@ class SessionCheckpoints:
                 try:
                     changed, notes = await copies.put_back(path)
                 except OSError as exc:
-                    reason = f"{exc.filename or 'the workspace'}: {exc.strerror}"
-                    return KernelError(f"The state is that of checkpoint {way.number}, but not all of its files: {reason}.")
+                    effect = f"The state is that of checkpoint {way.number}, but not all of its files"
+                    return KernelError(explain_failure(effect, exc))
                 return None
 
             way.bring_files = put_back
@@ -351,6 +351,11 @@ def read_refusal(answer: Mapping[str, Any]) -> KernelexecError:
     if not obstacles:
         return KernelError("The kernel did not say whether there is a checkpoint.")
     return CheckpointRefused(f"The kernel cannot be copied now: {explain_obstacles(obstacles)}", obstacles)
+
+
+def explain_failure(effect: str, exc: OSError) -> str:
+    """Return a sentence on a failed copy of files."""
+    return f"{effect}: {exc.filename or 'the workspace'}: {exc.strerror}."
 
 
 def _check_files(files: object) -> None:
