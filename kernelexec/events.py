@@ -50,15 +50,8 @@ class KernelContainer:
     network: str
     mounts: tuple[tuple[str, str, bool], ...]
     """The mounted directories of this machine: path here, path in the container, whether it is read-only."""
-    ports: tuple[int, ...] = ()
-    """The kernel's ports on 127.0.0.1, if unix sockets cannot be shared with the container."""
     sudo: bool = False
     """Whether code can become root in it by ``sudo``."""
-
-    @property
-    def network_text(self) -> str:
-        """Its network and its open ports, for a message."""
-        return f"{self.network}, with {len(self.ports)} ports open on 127.0.0.1" if self.ports else self.network
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,31 +254,14 @@ class Container(FrozenModel):
     """Whether the caller's home directory, with its keys and start-up files, may be a workspace or a mount."""
     layout: Literal["host", "classic"] = "host"
     """``host``: workspace and mounts keep their paths of this machine. ``classic``: ``/workspace``, ``/context/<name>``."""
-    transport: Literal["auto", "ipc", "tcp"] = "auto"
-    """The transport to kernels: unix sockets, or, if those do not reach the container, tcp on 127.0.0.1 with CurveZMQ.
-
-    Ports need a network: with ``tcp`` the network ``none`` becomes an internal network without a route to the outside. Kernels
-    on it can still reach services that listen on all addresses of the engine's machine.
-    """
     mode: Literal["persistent", "ephemeral"] = "persistent"
     """``ephemeral``: every cell runs in a new container, so variables do not persist."""
     adopt: bool = True
-    """Whether containers survive a killed owner, for the next executor in the same workspace.
-
-    Kernels with the ``tcp`` transport never do: they end a minute after their owner.
-    """
+    """Whether containers survive a killed owner, for the next executor in the same workspace."""
     orphan_seconds: Seconds = 300.0
     """How long a container without an owner waits for a new one before it ends itself."""
     environment: Variables = Field(default_factory=dict)
     """Environment variables of kernels in containers; they override ``environment.set``."""
-
-    @model_validator(mode="after")
-    def _check_transport(self) -> Self:
-        if self.transport == "tcp" and self.network == "host":
-            raise ValueError(
-                "network='host' and transport='tcp' must not be combined: kernels would listen on this machine's own ports"
-            )
-        return self
 
     @model_validator(mode="after")
     def _check_swap(self) -> Self:

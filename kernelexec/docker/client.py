@@ -17,7 +17,6 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
 from kernelexec.docker.connection import connect_client, host
-from kernelexec.docker.create_options import LOOPBACK
 from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
 
 #: The time bounds of a call, and of the first answer of the engine, in seconds. An engine that starts many containers on a busy
@@ -43,8 +42,6 @@ class ContainerStatus:
     out_of_memory: bool
     pid: int
     labels: Mapping[str, str]
-    ports: Mapping[int, int]
-    """Its TCP ports, and the ports of this machine's loopback address that they are published at."""
     changed: str
     """When it was created, or ended if it did, by the engine's clock."""
 
@@ -126,7 +123,6 @@ class Engine:
             out_of_memory=bool(state["OOMKilled"]),
             pid=int(state["Pid"]),
             labels=answer["Config"]["Labels"] or {},
-            ports=dict(_published_ports(answer["NetworkSettings"].get("Ports") or {})),
             changed=max(str(answer["Created"]), str(state["FinishedAt"])),
         )
 
@@ -192,13 +188,6 @@ class Engine:
             yield _actions(stream), hang_up
         finally:
             hang_up()
-
-
-def _published_ports(ports: Mapping[str, list[dict[str, str]] | None]) -> Iterator[tuple[int, int]]:
-    for name, places in ports.items():
-        for address in places or []:
-            if address["HostIp"] == LOOPBACK:
-                yield int(name.removesuffix("/tcp")), int(address["HostPort"])
 
 
 def _actions(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations

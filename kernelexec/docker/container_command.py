@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from docker.errors import APIError
@@ -57,16 +58,41 @@ class ContainerCommand:
                 self.kill()
             return wants_more
 
-        return self._process.transfer(stdin, pass_on)
+        return self._process.transfer(lambda connection: connection.sendall(stdin), pass_on)
 
     def kill(self) -> None:
         """End all processes of the command; nothing if the container has ended."""
         with suppress(EngineFailed):
-            _Exec(self._engine, self._container, self._end_argv, user=self._user).transfer(b"", lambda *_: True)
+            _Exec(self._engine, self._container, self._end_argv, user=self._user).transfer(lambda _: None, lambda *_: True)
 
     def disconnect(self) -> None:
         """End ``transfer``, whatever the command does."""
         self._process.disconnect()
+
+
+class ContainerStream:
+    """A program in a container, and its standard streams: one thread carries them, any other writes."""
+
+    def __init__(self, engine: Engine, container: str, argv: Sequence[str], *, user: str) -> None:
+        self._process = _Exec(engine, container, argv, user=user)
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def transfer(self, take: Callable[[str, bytes], bool]) -> int:
+        """Pass on the output until it ends; return the exit code, or raise ``EngineFailed`` if the connection was lost."""
+        return self._process.transfer(self._feed, take, lambda: self._outgoing.put(None))
+
+    def write(self, data: bytes) -> None:
+        """Have bytes written to the standard input."""
+        self._outgoing.put(data)
+
+    def disconnect(self) -> None:
+        """End ``transfer``."""
+        self._outgoing.put(None)
+        self._process.disconnect()
+
+    def _feed(self, connection: socket.socket) -> None:
+        while (data := self._outgoing.get()) is not None:
+            connection.sendall(data)
 
 
 class _Exec:
@@ -84,7 +110,12 @@ class _Exec:
             except APIError as exc:
                 self._reason = f"{exc.explanation or exc}\n"
 
-    def transfer(self, stdin: bytes, take: Callable[[str, bytes], bool]) -> int:
+    def transfer(
+        self,
+        feed: Callable[[socket.socket], None],
+        take: Callable[[str, bytes], bool],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> int:
         if self._socket is None:
             take("stderr", self._reason.encode())
             return _NOT_STARTED
@@ -93,13 +124,14 @@ class _Exec:
         # The library (7.2) returns the bare socket: what came together with the answer's headers is in the reader's buffer.
         response = self._socket._response  # noqa: SLF001 - see above
         reader = response.raw._fp.fp  # noqa: SLF001 - see above
-        feeder = threading.Thread(target=_feed, args=(connection, stdin), name="stdin of a command", daemon=True)
+        feeder = threading.Thread(target=_feed, args=(connection, feed), name="stdin of a command", daemon=True)
         feeder.start()
         try:
             with map_docker_errors(_LABEL):
                 _read_frames(reader, take)
         finally:
             self.disconnect()
+            on_end()
             feeder.join()
             response.close()
             connection.close()
@@ -131,8 +163,8 @@ def _read_frames(reader: Any, take: Callable[[str, bytes], bool]) -> None:  # no
                 wanted[stream] = take(stream, content)
 
 
-def _feed(connection: socket.socket, stdin: bytes) -> None:
+def _feed(connection: socket.socket, feed: Callable[[socket.socket], None]) -> None:
     with suppress(OSError):
-        connection.sendall(stdin)
+        feed(connection)
     with suppress(OSError):
         connection.shutdown(socket.SHUT_WR)

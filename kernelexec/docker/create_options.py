@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,8 @@ from kernelexec.config import HOME_INSIDE, Container, Limits
 _DEAF = {"max-size": "1m", "max-file": "1"}
 _TMPFS = "rw,noexec,nosuid,nodev,size={},{}"
 _BILLION = 1_000_000_000
-#: The only address at which ports are published.
-LOOPBACK = "127.0.0.1"
-#: The network of containers with published ports, but without any other network.
-NETWORK = "kernelexec"
-#: No name server: nothing answers there, and the engine resolves names by the same servers.
-_NO_DNS = [LOOPBACK]
-_SOON = ["timeout:1", "attempts:1"]
+#: The size of the private directory of a kernel that is reached by a relay.
+_PRIVATE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +32,10 @@ class Order:
     labels: Mapping[str, str]
     options: Container
     limits: Limits = field(default_factory=Limits)
-    ports: tuple[int, ...] = ()
-    """Ports of the container that are published on this machine's loopback address, each at a free port."""
+    private: str = ""
+    """A directory in memory of the kernel's user alone; none if empty."""
     has_init: bool = False
     """Whether its command reaps orphaned processes, as a first process must."""
-
-    @property
-    def network(self) -> str:
-        """Return the name of its network."""
-        return network_of(self.options.network, self.ports)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the container itself."""
@@ -57,7 +47,6 @@ class Order:
             "user": self.user,
             "working_dir": self.cwd,
             "labels": {**self.options.labels, **self.labels},
-            "ports": list(self.ports),
             "hostname": self._hostname,
             "use_config_proxy": False,
         }
@@ -69,10 +58,7 @@ class Order:
         ulimits = {"core": 0, "fsize": limits.fsize_bytes, "as": limits.as_bytes}
         ulimits |= {"nofile": limits.nofile, "nproc": limits.nproc}
         return {
-            "network_mode": self.network,
-            "port_bindings": dict.fromkeys(self.ports, (LOOPBACK,)) or None,
-            "dns": _NO_DNS if self.network == NETWORK else None,
-            "dns_opt": _SOON if self.network == NETWORK else None,
+            "network_mode": self.options.network,
             "read_only": options.read_only_root,
             "cap_drop": ["ALL"],
             "cap_add": list(options.cap_add) or None,
@@ -86,7 +72,7 @@ class Order:
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
             "device_requests": _request_gpus(options.gpus),
             "pids_limit": options.pids,
-            "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_directories.items()},
+            "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_directories.items()} | self._private(),
             "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in ulimits.items() if value is not None],
             "log_config": LogConfig(type="json-file", config=_DEAF),
             "mounts": [_mount(*mount) for mount in self.mounts],
@@ -98,6 +84,11 @@ class Order:
             return _TMPFS.format(size, "mode=1777")
         return _TMPFS.format(size, "uid={},gid={},mode=0755".format(*self.options.ids))
 
+    def _private(self) -> dict[str, str]:
+        if not self.private:
+            return {}
+        return {self.private: _TMPFS.format(_PRIVATE_BYTES, "uid={},gid={},mode=0700".format(*self.options.ids))}
+
     @property
     def _is_alone(self) -> bool:
         return self.options.sudo and self.options.network == "none"
@@ -106,11 +97,6 @@ class Order:
     def _hostname(self) -> str | None:
         """Return the chosen host name, or ours for sudo, which looks it up and has no network."""
         return self.options.hostname or ("kernel" if self._is_alone else None)
-
-
-def network_of(wanted: str, ports: Collection[object]) -> str:
-    """Return the network of a container with such ports, which cannot be published in ``none``: a network without a way out."""
-    return NETWORK if ports and wanted == "none" else wanted
 
 
 def _request_gpus(gpus: str | int | tuple[str, ...] | None) -> list[DeviceRequest] | None:

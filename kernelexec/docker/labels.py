@@ -9,8 +9,6 @@ OWNER = "kernelexec.owner"
 SESSION, WORKSPACE, ROOT, RUNTIME = "kernelexec.session", "kernelexec.workspace", "kernelexec.root", "kernelexec.runtime"
 #: On containers of kernels that belong to no executor: the program that owns them.
 CLIENT = "kernelexec.client"
-#: How the owner holds the kernel: by a pipe, which a new owner can take over, or by a lease.
-HELD_BY = "kernelexec.held-by"
 #: The directory at which the launcher is mounted in every container of ours.
 LAUNCHER_INSIDE = "/opt/kernelexec/launcher"
 #: The directory of a mounted Python, for images without one. Short: it overwrites the paths in a loader and in a C library.

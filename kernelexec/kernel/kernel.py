@@ -270,7 +270,7 @@ class Interrupter:
         Wait until they are complete: a thread that runs on while its stack is read can crash the process.
         """
         runtime = self._process.runtime
-        if runtime.has_lease or (runtime.path / "stacks").exists():
+        if runtime.is_relayed or (runtime.path / "stacks").exists():
             before = last = await self.read_stacks()
             await self.signal(STACKS_SIGNAL)
             with anyio.move_on_after(_STACKS_SECONDS):
@@ -282,6 +282,6 @@ class Interrupter:
     async def read_stacks(self) -> str:
         """Return the stacks that the launcher has written: to a file, or to stderr where it sees no file of ours."""
         runtime = self._process.runtime
-        if runtime.has_lease:
+        if runtime.is_relayed:
             return await self._process.read_stderr()
         return self._process.mask_output(runtime.read_file("stacks", _STACKS_BYTES))

@@ -228,7 +228,7 @@ class KernelProcess:
     @property
     def has_ready_pipe(self) -> bool:
         """Whether the process is our launcher with pipes to its owner, by which it reports that it is ready."""
-        return self.installed is None and self.transport == "ipc"
+        return self.installed is None and self.transport in ("ipc", "relayed")
 
     @property
     def makes_checkpoints(self) -> bool:
@@ -238,7 +238,7 @@ class KernelProcess:
     @property
     def has_place_for_checkpoints(self) -> bool:
         """Whether the kernel and its place allow them."""
-        return self.has_ready_pipe and self.backend.keeps_checkpoints
+        return self.has_ready_pipe and not self.runtime.is_relayed and self.backend.keeps_checkpoints
 
     @property
     def can_go_back(self) -> bool:
@@ -257,7 +257,7 @@ class KernelProcess:
 
     @property
     def adoption_seconds(self) -> float:
-        """How long the process waits for a new owner after its owner has died; 0 for a process with a lease."""
+        """How long the process waits for a new owner after its owner has died; 0 for one without our launcher."""
         return self.backend.adoption_seconds if self.has_ready_pipe and not self.runtime.is_of_branch else 0.0
 
     async def record_exit(self, provisioner: KernelexecProvisioner, *, is_killed: bool = False) -> None:

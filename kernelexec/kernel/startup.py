@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,8 +23,6 @@ from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, descri
 from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
 from kernelexec.workspace.directory import explain_unusable_workspace
 
-#: How long a kernel lives without a renewal; three are sent in that time, so that two may be lost.
-LEASE_SECONDS = 60.0
 #: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.
 _KEPT_STREAMS = 2
 #: The most seconds in which a copy of a checkpoint serves: it has nothing to import.
@@ -34,15 +31,6 @@ _STOPPED = "The kernel was stopped before it started."
 
 logger = logging.getLogger("kernelexec")
 T = TypeVar("T")
-
-
-async def _renew_lease(client: KernelClient, died: asyncio.Event) -> None:
-    """Renew a lease until the kernel died; all kernels are renewed at the same moments, which wakes this process once."""
-    beat, loop = LEASE_SECONDS / 3, asyncio.get_running_loop()
-    while not died.is_set():
-        client.send_nowait(protocol.LEASE_REQUEST, seconds=LEASE_SECONDS)
-        with anyio.move_on_after(beat - loop.time() % beat):
-            await died.wait()
 
 
 class KernelStarter:
@@ -84,17 +72,15 @@ class KernelStarter:
                 message = f"The kernel's private directory {process.runtime.path} cannot be made: {exc}."
                 raise KernelStartFailed(message) from exc
             with process.runtime.secret_pipe(secrets if installed else {}, process.backend.user) as pipe:
-                served = process.runtime.publish(connection, await self._launch(tasks, pipe))
-                if process.has_ready_pipe or (installed is not None and not process.runtime.has_lease):
+                await self._launch(tasks, pipe)
+                if process.has_ready_pipe or installed is not None:
                     process.launcher_info = await self._wait_or_death(process.runtime.wait_ready)
-            client = await self._connect(served)
+            client = await self._connect(connection)
             if secrets and not installed:  # before any cell, over a connection that no other process reads
                 cwd = process.backend.cwd if process.checkpoint is None else None  # a copy is where it was
                 enter = partial(client.enter, cwd, secrets, patience=self._budget)
                 if not await self._wait_or_death(enter):
                     raise KernelConnectionFailed("its launcher did not take the secrets")
-            if served.server_key is not None:
-                tasks.start_soon(_renew_lease, client, process.died)
             process.usage.start()
             if process.checkpoint is not None:
                 await self._read_names(client)
@@ -161,7 +147,7 @@ class KernelStarter:
         await self._process.give_up()
         return message
 
-    async def _launch(self, tasks: TaskGroup, secrets: str | None) -> Mapping[str, Any]:
+    async def _launch(self, tasks: TaskGroup, secrets: str | None) -> None:
         self._check_wanted()
         process = self._process
         workspace, user = Path(process.backend.to_host_path(process.backend.cwd)), process.backend.user
@@ -177,7 +163,7 @@ class KernelStarter:
             try:
                 process.provisioner = provisioner
                 kwargs |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
-                ports: Mapping[str, Any] = await provisioner.launch_kernel(kwargs.pop("cmd"), **kwargs)
+                await provisioner.launch_kernel(kwargs.pop("cmd"), **kwargs)
             except OSError as exc:
                 if not provisioner.has_process:
                     process.set_death(Death("exited", 127))
@@ -185,7 +171,6 @@ class KernelStarter:
         await provisioner.post_launch()
         process.container = provisioner.container_info
         tasks.start_soon(process.record_exit, provisioner)
-        return ports
 
     def _check_wanted(self) -> None:
         if self._process.is_stopping:
@@ -211,7 +196,6 @@ class KernelStarter:
         return process.runtime.launch_environment(
             process.token,
             config.limits.list_set(),
-            lease_seconds=config.budgets.start + LEASE_SECONDS,
             patience=patience,
             tape_bytes=_KEPT_STREAMS * config.output.stream_bytes if patience else 0,
             confinement=process.backend.confinement(process.runtime),

@@ -6,6 +6,7 @@
 - ``--confined COMMAND...`` confines this process and executes a command that starts one of our kernels.
 - ``--forkserver FD`` imports modules and forks kernels on request of the process at the other end of FD.
 - ``--container-init SOCKET -f CONNECTION_FILE`` forks one kernel, and others on request of the process that listens at SOCKET.
+- ``--relay DIRECTORY`` connects its standard streams with the sockets of a kernel in that directory.
 - ``--one-shot DIRECTORY`` does one task that a file in the directory describes, and ends.
 - ``--user-command NAMES COMMAND`` runs a shell command as this process's user, with the user's own HOME, USER and LOGNAME
   unless they are among the comma-separated names; ``--end-command MARK`` ends all processes of a command.
@@ -32,6 +33,7 @@ programs = {
     protocol.CONFINED_FLAG: "sandbox.confinement",
     protocol.FORKSERVER_FLAG: "launch.forkserver",
     protocol.CONTAINER_INIT_FLAG: "launch.container_init",
+    protocol.RELAY_FLAG: "launch.relay",
     protocol.ONE_SHOT_FLAG: "launch.one_shot_task",
     protocol.USER_COMMAND_FLAG: "launch.user_command",
     protocol.END_COMMAND_FLAG: "launch.user_command",

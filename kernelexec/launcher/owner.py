@@ -7,11 +7,10 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -41,16 +40,14 @@ def take_secrets(options: LaunchOptions) -> dict[str, str]:
     return variables
 
 
-@contextmanager
-def connection_arguments(options: LaunchOptions, arguments: list[str]) -> Iterator[list[str]]:
-    """Yield the kernel's arguments; a connection file that is written from the options is removed afterwards."""
-    if options.connection is None:
-        yield arguments
+def prepare_for_relay(options: LaunchOptions, arguments: list[str]) -> None:
+    """Write the connection file of a kernel in a directory that its owner cannot see, and what else the relay needs there."""
+    if options.connection is None or options.owner is None or options.ready is None:
         return
-    with tempfile.TemporaryDirectory(prefix="connection-") as directory:
-        path = Path(directory) / "connection.json"
-        path.write_text(json.dumps(options.connection), encoding="utf-8")
-        yield ["-f", str(path)]
+    os.mkfifo(options.owner, 0o600)
+    for path, content in ((options.ready, ""), (arguments[arguments.index("-f") + 1], json.dumps(options.connection))):
+        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(content)
 
 
 def apply_limits(limits: dict[str, int]) -> None:
@@ -200,31 +197,6 @@ class OwnerQuestions:
         answers = self._waiting.get(str(answer.get("name")))
         if answers is not None:
             answers.put(answer)
-
-
-class OwnerLease:
-    """Time that this process may go on without a ``LEASE_REQUEST``, for an owner whose FIFO cannot be seen from here.
-
-    A thread counts its own steps, not a clock: time in which no request could arrive does not count, because this process was
-    stopped, the machine slept or C code held the interpreter's lock.
-    """
-
-    def __init__(self, seconds: float, cleanup: Callable[[], None]) -> None:
-        self._left = seconds
-        self._step = min(1.0, seconds / 20)
-        self._cleanup = cleanup
-        threading.Thread(target=self._watch, name="lease", daemon=True).start()
-
-    def renew(self, seconds: float) -> None:
-        """Start a new lease of that length."""
-        self._step = min(1.0, seconds / 20)
-        self._left = seconds
-
-    def _watch(self) -> None:
-        while self._left > 0:
-            time.sleep(self._step)  # a counted step: see the class
-            self._left -= self._step
-        _end(self._cleanup)
 
 
 def _end(cleanup: Callable[[], None]) -> None:

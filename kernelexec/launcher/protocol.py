@@ -35,6 +35,7 @@ GUARD_ALONE_FLAG = "--guard-alone"
 CONFINED_FLAG = "--confined"
 FORKSERVER_FLAG = "--forkserver"
 CONTAINER_INIT_FLAG = "--container-init"
+RELAY_FLAG = "--relay"
 ONE_SHOT_FLAG = "--one-shot"
 USER_COMMAND_FLAG = "--user-command"
 END_COMMAND_FLAG = "--end-command"
@@ -67,7 +68,6 @@ JOBS_REQUEST = "kernelexec_jobs_request"
 KILL_REQUEST = "kernelexec_kill_request"
 #: To leave out a cell that waits for another client's.
 SKIP_REQUEST = "kernelexec_skip_request"
-LEASE_REQUEST = "kernelexec_lease_request"
 RESUME_REQUEST = "kernelexec_resume_request"
 VARIABLES_REQUEST = "kernelexec_variables_request"
 VERDICT_REQUEST = "kernelexec_verdict_request"
@@ -113,11 +113,11 @@ def reply_type(request: str) -> str:
 class LaunchOptions:
     """Options of a process of the launcher. Every option has a default, so the launcher serves any Jupyter client.
 
-    An owner whose files cannot be seen from the kernel passes the ``connection`` itself and, in the place of pipes, a lease.
+    A kernel that is reached by a relay has the directory of its files for itself: its owner passes the ``connection``.
     """
 
     ready: str | None = None
-    """Path of the FIFO for the ``ReadyMessage``."""
+    """Path of the FIFO, or of the relay's file, for the ``ReadyMessage``."""
     owner: str | None = None
     """Path of the FIFO that the owner holds open for writing while it lives."""
     stacks: str | None = None
@@ -127,9 +127,7 @@ class LaunchOptions:
     scratch: str | None = None
     """Directory for temporary files of commands."""
     connection: dict[str, Any] | None = None
-    """Content of the connection file."""
-    lease_seconds: float | None = None
-    """Seconds until the first ``LEASE_REQUEST`` must have arrived."""
+    """Content of the connection file, which this process writes, with the other files that a relay needs."""
     token: str = ""
     """Secret that proves messages of this launcher; empty for other programs' kernels."""
     unix_proxy: dict[str, Any] = field(default_factory=dict)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kernelexec.config import Config
-from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.fork_servers import ForkServers
 from kernelexec.provisioning.host.interpreters import check_workspace
 from kernelexec.provisioning.host.local_backend import LocalBackend
@@ -56,7 +55,4 @@ def backend_for(
         return BubblewrapBackend(config, str(workspace), root=root, within=within, secrets=secrets)
     if fork_servers is not None:
         fork_servers.disable_if_writable(str(workspace))
-    transport = platform.PLATFORM.transport
-    return LocalBackend(
-        config, str(workspace), transport=transport, fork_servers=fork_servers, root=root, within=within, secrets=secrets
-    )
+    return LocalBackend(config, str(workspace), fork_servers=fork_servers, root=root, within=within, secrets=secrets)

@@ -27,8 +27,8 @@ class Platform:
     """The features of one operating system."""
 
     name: str
-    transport: Literal["ipc", "curve"]
-    """Transport to kernels on this machine: unix sockets that descriptors pin, or encrypted sockets on loopback ports."""
+    has_unix_sockets: bool
+    """Whether kernels can be reached by unix sockets."""
     has_loopback_range: bool
     """Whether all addresses of 127.0.0.0/8 belong to the machine, not one alone."""
     has_fork_server: bool
@@ -60,7 +60,7 @@ class Platform:
         linux, windows = platform == "linux", platform == "win32"
         return cls(
             name=platform,
-            transport="ipc" if linux else "curve",
+            has_unix_sockets=not windows,
             has_loopback_range=linux,
             has_fork_server=linux,
             has_pidfd=linux and hasattr(os, "pidfd_open"),

@@ -53,4 +53,4 @@ class ContainerNotices:
         logger.info("kernelexec.container_started", extra={**extra, **counts})
         if not self._quiet:
             sudo = "with sudo, " * container.sudo
-            print_once("container", f"code runs in containers of {container.image}, {sudo}network: {container.network_text}.")
+            print_once("container", f"code runs in containers of {container.image}, {sudo}network: {container.network}.")

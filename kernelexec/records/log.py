@@ -286,7 +286,7 @@ def _location(container: events.KernelContainer | None) -> str:
     if container is None:
         return "on this machine"
     mounts = ", ".join(f"{source} -> {target} ({'ro' if only else 'rw'})" for source, target, only in container.mounts)
-    text = f"container {container.name} ({container.id}), image {container.image}, network {container.network_text}"
+    text = f"container {container.name} ({container.id}), image {container.image}, network {container.network}"
     return f"{text}{', with sudo' if container.sudo else ''}, mounts {mounts or 'none'}"
 
 

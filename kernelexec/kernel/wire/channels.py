@@ -20,10 +20,7 @@ _TURN_SECONDS = 0.005
 
 
 class Channel(asyncio.Protocol):
-    """ZMTP over one connection; ``deliver`` gets the messages as they come, ``lost`` the end of the connection.
-
-    With the public key of the kernel's side everything is encrypted, and only the holder of its secret key can read or write.
-    """
+    """ZMTP over one connection; ``deliver`` gets the messages as they come, ``lost`` the end of the connection."""
 
     def __init__(
         self,
@@ -32,23 +29,14 @@ class Channel(asyncio.Protocol):
         limit_bytes: int,
         deliver: Callable[[zmtp.Multipart], None],
         lost: Callable[[Channel, str], None],
-        *,
-        server_key: bytes | None = None,
     ) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
         self.heard_at = 0.0
         """The time of the newest data by the loop's clock."""
-        self._decoder: zmtp.Decoder
+        self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
+        self._decoder = zmtp.Decoder(limit_bytes)
         self._events: Iterator[zmtp.Event] = iter(())
-        if server_key is None:
-            self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
-            self._decoder, self._message = zmtp.Decoder(limit_bytes), zmtp.message
-        else:
-            from kernelexec.kernel.wire import curve  # noqa: PLC0415 - its library takes time to load, and most kernels need none
-
-            boxes = curve.CurveDecoder(limit_bytes, server_key, zmtp.properties(socket_type, identity))
-            self._hello, self._decoder, self._message = zmtp.greeting(boxes.mechanism), boxes, boxes.message
         self._deliver = deliver
         self._lost = lost
         self._transport: asyncio.Transport | None = None
@@ -59,16 +47,11 @@ class Channel(asyncio.Protocol):
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = self._largest_bytes = 0
 
-    @property
-    def is_greeted(self) -> bool:
-        """Whether the peer has sent a valid greeting, which a relay to a kernel that does not serve yet cannot."""
-        return self._decoder.greeted
-
     async def connect(self, sock: socket.socket) -> None:
         """Take over a connected socket and complete the handshake.
 
         Raises:
-            KernelConnectionFailed: the peer does not speak ZMTP 3, or lacks the secret of the server's key.
+            KernelConnectionFailed: the peer does not speak ZMTP 3.
         """
         await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
         await self.ready
@@ -133,7 +116,7 @@ class Channel(asyncio.Protocol):
             self.abort()
         if self._transport is None or self._transport.is_closing():
             raise KernelConnectionFailed(self._reason)
-        message = self._message(frames)
+        message = zmtp.message(frames)
         self._largest_bytes = max(self._largest_bytes, len(message))
         if self._is_paused:
             self._waiting.append(message)

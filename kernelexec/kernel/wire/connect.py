@@ -1,7 +1,6 @@
 """The sockets of a kernel's channels, opened once it is certain that the kernel's own processes serve them.
 
-The kernel's side is untrusted: see ``pinned_socket`` for unix sockets. The proof of an encrypted kernel is its key: its port
-may be served by a relay to the place where it runs.
+The kernel's side is untrusted: see ``pinned_socket`` for unix sockets.
 """
 
 from __future__ import annotations
@@ -21,15 +20,12 @@ from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 from kernelexec.provisioning.runtime.ports import has_foreign_listener
 
 _SOONEST, _LATEST = 0.005, 0.1
-#: How long a relay may hold a connection to a kernel that does not serve yet, before another one is tried.
-_HANDSHAKE_SECONDS = 5.0
 
 
 class Connector:
     """The opening of a kernel's channels: once where it ``is_serving``, else repeated until it serves.
 
-    ``accepts`` decides by process id which peer of a unix socket is the kernel; the peer of an unencrypted port must descend
-    from ``pid``.
+    ``accepts`` decides by process id which peer of a unix socket is the kernel; the peer of a port must descend from ``pid``.
     """
 
     def __init__(
@@ -45,23 +41,20 @@ class Connector:
     async def connect(self, channel: str, make: Callable[..., Channel]) -> Channel:
         """Return a channel from ``make`` after its handshake. Until the kernel serves, both are tried again.
 
-        The caller bounds the wait. A greeting proves that the kernel serves: only an encrypted kernel may fail before it.
+        The caller bounds the wait. A greeting proves that the kernel serves.
 
         Raises:
             KernelConnectionFailed: the peer is not the kernel, or the socket is missing though the kernel is serving.
         """
-        key = self._connection.server_key
-        patience = None if key is None or self._is_serving else _HANDSHAKE_SECONDS
         pause = _SOONEST
         while True:
-            opened = make(server_key=key)
+            opened = make()
             try:
                 sock = await self.open_socket(channel)
                 self.failure = None
-                await self._shake_hands(opened, sock, patience)
+                await self._shake_hands(opened, sock)
             except KernelConnectionFailed as exc:
-                is_absent = patience is not None or isinstance(exc.__cause__, OSError)
-                if self._is_serving or opened.is_greeted or not is_absent:
+                if self._is_serving or not isinstance(exc.__cause__, OSError):
                     raise
                 self.failure = exc
             else:
@@ -71,13 +64,9 @@ class Connector:
             await anyio.sleep(pause)
             pause = min(_LATEST, pause * 2)
 
-    async def _shake_hands(self, opened: Channel, sock: socket.socket, patience: float | None) -> None:
+    async def _shake_hands(self, opened: Channel, sock: socket.socket) -> None:
         try:
-            with anyio.fail_after(patience):
-                await opened.connect(sock)
-        except TimeoutError as exc:
-            opened.abort()
-            raise KernelConnectionFailed(f"no handshake within {patience} s") from exc
+            await opened.connect(sock)
         except BaseException:
             opened.abort()
             raise
@@ -100,8 +89,7 @@ class Connector:
                 await asyncio.get_running_loop().sock_connect(sock, (address, port))
             except OSError as exc:
                 raise KernelConnectionFailed(f"{address}:{port}: {exc.strerror or exc}") from exc
-            encrypted = self._connection.server_key is not None
-            if not encrypted and await anyio.to_thread.run_sync(has_foreign_listener, address, port, self._pid or 0):
+            if await anyio.to_thread.run_sync(has_foreign_listener, address, port, self._pid or 0):
                 raise KernelConnectionFailed(f"{address}:{port} is served by another process than the kernel.")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             unless_done.pop_all()

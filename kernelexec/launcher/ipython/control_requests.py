@@ -15,7 +15,7 @@ from .. import platform, protocol
 from ..features import variables
 from ..features.user_namespace import NameChanges
 from ..output.iopub import Publisher
-from ..owner import OwnerLease, OwnerQuestions
+from ..owner import OwnerQuestions
 from ..processes.background_commands import Jobs
 from ..processes.cell_processes import CellProcesses
 from ..processes.exec_audit import ExecAudit
@@ -54,7 +54,6 @@ class KernelContext:
     """Parts of a kernel that requests need; ``session``, ``shell`` and ``get_parent`` are ipykernel's."""
 
     options: LaunchOptions
-    lease: OwnerLease | None
     session: Any
     shell: Any
     publisher: Publisher
@@ -85,7 +84,6 @@ class ControlRequests:
         self._entered: dict[str, str | None] = {}
         """The variables that the owner has sent: copies of this process know them."""
         self.handlers: dict[str, Handler] = {
-            protocol.LEASE_REQUEST: self._renew_lease,
             protocol.VERDICT_REQUEST: partial(self._take_answer, self.audit.questions),
             protocol.COMMAND_REQUEST: partial(self._take_answer, self.command_questions),
             protocol.INPUT_REQUEST: partial(self._take_answer, self.input_questions),
@@ -203,8 +201,3 @@ class ControlRequests:
         self._context.session.send(stream, protocol.reply_type(protocol.RESUME_REQUEST), content, parent, ident)
         if published is not None:
             self._context.publisher.schedule(partial(self._context.publisher.replay, published, parent))
-
-    def _renew_lease(self, _stream: Any, _ident: Any, parent: Mapping[str, Any]) -> None:
-        seconds = parent["content"].get("seconds")
-        if self._context.lease is not None and isinstance(seconds, int | float):
-            self._context.lease.renew(seconds)

@@ -23,7 +23,7 @@ from ..output.captured_output import CapturedFd
 from ..output.iopub import Publisher
 from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
-from ..owner import OwnerLease, notify_ready
+from ..owner import notify_ready
 from ..processes import tree
 from ..processes.working_directory import WorkingDirectory
 from ..protocol import (
@@ -63,7 +63,6 @@ class LauncherKernel(IPythonKernel):
     shell_class = Type(LauncherShell)
     shell_stream: Any = Instance(object)
     options = LaunchOptions()
-    lease: OwnerLease | None = None
     confinement: dict[str, list[str]] = {}  # noqa: RUF012 - of the process
     """See ``confinement.confine``."""
     checkpoints: Any = None
@@ -79,7 +78,6 @@ class LauncherKernel(IPythonKernel):
         self._publisher.crash_buffer = CrashBuffer(self.options.crash_buffer)
         self._context = KernelContext(
             options=self.options,
-            lease=self.lease,
             session=self.session,
             shell=self.shell,
             publisher=self._publisher,

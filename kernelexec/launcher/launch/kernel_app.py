@@ -36,7 +36,7 @@ from ..ipython.patches.matplotlib_directories import forget_directories
 from ..ipython.patches.message_session import LauncherMessageSession
 from ..ipython.shell import LauncherShell
 from ..output import iopub
-from ..owner import OwnerLease, apply_limits, connection_arguments, exit_with_owner, write_stacks_to
+from ..owner import apply_limits, exit_with_owner, prepare_for_relay, write_stacks_to
 from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import KERNEL_MARK_VARIABLE, LaunchOptions, RestoreRequest
 from ..sandbox.confinement import confine
@@ -153,8 +153,8 @@ class LauncherApp(IPKernelApp):
         return [self.control_thread, self.heartbeat, self.iopub_thread.thread]
 
     def init_poller(self) -> None:
-        """Poll the parent's process id only if neither FIFO nor lease shows the owner's end."""
-        if LauncherKernel.options.owner is None and LauncherKernel.lease is None:
+        """Poll the parent's process id only if no FIFO shows the owner's end."""
+        if LauncherKernel.options.owner is None:
             super().init_poller()
 
     def init_control(self, context: zmq.Context[Any]) -> None:
@@ -172,7 +172,6 @@ class LauncherApp(IPKernelApp):
         self.iopub_socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         self.iopub_socket.setsockopt(zmq.XPUB_NODROP, 1)
         self.iopub_socket.setsockopt(zmq.SNDHWM, iopub.SENDING_MAX)
-        self._apply_curve_server_options(self.iopub_socket)
         self.iopub_port = self._bind_socket(self.iopub_socket, self.iopub_port)
         if self.iopub_thread is not None:
             self.iopub_thread.resume(self.iopub_socket)
@@ -210,18 +209,16 @@ def main(arguments: list[str]) -> None:
     LauncherKernel.confinement = options.confined or confine(options.confinement)
     options.apply()
     forget_directories()
+    prepare_for_relay(options, arguments)
     if options.owner is not None:
         exit_with_owner(options.owner, kill_descendants, grace_seconds=options.grace_seconds)
-    if options.lease_seconds is not None:
-        LauncherKernel.lease = OwnerLease(options.lease_seconds, kill_descendants)
     LauncherKernel.options = options
     LauncherShell.scratch, LauncherShell.programs = options.scratch, VirtualEnv(options.programs)
     LauncherShell.programs.check()
     if options.token:
         leave_out_debugger()
     app = LauncherApp.instance(config=build_config())
-    with connection_arguments(options, arguments) as argv:
-        app.initialize(argv)
+    app.initialize(arguments)
     sys.argv[0] = str(Path(ipykernel.__file__).parent.with_name("ipykernel_launcher.py"))  # libraries look at its name
     os.environ.setdefault("JPY_PARENT_PID", str(os.getppid()))  # as above
     if imported_filters:

@@ -29,20 +29,12 @@ from kernelexec.provisioning.launch.kernelspec import (
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.launch.program import GUARD
-from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
+from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
 #: Name of the init's socket in the kernel's private directory; the length of a socket's path is limited.
 _SOCKET_NAME = "w"
-_NO_TCP = (
-    "Kernels with container.network='host' cannot be reached by tcp: their ports would be this machine's. Choose another"
-    " network."
-)
-_NOT_NONE = (
-    "The network is not 'none': kernels of this engine are reached by ports, and those need a network. It leads nowhere and to"
-    " no other container, but services on all addresses of the engine's machine can be reached."
-)
 _NO_CREDENTIALS = "The credentials {} are not given to the container: there is no {} on this machine."
 
 
@@ -142,26 +134,19 @@ class ContainerBackend:
             raise KernelStartFailed(str(exc)) from exc
 
     def transport_for(self, installed: InstalledSpec | None) -> Transport:
-        """Return unix sockets, which may be the guard's, or our launcher's published ports where these do not reach."""
-        if self._are_sockets_reachable:
-            return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
-        if installed is None:
-            return "published"
-        message = (
-            f"The kernel {installed.name!r} cannot be reached: this engine's containers are reached by tcp, and in them only"
-            f" the session's own Python. Run {installed.label} by execute_command, or leave container.transport='auto' and run"
-            " kernelexec where unix sockets of containers can be reached."
-        )
-        raise KernelStartFailed(message)
-
-    @property
-    def _are_sockets_reachable(self) -> bool:
-        """Whether unix sockets reach containers, as far as is known."""
-        if self.config.container.transport != "auto":
-            return self.config.container.transport == "ipc"
+        """Return unix sockets, which may be the guard's, or our launcher's relay where these do not reach."""
         from kernelexec.provisioning.container.socket_probe import are_sockets_reachable  # noqa: PLC0415 - docker, as above
 
-        return are_sockets_reachable()
+        if are_sockets_reachable():
+            return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
+        if installed is None:
+            return "relayed"
+        message = (
+            f"The kernel {installed.name!r} cannot be reached: unix sockets do not reach this engine's containers, and the"
+            f" relay serves only the session's own Python. Run {installed.label} by execute_command, or run kernelexec on the"
+            " engine's machine."
+        )
+        raise KernelStartFailed(message)
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
         """Mount a Python where the image's own is not wanted, or has failed, and probe whether unix sockets reach containers.
@@ -174,55 +159,51 @@ class ContainerBackend:
 
             forget()
         elif failure is None:
-            await self._choose_transport()
+            await self._probe_sockets()
 
-    async def _choose_transport(self) -> None:
+    async def _probe_sockets(self) -> None:
+        from kernelexec.provisioning.container.socket_probe import probe_sockets  # noqa: PLC0415 - docker, as above
+
         options = self.config.container
-        if options.transport == "auto":
-            from kernelexec.provisioning.container.socket_probe import probe_sockets  # noqa: PLC0415 - docker, as above
-
-            mounted = chosen_python(options)
-            try:
-                await anyio.to_thread.run_sync(probe_sockets, self.config, self.root, *python_of(options))
-            except EngineFailed as exc:  # the image may have no Python for a trial either
-                failure = KernelStartFailed(str(exc))
-                await choose_python(options, failure)
-                if chosen_python(options) is mounted:
-                    raise failure from exc
-                await self._choose_transport()
-        if options.network == "host" and not self._are_sockets_reachable:
-            raise KernelStartFailed(_NO_TCP)
+        mounted = chosen_python(options)
+        try:
+            await anyio.to_thread.run_sync(probe_sockets, self.config, self.root, *python_of(options))
+        except EngineFailed as exc:  # the image may have no Python for a trial either
+            failure = KernelStartFailed(str(exc))
+            await choose_python(options, failure)
+            if chosen_python(options) is mounted:
+                raise failure from exc
+            await self._probe_sockets()
 
     def is_transient(self, failure: str) -> bool:  # noqa: ARG002 - as in the other backend
         """Return False: no failure of a container's start is transient."""
         return False
 
-    def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
-        """Return notes on a mounted Python, on a network that the transport needs, and on missing credentials."""
+    def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:  # noqa: ARG002 - as in the other backend
+        """Return notes on a mounted Python, and on missing credentials."""
         if installed is not None:
             return ()
-        networked = transport == "published" and self.config.container.network == "none"
         wanted = list_credentials(self.config.container)
         missing = [_NO_CREDENTIALS.format(name, path) for name, path, _ in wanted if not path.exists()]
-        return (*describe_python(self.config.container), *([_NOT_NONE] if networked else []), *missing)
+        return (*describe_python(self.config.container), *missing)
 
     def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """Return the kernelspec of our launcher, or of another kernel under our guard, in a container of the chosen image.
 
-        The private directory is mounted too, unless the kernel is reached by ports.
+        The private directory is mounted too; a kernel that is reached by a relay has one of its own at that path.
         """
         options = self.config.container
         python, python_mounts = python_of(options)
-        has_init = self.config.fork_server and not runtime.has_lease and installed is None and options.is_reusable
+        has_init = self.config.fork_server and not runtime.is_relayed and installed is None and options.is_reusable
         init_socket = str(runtime.path / _SOCKET_NAME) if has_init else ""
         if installed:
             guard = (python, *GUARD, LAUNCHER_INSIDE, protocol.GUARD_ALONE_FLAG)
             spec = create_guarded_spec(installed, runtime.connection_file, guard=guard)
         else:
-            spec = create_kernel_spec(python, None if runtime.has_lease else runtime.connection_file, launcher=LAUNCHER_INSIDE)
+            spec = create_kernel_spec(python, runtime.connection_file, launcher=LAUNCHER_INSIDE)
             if init_socket:
                 spec.argv[2:2] = [protocol.CONTAINER_INIT_FLAG, init_socket]
-        private = [] if runtime.has_lease else [(str(runtime.path), str(runtime.path), False)]
+        private = [] if runtime.is_relayed else [(str(runtime.path), str(runtime.path), False)]
         own_mounts = (*python_mounts, (find_launcher(self.root), LAUNCHER_INSIDE, True), *private)
         name_parts = (options.name, installed.label if installed else None, options.instance)
         name = options.name and "-".join(filter(None, name_parts))
@@ -235,10 +216,9 @@ class ContainerBackend:
                 workspace=self.config.absolute_workspace,
                 root=self.root,
                 runtime=runtime.path,
-                held_by="lease" if runtime.has_lease else "pipe",
             ),
             "init_socket": init_socket,
-            "ports": PUBLISHED_PORTS if runtime.has_lease else {},
+            "relay": str(runtime.path) if runtime.is_relayed else "",
             "name": name or container_name(self.session, token, options.instance),
         }
         spec.metadata["kernel_provisioner"] = {"provisioner_name": "kernelexec-container", "config": settings}

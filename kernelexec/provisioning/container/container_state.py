@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import anyio
@@ -31,7 +31,6 @@ class ContainerState:
         self.pid = 0
         """Process id of the container's first process on this machine."""
         self.image = ""
-        self.published: Mapping[int, int] = {}
         """Ports of the container, and the ports of this machine that lead there."""
         self.status: int | None = None
         """The kernel's exit status; None while it lives."""
@@ -67,7 +66,7 @@ class ContainerState:
         """Return the state of a branch: of another kernel in this container."""
         branch = ContainerState()
         branch.id, branch.pid, branch.events = self.id, self.pid, self.events
-        branch.image, branch.published = self.image, self.published
+        branch.image = self.image
         branch.memory_bytes, branch._swap_bytes = self.memory_bytes, self._swap_bytes
         return branch
 

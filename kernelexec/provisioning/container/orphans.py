@@ -13,9 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kernelexec.config import Config
-from kernelexec.docker import networks
 from kernelexec.docker.client import Engine, ListedContainer
-from kernelexec.docker.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE
+from kernelexec.docker.labels import CLIENT, OWNER, ROOT, SESSION, WORKSPACE
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning.container.owner_labels import read_owner
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions
@@ -94,7 +93,6 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
                 _remove(engine, container)
             elif os.path.exists(Path(root, RECORD_FILE)):  # noqa: PTH110 - also false without permission
                 waiting.add(root)
-        networks.delete_network(engine)
     return frozenset(waiting)
 
 
@@ -118,8 +116,8 @@ def _remove(engine: Engine, container: ListedContainer) -> None:
 
 
 def _waits_for_owner(container: ListedContainer) -> bool:
-    """Return whether the kernel waits for a new owner after the death of its own; a kernel with a lease ends instead."""
-    return container.running and CLIENT not in container.labels and container.labels.get(HELD_BY) != "lease"
+    """Return whether the kernel waits for a new owner after the death of its own."""
+    return container.running and CLIENT not in container.labels
 
 
 def _is_orphan(engine: Engine, container: ListedContainer) -> bool:

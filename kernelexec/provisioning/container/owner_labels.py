@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from kernelexec.docker.labels import HELD_BY, OWNER, ROOT, RUNTIME, SESSION, WORKSPACE
+from kernelexec.docker.labels import OWNER, ROOT, RUNTIME, SESSION, WORKSPACE
 from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 
 
-def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path, held_by: str = "pipe") -> dict[str, str]:
+def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path) -> dict[str, str]:
     """Return the labels of a kernel's container."""
     return {
         OWNER: json.dumps(asdict(OwnerRecord.of_this_process(locked=True))),
@@ -20,7 +20,6 @@ def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path, he
         WORKSPACE: str(workspace),
         ROOT: str(root),
         RUNTIME: str(runtime),
-        HELD_BY: held_by,
     }
 
 

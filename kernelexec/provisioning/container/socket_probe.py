@@ -18,7 +18,7 @@ from kernelexec.docker.client import Engine
 from kernelexec.docker.connection import host
 from kernelexec.docker.create_options import Order
 from kernelexec.docker.info import Whereabouts
-from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
+from kernelexec.errors import EngineFailed, EngineRefused
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.mounts import Bind
@@ -60,7 +60,7 @@ def probe_sockets(config: Config, root: Path, python: str, mounts: Sequence[Bind
     A probe runs a ``python`` of the image, or of one of the ``mounts``.
 
     Raises:
-        KernelStartFailed: the engine is on another machine, and nothing there could be reached.
+        KernelStartFailed: the engine is on another machine, which does not see this one's files.
         EngineFailed: the probe failed.
     """
     with _lock:
@@ -84,10 +84,7 @@ def _decide(config: Config, root: Path, python: str, mounts: Sequence[Bind], *, 
         reachability = (guess(where, root) if can_guess else None) or probe(engine, config, root, python, mounts)
     if where.remote and reachability == "nothing":
         raise DirectoryNotShared(root)
-    if where.remote and reachability == "files":
-        message = f"Kernels of the container engine at {where.address} cannot be reached: unix sockets do not cross, and ports"
-        raise KernelStartFailed(f"{message} are published on that machine only. Run kernelexec there.")
-    return reachability == "sockets"
+    return reachability == "sockets" and not where.remote
 
 
 def guess(where: Whereabouts, root: Path) -> Reachability | None:

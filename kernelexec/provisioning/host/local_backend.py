@@ -52,7 +52,6 @@ class LocalBackend:
     memory_bytes: None = None
     cpus: None = None
     kernelspec_location: str = "that are installed here"
-    transport: Transport = "ipc"
     fork_servers: ForkServers | None = None
     root: Path | None = None
     within: Path | None = None
@@ -120,13 +119,15 @@ class LocalBackend:
 
     def transport_for(self, installed: InstalledSpec | None) -> Transport:
         """Return unix sockets where the kernel and the system support them, else ports, which need a network."""
-        transport = installed.transport if installed else self.transport
-        if transport == "ipc" and platform.PLATFORM.transport != "ipc":
-            transport = "tcp"  # a kernel without our launcher does not support encrypted ports
-        if transport != "ipc" and not self.config.has_local_network:
-            name = installed.name if installed is not None else "python"
+        transport: Transport = "ipc" if installed is None else installed.transport
+        if transport == "ipc" and not platform.PLATFORM.has_unix_sockets:
+            if installed is None:
+                message = "Kernels on this machine need unix sockets, which this system does not have: choose containers."
+                raise KernelStartFailed(message)
+            transport = "tcp"
+        if installed is not None and transport != "ipc" and not self.config.has_local_network:
             message = (
-                f"The kernel {name!r} listens on ports, but has no network"
+                f"The kernel {installed.name!r} listens on ports, but has no network"
                 " (confinement.network=False): choose containers for it, or leave kernels on this machine their network."
             )
             raise KernelStartFailed(message)

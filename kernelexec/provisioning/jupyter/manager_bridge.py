@@ -20,7 +20,7 @@ import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import Budgets, Config, load
-from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, KernelStartFailed
+from kernelexec.errors import InvalidWorkDir, KernelexecError, KernelStartFailed
 from kernelexec.provisioning.backend import backend_for
 from kernelexec.provisioning.launch.kernelspec import describe_stderr
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
@@ -186,7 +186,4 @@ def _load_config(isolation: str, options: Mapping[str, Any], cwd: object) -> Con
         )
         message += " of its own, or install the kernelspec with --share-home." if workspace == home else " of its own."
         raise InvalidWorkDir(message)
-    if isolation == "container" and config.container.transport == "tcp":
-        message = "container.transport='tcp': kernels of other programs are reached by unix sockets only. Leave the option out."
-        raise InvalidConfig(message)
     return config

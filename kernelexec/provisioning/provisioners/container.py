@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import secrets
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec
@@ -17,10 +19,9 @@ from traitlets import Bool, Dict, List, Unicode
 
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
-from kernelexec.docker import networks
 from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.container_command import ContainerCommand
-from kernelexec.docker.create_options import LOOPBACK, Order, network_of
+from kernelexec.docker.create_options import Order
 from kernelexec.docker.events import EventStream
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelConnectionFailed, KernelStartFailed
@@ -30,6 +31,7 @@ from kernelexec.provisioning.container.container_state import KILLED, STOPPED, C
 from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
 from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
+from kernelexec.provisioning.container.relay import KernelRelay
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch.program import GUARD
@@ -59,7 +61,9 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     init_socket = Unicode(help="Socket to which the container's init connects; if empty, the first process is the kernel.").tag(
         config=True
     )
-    ports: Any = Dict(help="Names of ports, and the ports of the container that are published on 127.0.0.1.").tag(config=True)
+    relay = Unicode(help="Directory of the sockets of a relay, which the kernel has for itself; empty if it sees ours.").tag(
+        config=True
+    )
 
     _init: ContainerReuse
     """The connection to the container's init."""
@@ -68,6 +72,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     """The provisioner of the container, of which this one's kernel is a branch."""
     _checkpoints: str | None = None
     """The directory with the sockets of checkpoints, if the kernel makes any."""
+    _relay: KernelRelay | None = None
     _is_left = False
     """Whether only branches use the container."""
 
@@ -91,9 +96,8 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         """Description of the container, with those of its mounts that the caller chose."""
         ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
-        network = network_of(str(self.container.get("network", "none")), self.ports)
-        published, sudo = tuple(sorted(self._state.published.values())), bool(self.container.get("sudo"))
-        return KernelContainer(self.name, self._state.id[:12], self._state.image, network, shared, published, sudo)
+        network, sudo = str(self.container.get("network", "none")), bool(self.container.get("sudo"))
+        return KernelContainer(self.name, self._state.id[:12], self._state.image, network, shared, sudo)
 
     @property
     def guard_pid(self) -> int | None:
@@ -101,10 +105,12 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return next(iter(find_children(self._state.pid)), None) if read_live_status(self._state.pid) else None
 
     def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
-        """Accept descendants of the container's first process.
+        """Accept descendants of the container's first process, or this process, which serves the sockets of a relay.
 
         Where this process cannot see the container's processes (it is in a container itself) the peer's id is 0.
         """
+        if self.relay:
+            return peer == os.getpid()
         return is_descendant(peer, self._state.pid) if read_live_status(self._state.pid) else peer == 0
 
     @property
@@ -162,7 +168,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return launch
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        """Create the container and start the kernel in it; return the address and the published ports of its channels.
+        """Create the container and start the kernel in it.
 
         A container without remains of the previous kernel is used again.
 
@@ -198,12 +204,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
                 message = f"gpus={self.container['gpus']!r}: the engine's machine has no runtime for GPUs ({exc})."
                 raise KernelStartFailed(f"{message} Install NVIDIA's Container Toolkit there, or leave gpus out.") from exc
             raise KernelStartFailed(str(exc)) from exc
-        if not self.ports:
-            return self.connection_info
-        if self._state.status is not None:  # an ended container has no ports
-            log = (await self.read_log()).strip()
-            raise KernelStartFailed(f"The kernel ended while it started (exit code {self._state.status}). {log}".rstrip())
-        return {"ip": LOOPBACK, **{name: self._state.published.get(port) for name, port in self.ports.items()}}
+        return self.connection_info
 
     async def _fork_checkpoint(self, checkpoint: CheckpointSocket, options: dict[str, Any]) -> None:
         if not self._reuse.expect_kernel():
@@ -225,9 +226,19 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         await await_to_end(run_in_thread(self._create_stopped, order, events))  # else the container would be lost
         state.changed = self._stack.enter_context(events.of(state.id))
         self._init.listen(self.init_socket, order.options, self.mounts)
-        await run_in_thread(networks.start, events.engine, state.id, order)
+        await run_in_thread(events.engine.start, state.id)
         self._apply_all(await run_in_thread(events.engine.inspect_container, state.id))
+        await self._open_relay()
         self._init.accept(lambda peer: self.accepts_peer(peer, guarded=True))
+
+    async def _open_relay(self) -> None:
+        """Serve the kernel's sockets on this machine, if it is reached by a relay."""
+        if not self.relay or self._state.events is None:
+            return
+        argv = (self.kernel_spec.argv[0], *GUARD, LAUNCHER_INSIDE, protocol.RELAY_FLAG, self.relay)
+        user = "{}:{}".format(*Container.model_validate(self.container).ids)
+        self._relay = KernelRelay(self._state.events.engine, self._state.id, argv, user=user, directory=Path(self.relay))
+        await self._relay.open()
 
     def _create_stopped(self, order: Order, events: EventStream) -> None:
         """Create the container without starting it; if the provisioner was cleaned up meanwhile, remove it at once."""
@@ -250,7 +261,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             labels=self.labels,
             options=options,
             limits=Limits.model_validate(self.limits),
-            ports=tuple(self.ports.values()),
+            private=self.relay,
             has_init=bool(self.init_socket),
         )
 
@@ -295,7 +306,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             self._state.end(_SIGNALLED.get(inspected.exit_code, inspected.exit_code))
 
     def _apply_all(self, inspected: ContainerStatus) -> None:
-        self._state.pid, self._state.image, self._state.published = inspected.pid, inspected.image, inspected.ports
+        self._state.pid, self._state.image = inspected.pid, inspected.image
         self._apply_status(inspected)
 
     async def start_command(self, command: UserCommand) -> RunningUserCommand:
@@ -384,10 +395,10 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         if events is None:
             return
         try:
+            if self._relay is not None:
+                await self._relay.close()
             if state.id:
                 await run_in_thread(remove_container, events.engine, state.id)
-                if self.ports:
-                    await run_in_thread(networks.delete_network, events.engine)
                 state.end(KILLED if state.status is None else state.status)
         finally:
             await run_in_thread(self._stack.close)
@@ -414,6 +425,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             self._state.id = container = str(provisioner_info["container"])
             self._state.changed = self._stack.enter_context(events.of(container))
             self._apply_all(await run_in_thread(events.engine.inspect_container, container))
+            await self._open_relay()
         except EngineFailed as exc:
             raise OSError(str(exc)) from exc
 

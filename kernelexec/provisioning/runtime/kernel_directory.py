@@ -16,12 +16,9 @@ import secrets
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
-
-import zmq
-from zmq.utils import z85
 
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, LaunchOptions
@@ -33,16 +30,18 @@ from kernelexec.provisioning.runtime.ports import find_free_ports
 from kernelexec.workspace.rmtree import CALL_SECONDS, ENTRIES_MAX, clear, names_in
 from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, create_file, open_regular, read_regular
 
-Transport = Literal["ipc", "tcp", "bridged", "curve", "published"]
-"""Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; encrypted loopback ports; or
-encrypted ports in another network that are published on this machine once the kernel runs."""
+Transport = Literal["ipc", "tcp", "bridged", "relayed"]
+"""Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; or unix sockets of ours, whose
+connections a relay carries to the kernel's own."""
 
 #: Numbers of the channels in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
-#: Ports of a kernel in its own network: unprivileged, and free there.
-PUBLISHED_PORTS = {name: 5700 + number for name, number in PORTS.items()}
+#: How long a kernel waits for another program of its relay, in seconds: the engine may be restarted.
+RELAY_SECONDS = 60.0
 #: Files of one kernel process.
 _CONNECTION_FILE = "connection.json"
+#: The key in that file for a kernel with a relay.
+_RELAYED = "kernelexec_relayed"
 _STDERR_FILE = "stderr"
 _FILES = (_CONNECTION_FILE, _STDERR_FILE, "stacks", "words")
 _LINE_BYTES, _PIPE_BYTES = 4096, 1024 * 1024
@@ -56,17 +55,15 @@ _OWN, _SHARED = 0o700, 0o1770
 class Connection:
     """The addresses of a kernel's sockets and the key that signs its messages.
 
-    Unix sockets have names that begin with ``prefix``; a kernel without them has ports of a loopback ``address``. With a
-    ``server_key`` the connection is encrypted, and only the kernel has the secret of this key.
+    Unix sockets have names that begin with ``prefix``; a kernel without them has ports of a loopback ``address``.
     """
 
     prefix: Path
     key: bytes
     address: str | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
-    server_key: bytes | None = None
     uid: int = field(default_factory=platform.user_id)
-    """User id of the kernel."""
+    """User id of the sockets' owner."""
 
     def path(self, channel: str) -> Path:
         """Return the socket of a channel: shell, iopub, stdin, control or hb."""
@@ -75,12 +72,6 @@ class Connection:
     def port(self, channel: str) -> int:
         """Return the port of a channel of a kernel with an ``address``."""
         return self.ports[f"{channel}_port"]
-
-
-def _create_keys() -> dict[str, str]:
-    """Create a key pair for the kernel's side of encrypted connections, with the names of connection files."""
-    public, secret = zmq.curve_keypair()
-    return {"curve_publickey": public.decode(), "curve_secretkey": secret.decode()}
 
 
 class RuntimeDirectory:
@@ -101,11 +92,10 @@ class RuntimeDirectory:
             self.path = path.parent / path.readlink() if path.is_symlink() else path
         self.status: os.stat_result | None = None if reused is None else reused.status
         """The status of the directory when it was opened first."""
-        self._encrypted_file = path.with_name(f"{path.name}.json")
         self._bridge: dict[str, Any] | None = None
         self._ready: int | None = None
         self._owner: int | None = None
-        self._encrypted_content: dict[str, Any] = {}
+        self._relayed_content: dict[str, Any] | None = None
 
     @property
     def epoch(self) -> int:
@@ -114,8 +104,8 @@ class RuntimeDirectory:
 
     @property
     def connection_file(self) -> Path:
-        """The file for clients of the kernel; that of an encrypted one is where no kernel can write another address."""
-        return self._encrypted_file if self._encrypted_file.exists() else self.path / _CONNECTION_FILE
+        """The file for clients of the kernel."""
+        return self.path / _CONNECTION_FILE
 
     @property
     def session(self) -> Path:
@@ -180,9 +170,8 @@ class RuntimeDirectory:
 
         Messages are signed with ``key``, or with a new key. For a kernel of another user the directory is shared with that
         user's group: the kernel can create files there, but can neither replace nor change ours. A ``bridged`` kernel gets
-        an address whose ports are free in any network. An encrypted kernel cannot see the directory: its options hold
-        everything, it has a lease instead of pipes, and the connection file is for other clients. Published ports are known
-        only after ``publish``, which then writes the file.
+        an address whose ports are free in any network. A ``relayed`` kernel cannot see the directory: the sockets here are
+        those of its relay, and another directory of this path, which only the kernel sees, has its own ones.
 
         Raises:
             KernelStartFailed: the path is too long for unix sockets, no port of a loopback address is free, or the directory
@@ -199,17 +188,12 @@ class RuntimeDirectory:
         else:
             self.path.mkdir(mode=_OWN, parents=True)
         key = secrets.token_hex(32) if key is None else key
-        uid, gid = user or (os.getuid(), os.getgid())
+        uid, gid = user if user and transport != "relayed" else (os.getuid(), os.getgid())
         common = {"key": key, "signature_scheme": scheme, "kernel_name": name, "kernelexec_uid": uid}
-        if transport == "published":
-            self._encrypted_content = {"transport": "tcp", "ip": "0.0.0.0", **PUBLISHED_PORTS, **common, **_create_keys()}  # noqa: S104 - its own
-            return self._create_encrypted(prefix, None, {})
-        address, ports = (None, PORTS) if transport == "ipc" else find_free_ports(tuple(PORTS))
+        address, ports = (None, PORTS) if transport in ("ipc", "relayed") else find_free_ports(tuple(PORTS))
         content = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports, **common}
-        if transport == "curve":
-            self._encrypted_content = content | _create_keys()
-            _write(self._encrypted_file, self._encrypted_content)
-            return self._create_encrypted(prefix, address, ports)
+        if transport == "relayed":
+            self._relayed_content, content = content, {**content, _RELAYED: True}
         with self._open() as directory:
             _write(Path(_CONNECTION_FILE), content, directory)
             self._ready = _make_pipe("ready", os.O_RDONLY, directory)
@@ -235,44 +219,27 @@ class RuntimeDirectory:
 
     def take_over(self) -> Connection | None:
         """Become the owner of a waiting kernel, which notices it at once; None if no kernel waits."""
+        connection = self.read_connection()
+        if self.is_relayed:
+            return connection
         try:
             with self._open() as directory:
                 self._owner = track_fd(_open_pipe("owner", os.O_WRONLY, directory))
         except OSError:
             return None
-        return self.read_connection()
+        return connection
 
     @property
-    def has_lease(self) -> bool:
-        """Whether the kernel has a lease, since it cannot see the directory."""
-        return bool(self._encrypted_content)
-
-    def publish(self, connection: Connection, published: Mapping[str, Any]) -> Connection:
-        """Return the connection of a running kernel, whose ports may be published: ``published`` holds them and ``ip``.
-
-        Raises:
-            KernelStartFailed: a port is not published.
-        """
-        if connection.server_key is None or connection.address is not None:
-            return connection
-        endpoint = {name: published.get(name) for name in ("ip", *PORTS)}
-        if missing := [name for name, value in endpoint.items() if value is None]:
-            message = f"The kernel cannot be reached: {', '.join(missing)} was not published on this machine."
-            raise KernelStartFailed(message)
-        _write(self._encrypted_file, self._encrypted_content | endpoint)
-        return replace(
-            connection, address=str(endpoint.pop("ip")), ports={name: int(port or 0) for name, port in endpoint.items()}
-        )
+    def is_relayed(self) -> bool:
+        """Whether the kernel cannot see the directory, so that a relay carries its connections."""
+        return self._relayed_content is not None
 
     def read_connection(self) -> Connection | None:
         """Return the connection of a kernel that another process started; None if its file cannot be read."""
         with suppress(OSError, ValueError, RecursionError, TypeError, LookupError, OverflowError):
-            is_encrypted = (file := self.connection_file) == self._encrypted_file
-            content = json.loads(read_regular(file, _LINE_BYTES) if is_encrypted else self.read_file(file.name, _LINE_BYTES))
+            content = json.loads(self.read_file(_CONNECTION_FILE, _LINE_BYTES))
             key, uid = str.encode(content["key"]), content.get("kernelexec_uid", os.getuid())
-            if is_encrypted:
-                ports = {name: int(content[name]) for name in PORTS}
-                return Connection(self.path / "s", key, str(content["ip"]), ports, z85.decode(content["curve_publickey"]))
+            self._relayed_content = content if content.get(_RELAYED) is True else None
             if isinstance(uid, int):
                 return Connection(self.path / "s", key, uid=uid)
         return None
@@ -282,21 +249,21 @@ class RuntimeDirectory:
         token: str,
         limits: dict[str, int],
         *,
-        lease_seconds: float | None = None,
         patience: float = 0.0,
         tape_bytes: int = 0,
         **extra: object,
     ) -> dict[str, str]:
-        """Return the launcher's options as environment variables; for an encrypted kernel with the first lease.
+        """Return the launcher's options as environment variables.
 
         ``patience`` is how long the kernel waits for a new owner, in seconds, and ``tape_bytes`` the size of the output that
         it keeps for that time. ``extra`` options are added.
         """
-        own: dict[str, Any] = {"connection": self._encrypted_content, "lease_seconds": lease_seconds}
-        if not self._encrypted_content:
-            own = {name: str(self.path / name) for name in ("ready", "owner", "stacks")}
-            own |= {"crash_buffer": str(self.path / "words"), "scratch": str(self.path), "unix_proxy": self._bridge}
-            own |= {"grace_seconds": patience, "replay_bytes": tape_bytes}
+        own: dict[str, Any] = {name: str(self.path / name) for name in ("ready", "owner")}
+        own |= {"scratch": str(self.path), "grace_seconds": patience, "replay_bytes": tape_bytes}
+        if self.is_relayed:  # its crashes are in the engine's log
+            own |= {"connection": self._relayed_content, "grace_seconds": max(patience, RELAY_SECONDS)}
+        else:
+            own |= {"stacks": str(self.path / "stacks"), "crash_buffer": str(self.path / "words"), "unix_proxy": self._bridge}
         own |= extra
         return LaunchOptions(token=token, limits=limits, **own).as_environment()
 
@@ -356,10 +323,6 @@ class RuntimeDirectory:
                 yield str(self.path / name)
             finally:
                 _unlink(name, directory)
-
-    def _create_encrypted(self, prefix: Path, address: str | None, ports: Mapping[str, int]) -> Connection:
-        server_key = z85.decode(self._encrypted_content["curve_publickey"])
-        return Connection(prefix, self._encrypted_content["key"].encode(), address, ports, server_key)
 
     def read_file(self, name: str, limit_bytes: int) -> bytes:
         """Return the end of a file that the kernel may have written; empty if it is not a regular file."""
@@ -430,7 +393,6 @@ class RuntimeDirectory:
             if fd is not None:
                 close_fd(fd)
         self._ready = self._owner = None
-        self._encrypted_file.unlink(missing_ok=True)
         if self._name_path.is_symlink():
             self._name_path.unlink()
 

@@ -1,0 +1,152 @@
+"""The relay of a kernel whose unix sockets do not reach this machine: local sockets, over a program that the engine runs there.
+
+The program is the launcher's (``launch/relay``). If it ends, or the engine does not answer for a while, another one is started,
+and the connections go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+
+from kernelexec.docker.client import Engine
+from kernelexec.docker.container_command import ContainerStream
+from kernelexec.errors import EngineFailed, EngineUnavailable
+from kernelexec.launcher.launch.relay import OPEN, READY, LinkError, RelayedConnections
+from kernelexec.provisioning.runtime.kernel_directory import PORTS, RELAY_SECONDS
+
+_PAUSE_SECONDS, _STDERR_BYTES = 0.1, 4096
+#: Pieces of the stream that this process has not taken, at most.
+_PIECES_MAX = 64
+logger = logging.getLogger("kernelexec")
+
+
+class KernelRelay:
+    """The local sockets of a kernel in a container.
+
+    Args:
+        engine: the engine of the container.
+        container: its id.
+        argv: the launcher's program for the relay.
+        user: the user of the kernel.
+        directory: the private directory of the kernel, on this machine, with the pipe for its report.
+    """
+
+    def __init__(self, engine: Engine, container: str, argv: Sequence[str], *, user: str, directory: Path) -> None:
+        self._start_stream = partial(ContainerStream, engine, container, argv, user=user)
+        self._container, self._directory = container, directory
+        self._loop = asyncio.get_running_loop()
+        self._connections = RelayedConnections(secrets.token_bytes(16), take=self._take, renew=lambda: None)
+        self._number = 0
+        self._servers: list[asyncio.Server] = []
+        self._stream: ContainerStream | None = None
+        self._is_closed = False
+        self._is_greeted = threading.Event()
+        self._pieces = threading.Semaphore(_PIECES_MAX)
+        self._thread = threading.Thread(target=self._carry, name="relay of a kernel", daemon=True)
+
+    async def open(self) -> None:
+        """Listen on the local sockets, and start the program."""
+        try:
+            for number in PORTS.values():
+                connect = partial(self._connect, f"s-{number}")
+                self._servers.append(await self._loop.create_unix_server(connect, str(self._directory / f"s-{number}")))
+            self._thread.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close everything; the kernel notices it as the end of its owner."""
+        self._is_closed = True
+        for server in self._servers:
+            server.close()
+        self._connections.abort()
+        if self._stream is not None:
+            self._stream.disconnect()
+        if self._thread.ident is not None:
+            await anyio.to_thread.run_sync(self._thread.join)
+
+    def _connect(self, name: str) -> asyncio.Protocol:
+        self._number += 1
+        self._connections.link.send(OPEN, self._number, name.encode())
+        return self._connections.add(self._number)
+
+    def _take(self, kind: int, _: int, content: bytes) -> None:
+        if kind == READY:
+            with suppress(OSError):  # nobody waits for it
+                pipe = os.open(self._directory / "ready", os.O_WRONLY | os.O_NONBLOCK)
+                try:
+                    os.write(pipe, content)
+                finally:
+                    os.close(pipe)
+
+    def _carry(self) -> None:
+        """Run one program after the other, until the container has ended: a thread."""
+        until = time.monotonic() + RELAY_SECONDS
+        while not self._is_closed and time.monotonic() < until:
+            try:
+                stream = self._start_stream()
+                self._call(self._use, stream)
+                errors = bytearray()
+                with suppress(EngineFailed):
+                    stream.transfer(partial(self._take_output, stream, errors))
+                if errors:
+                    details = {"container": self._container, "reason": errors[-_STDERR_BYTES:].decode("utf-8", "replace")}
+                    logger.warning("kernelexec.relay_ended", extra=details)
+            except EngineUnavailable:
+                pass
+            except EngineFailed:  # the container has ended
+                break
+            if self._is_greeted.is_set():
+                self._is_greeted.clear()
+                until = time.monotonic() + RELAY_SECONDS
+            if not self._is_closed:
+                time.sleep(_PAUSE_SECONDS)  # the engine reports nothing when it is back
+        self._call(self._connections.abort)
+
+    def _take_output(self, stream: ContainerStream, errors: bytearray, name: str, content: bytes) -> bool:
+        if name == "stderr":
+            errors += content
+            del errors[:-_STDERR_BYTES]
+        else:
+            while not self._pieces.acquire(timeout=1.0):
+                if self._is_closed:
+                    return False
+            self._call(self._feed, stream, content)
+        return not self._is_closed
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _use(self, stream: ContainerStream) -> None:
+        self._stream = stream
+        if self._is_closed:
+            stream.disconnect()
+        else:
+            self._connections.link.connect(stream.write)
+
+    def _feed(self, stream: ContainerStream, content: bytes) -> None:
+        self._pieces.release()
+        if stream is not self._stream or self._is_closed:
+            return
+        try:
+            self._connections.link.feed(content)
+        except LinkError as exc:
+            logger.warning("kernelexec.relay_refused", extra={"container": self._container, "reason": str(exc)})
+            self._connections.abort()
+            stream.disconnect()
+            self._is_closed = True
+        if self._connections.link.is_greeted:
+            self._is_greeted.set()
