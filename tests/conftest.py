@@ -13,7 +13,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +32,7 @@ from tests.support.low_memory import MIB, Tight
 from tests.support.pace import FACTOR
 from tests.support.places import PLACES
 from tests.support.remains import RUN
+from tests.support.remote_engine import remote_engine
 
 #: The command line in this process: the current directory and the arguments; the end.
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -44,9 +45,7 @@ KINDS: dict[str, dict[str, object]] = {
     "container": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30}},
 }
 #: Further ones, for the modules that say what holds for a kernel: how it is reached makes no difference to the others.
-OVER_TCP: dict[str, dict[str, object]] = {
-    "container over tcp": {"container": {"image": IMAGE, "memory_bytes": 4 * 2**30, "transport": "tcp"}},
-}
+RELAYED: dict[str, dict[str, object]] = {"container over a relay": KINDS["container"]}
 #: In namespaces of this machine.
 WRAPPED: dict[str, dict[str, object]] = {"bubblewrap": {}}
 #: The same, and whether it is forked makes none either.
@@ -54,10 +53,10 @@ NOT_FORKED: dict[str, dict[str, object]] = {
     "local without fork server": {"fork_server": False},
     "container without fork server": {**KINDS["container"], "fork_server": False},
 }
-#: As on a system that pins no unix sockets and forks no kernels: its side is this machine's all the same.
-ELSEWHERE: dict[str, dict[str, object]] = {"local without unix sockets": {}}
+#: As on a system that forks no kernels: its side is this machine's all the same.
+ELSEWHERE: dict[str, dict[str, object]] = {"local on another system": {}}
 EVERY_KIND = [pytest.param(kind, marks=() if kind == "local" else needs_engine) for kind in KINDS]
-_MORE = NOT_FORKED | OVER_TCP | ELSEWHERE
+_MORE = NOT_FORKED | RELAYED | ELSEWHERE
 _MORE_KINDS = (
     pytest.param(kind, marks=[pytest.mark.nightly, *([] if kind.startswith("local") else [needs_engine])]) for kind in _MORE
 )
@@ -283,14 +282,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def settings_of(kind: str) -> tuple[str, dict[str, object]]:
     """The isolation and the configuration of one of ``EVERY_WAY``."""
-    return kind.split(maxsplit=1)[0], (KINDS | OVER_TCP | NOT_FORKED | WRAPPED | ELSEWHERE)[kind]
+    return kind.split(maxsplit=1)[0], (KINDS | RELAYED | NOT_FORKED | WRAPPED | ELSEWHERE)[kind]
 
 
 @contextmanager
 def executor_of(kind: str, workspace: Path, **more: Any) -> Iterator[Executor]:
     """An executor whose kernels are had in one of ``EVERY_WAY``, with more of a configuration."""
     isolation, config = settings_of(kind)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, remote_engine() if kind in RELAYED else nullcontext():
         if kind in ELSEWHERE:
             patch.setattr(platform, "PLATFORM", platform.Platform.of("darwin"))
         with Executor(isolation=isolation, workspace=workspace, config={**config, **more}) as opened:

@@ -44,7 +44,6 @@ def about(engine: Engine) -> About:
 
 #: Of `struct ucred`: the process, its user and its group.
 _PEER = struct.Struct("3i")
-_NEAR = frozenset({"", "localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,8 @@ class Whereabouts:
 
     @property
     def remote(self) -> bool:
-        """Return whether its address names another machine."""
-        url = urlsplit(self.address)
-        return url.scheme == "ssh" or (url.scheme in {"tcp", "http", "https"} and (url.hostname or "") not in _NEAR)
+        """Return whether it may be another machine: a loopback address may lead there too."""
+        return urlsplit(self.address).scheme in {"ssh", "tcp", "http", "https"}
 
     @classmethod
     def of(cls, engine: Engine) -> Self:

@@ -20,7 +20,7 @@ import kernelexec
 from kernelexec import Executor
 from kernelexec.config import load
 from kernelexec.docker.client import ContainerStatus, Engine, ListedContainer
-from kernelexec.docker.labels import CLIENT, HELD_BY, OWNER
+from kernelexec.docker.labels import CLIENT, OWNER
 from kernelexec.errors import EngineRefused
 from kernelexec.provisioning.container import orphans
 from kernelexec.provisioning.container.orphans import remove_leftovers, sweep_containers
@@ -105,14 +105,12 @@ LEFT = "kernelexec-test.left"
 class Left:
     """Containers of one owner, some running and some not, which only these tests see as such."""
 
-    def __init__(
-        self, engine: Engine, owner: OwnerRecord, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER, held_by: str = "pipe"
-    ) -> None:
+    def __init__(self, engine: Engine, owner: OwnerRecord, monkeypatch: pytest.MonkeyPatch, *, also: str = OWNER) -> None:
         answer = json.dumps(asdict(owner))
         self._engine, self._mark = engine, f"{LEFT}={secrets.token_hex(8)}"
         name, _, value = self._mark.partition("=")
         self._settings = {"image": IMAGE, "command": ["sleep", "60"], "labels": {name: value}}
-        labels = {OWNER: answer, also: answer, HELD_BY: held_by}
+        labels = {OWNER: answer, also: answer}
         self._list = real = Engine.list_containers
 
         def list_own(engine: Engine, label: str) -> list[ListedContainer]:
@@ -197,15 +195,6 @@ def test_an_owner_that_adopts_nothing_leaves_what_waits_in_other_workspaces(
         running = left.make(running=True)
         sweep_containers(config, threading.Event())
         assert left.there == {running}
-
-
-def test_a_dead_owners_container_that_ends_with_its_lease_is_removed_while_it_runs(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Left(engine, DEAD, monkeypatch, held_by="lease") as left:
-        left.make(running=True)
-        sweep(tmp_path)
-        assert left.there == set()
 
 
 def test_ended_containers_of_other_programs_kernels_are_removed_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

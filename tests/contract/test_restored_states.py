@@ -16,7 +16,7 @@ ALSO_CONFINED = (
 #: Where kernels can be copied.
 COPIED = {"local", "container", "local without fork server"}
 #: Where a new kernel needs a new container, for which no result waits.
-IN_ITS_CONTAINER = {"container over tcp", "container without fork server"}
+IN_ITS_CONTAINER = {"container over a relay", "container without fork server"}
 SWALLOWS = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
 ENDS = {
     "os._exit": ("import os; os._exit(3)", 3, None, "exited"),

@@ -174,7 +174,7 @@ class RelayedConnection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """Close the other end too."""
         self._transport = None
-        self._streams.forget(self.number)
+        self._streams.forget(self)
 
     def pause_writing(self) -> None:
         """Report no taken bytes while the local reader is behind."""
@@ -240,10 +240,11 @@ class RelayedConnections:
         connection = self._connections[number] = RelayedConnection(self, number)
         return connection
 
-    def forget(self, number: int) -> None:
-        """Note that a local end has closed."""
-        if self._connections.pop(number, None) is not None:
-            self.link.send(CLOSE, number)
+    def forget(self, connection: RelayedConnection) -> None:
+        """Note that a local end has closed; its number may be another one's by now."""
+        if self._connections.get(connection.number) is connection:
+            del self._connections[connection.number]
+            self.link.send(CLOSE, connection.number)
 
     def abort(self) -> None:
         """Close all local ends at once."""
@@ -357,7 +358,7 @@ class _Relay:
             path = os.path.join(self._directory, name)  # noqa: PTH118 - text
             await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
         except OSError:
-            self._connections.forget(connection.number)
+            self._connections.forget(connection)
 
     async def _watch_ready(self) -> None:
         """Send the kernel's report once it is there."""

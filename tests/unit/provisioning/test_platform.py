@@ -24,7 +24,7 @@ SYSTEMS = ("linux", "darwin", "win32")
 PYTHON = InstalledSpec("own", "own", "", KernelSpec(argv=["python", "-m", "ipykernel_launcher"], language="python"))
 #: What each system is, field by field, in the order of ``SYSTEMS``.
 CHOICES: dict[str, tuple[object, object, object]] = {
-    "transport": ("ipc", "curve", "curve"),
+    "has_unix_sockets": (True, True, False),
     "has_loopback_range": (True, False, False),
     "has_fork_server": (True, False, False),
     "has_pidfd": (True, False, False),
@@ -72,22 +72,26 @@ def test_an_unknown_system_counts_as_the_poorer_unix() -> None:
 
 def test_kernels_on_this_machine_are_reached_as_the_system_can(system: Platform, tmp_path: Path) -> None:
     directory = backend_for(Config(isolation="local"), session="a", workspace=tmp_path, root=tmp_path)
-    assert directory.transport_for(None) == system.transport
+    if system.has_unix_sockets:
+        assert directory.transport_for(None) == "ipc"
+    else:
+        with pytest.raises(KernelStartFailed, match="need unix sockets, which this system does not have: choose containers"):
+            directory.transport_for(None)
 
 
-def test_a_kernel_that_is_not_ours_takes_unix_sockets_only_where_they_are_pinned(system: Platform, tmp_path: Path) -> None:
-    directory = LocalBackend(Config(isolation="local"), str(tmp_path), transport=system.transport)
-    assert directory.transport_for(PYTHON) == ("ipc" if system.name == "linux" else "tcp")
+def test_a_kernel_that_is_not_ours_takes_unix_sockets_where_the_system_has_them(system: Platform, tmp_path: Path) -> None:
+    directory = LocalBackend(Config(isolation="local"), str(tmp_path))
+    assert directory.transport_for(PYTHON) == ("ipc" if system.has_unix_sockets else "tcp")
 
 
 def test_where_kernels_need_ports_none_starts_without_a_network(system: Platform, tmp_path: Path) -> None:
     config = Config.model_validate({"isolation": "local", "confinement": {"network": False}})
     directory = backend_for(config, session="a", workspace=tmp_path, root=tmp_path)
-    if system.name == "linux":
-        assert directory.transport_for(None) == "ipc"
+    if system.has_unix_sockets:
+        assert directory.transport_for(PYTHON) == "ipc"
     else:
-        with pytest.raises(KernelStartFailed, match="'python' listens on ports"):
-            directory.transport_for(None)
+        with pytest.raises(KernelStartFailed, match="'own' listens on ports"):
+            directory.transport_for(PYTHON)
 
 
 def test_ports_are_of_an_address_that_the_system_has(system: Platform) -> None:
