@@ -41,7 +41,7 @@ def take_secrets(options: LaunchOptions) -> dict[str, str]:
 
 
 def prepare_for_relay(options: LaunchOptions, arguments: list[str]) -> None:
-    """Write the connection file of a kernel in a directory that its owner cannot see, and what else the relay needs there."""
+    """Write the connection file of a kernel in a directory that its owner cannot see, and the other files for its relay."""
     if options.connection is None or options.owner is None or options.ready is None:
         return
     os.mkfifo(options.owner, 0o600)

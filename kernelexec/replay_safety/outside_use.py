@@ -119,7 +119,7 @@ class OutsideUse:
                 self._add([name], does_more=True if is_own else self._judge(f"{module}.{alias.name}("))
 
     def _learn_value(self, targets: list[ast.expr], value: ast.expr) -> None:
-        """Remember names of functions: what an expression names without calling it, and instances of classes."""
+        """Remember names of functions, which an expression names without calling them, and instances of classes."""
         names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
         for node in _list_uncalled(value):
             match node:

@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "kernelexec"
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 #: The modules of the launcher that other packages import.
-SHARED = ("kernelexec.launcher.protocol", "kernelexec.launcher.values", "kernelexec.launcher.processes.proc")
+SHARED = tuple(f"kernelexec.launcher.{name}" for name in ("protocol", "relayed_connections", "values", "processes.proc"))
 
 
 def block(name: str) -> list[list[str]]:

@@ -1,1 +1,1 @@
-"""The bytes between a kernel and its driver: ZMTP, CURVE, signed messages and the sockets that carry them."""
+"""The bytes between a kernel and its driver: ZMTP, signed messages and the sockets that carry them."""

@@ -1,18 +1,7 @@
-"""A relay of a kernel's unix sockets over one stream of bytes, such as that of a program which an engine runs in a container.
+"""The relay beside a kernel: a process that connects to its sockets for an owner that does not see them.
 
-The owner's side opens and closes connections by frames (``Link``); the side beside the kernel makes them to its sockets. The
-stream may be cut: the relay goes on in a process of its own, and both sides send again what the other one has not received. A
-connection gets at most ``WINDOW_BYTES`` that its reader has not taken, so that a busy channel never holds the others up.
-
-On the wire a frame is a head (kind, connection, size of the content) and the content::
-
-    HELLO  -        instance, count      the first frame of a stream: who sends it, and the frames that it has received so far
-    ACK    -        count                frames that have been received
-    OPEN   number   name of the socket   from here on frames are counted
-    DATA   number   bytes
-    CREDIT number   count                bytes that the reader has taken
-    CLOSE  number
-    READY  -        a line               the kernel's report that it serves
+The owner's engine runs a program for each stream (``main``). The first one starts the relay, and all hand their standard
+streams to it, so that a program that is killed or cut off costs no connection.
 """
 
 from __future__ import annotations
@@ -22,261 +11,25 @@ import os
 import re
 import signal
 import socket
-import struct
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
-HELLO, ACK, OPEN, DATA, CREDIT, CLOSE, READY = range(7)
-_HEAD, _COUNT = struct.Struct("!BII"), struct.Struct("!Q")
-#: Bytes of one frame, and those of one connection that its reader has not taken; a read of the socket may exceed them once.
-PIECE_BYTES, WINDOW_BYTES = 64 * 1024, 1024 * 1024
-_READ_BYTES = 512 * 1024
-#: The reader's side reports frames and taken bytes at once in this number.
-_ACK_FRAMES, _CREDIT_BYTES = 16, WINDOW_BYTES // 4
-#: Bytes that the other side has not received, at most: more than the windows of all connections of a kernel.
-_UNRECEIVED_MAX_BYTES = 64 * 1024 * 1024
-_INSTANCE_BYTES = 16
+from ..relayed_connections import (
+    INSTANCE_BYTES,
+    OPEN,
+    PIECE_BYTES,
+    READ_BYTES,
+    READY,
+    LinkError,
+    RelayedConnection,
+    RelayedConnections,
+)
+
 #: Seconds between two looks for the kernel's report, and in which a relay without a stream waits for the next one.
 _LOOK_SECONDS, _PATIENCE_SECONDS = 0.01, 120.0
 #: The names of sockets in a kernel's private directory that a relay connects to, and of its own.
 _NAMES, _SOCKET = re.compile(r"s-[1-5]"), "relay"
-
-
-class LinkError(Exception):
-    """The other side sends what is no frame, or breaks a rule."""
-
-
-class Link:
-    """The counted frames of both directions, which survive cuts of the stream: bytes in, frames out; no socket.
-
-    Args:
-        take: called with kind, connection and content of each counted frame.
-        instance: the name of this side.
-        renew: called when another instance than before is at the other side, which knows nothing of earlier frames.
-    """
-
-    def __init__(self, take: Callable[[int, int, bytes], None], instance: bytes, renew: Callable[[], None]) -> None:
-        self._take, self._instance, self._renew = take, instance, renew
-        self._write: Callable[[bytes], None] | None = None
-        self._peer = b""
-        self._buffer = bytearray()
-        self._unreceived: deque[bytes] = deque()
-        """The sent frames that the other side has not received, as far as is known, the oldest first."""
-        self._unreceived_bytes = 0
-        self._acknowledged = self._received = self._reported = 0
-        self._is_greeted = False
-
-    @property
-    def is_greeted(self) -> bool:
-        """Whether the other side of the present stream has said who it is."""
-        return self._is_greeted
-
-    def connect(self, write: Callable[[bytes], None]) -> None:
-        """Use another stream, which ``write`` writes to."""
-        self._write, self._is_greeted = write, False
-        self._buffer.clear()
-        write(_frame(HELLO, 0, self._instance + self._peer.ljust(_INSTANCE_BYTES, b"\0") + _COUNT.pack(self._received)))
-
-    def disconnect(self) -> None:
-        """Keep frames for the next stream."""
-        self._write, self._is_greeted = None, False
-
-    def send(self, kind: int, number: int = 0, content: bytes = b"") -> None:
-        """Send a counted frame, now or over the next stream."""
-        frame = _frame(kind, number, content)
-        self._unreceived.append(frame)
-        self._unreceived_bytes += len(frame)
-        if self._write is not None and self._is_greeted:
-            self._write(frame)
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes of the stream; raise ``LinkError`` if they are none of a link, or it reports nothing that it receives."""
-        if self._unreceived_bytes > _UNRECEIVED_MAX_BYTES:
-            raise LinkError("it does not report what it receives")
-        self._buffer += data
-        begin, buffer = 0, self._buffer
-        while len(buffer) - begin >= _HEAD.size:
-            kind, number, size = _HEAD.unpack_from(buffer, begin)
-            if kind > READY or size > PIECE_BYTES or (kind != HELLO and not self._is_greeted):
-                raise LinkError("what the relay sends is no frame")
-            if len(buffer) - begin < _HEAD.size + size:
-                break
-            content = bytes(buffer[begin + _HEAD.size : begin + _HEAD.size + size])
-            begin += _HEAD.size + size
-            if kind == HELLO:
-                self._greet(content)
-            elif kind == ACK:
-                self._forget_received(_count(content))
-            else:
-                self._received += 1
-                self._take(kind, number, content)
-        del buffer[:begin]
-        if self._received - self._reported >= _ACK_FRAMES and self._write is not None:
-            self._reported = self._received
-            self._write(_frame(ACK, 0, _COUNT.pack(self._received)))
-
-    def _greet(self, content: bytes) -> None:
-        if len(content) != 2 * _INSTANCE_BYTES + _COUNT.size:
-            raise LinkError("its greeting is none")
-        peer, known = content[:_INSTANCE_BYTES], content[_INSTANCE_BYTES : 2 * _INSTANCE_BYTES]
-        if self._peer not in (b"", peer):
-            self._received = self._reported = self._acknowledged = 0
-            self._unreceived.clear()
-            self._unreceived_bytes = 0
-            self._renew()
-        elif known == self._instance:
-            self._forget_received(_count(content[2 * _INSTANCE_BYTES :]))
-        self._peer, self._is_greeted = peer, True
-        for frame in self._unreceived:
-            assert self._write is not None
-            self._write(frame)
-
-    def _forget_received(self, count: int) -> None:
-        if not 0 <= count - self._acknowledged <= len(self._unreceived):
-            raise LinkError("it has received other frames than were sent")
-        for _ in range(count - self._acknowledged):
-            self._unreceived_bytes -= len(self._unreceived.popleft())
-        self._acknowledged = count
-
-
-class RelayedConnection(asyncio.Protocol):
-    """One connection of the relay: a local socket, whose other end is at the other side of the link."""
-
-    def __init__(self, streams: RelayedConnections, number: int) -> None:
-        self._streams, self.number = streams, number
-        self._transport: asyncio.Transport | None = None
-        self._credit = WINDOW_BYTES
-        self._untaken = self._taken = 0
-        """Bytes that the local reader has not taken, and those that it has taken and that are not reported."""
-        self._is_paused = self._is_closing = False
-        self._early: list[bytes] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the bytes on that came before."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=_CREDIT_BYTES)
-        early, self._early = self._early, []
-        for content in early:
-            self._write(content)
-        if self._is_closing:
-            self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        """Send what the local side has written, and read no more than the other side takes."""
-        for begin in range(0, len(data), PIECE_BYTES):
-            self._streams.link.send(DATA, self.number, data[begin : begin + PIECE_BYTES])
-        self._credit -= len(data)
-        if self._credit <= 0 and self._transport is not None:
-            self._transport.pause_reading()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        """Close the other end too."""
-        self._transport = None
-        self._streams.forget(self)
-
-    def pause_writing(self) -> None:
-        """Report no taken bytes while the local reader is behind."""
-        self._is_paused = True
-
-    def resume_writing(self) -> None:
-        """Report what the local reader has taken meanwhile."""
-        self._is_paused = False
-        self._report()
-
-    def take(self, content: bytes) -> None:
-        """Take bytes from the other end; raise ``LinkError`` if they are more than it may send."""
-        self._untaken += len(content)
-        if self._untaken > WINDOW_BYTES + _READ_BYTES:
-            raise LinkError("it sends more than it may")
-        if self._transport is None:
-            self._early.append(content)
-        else:
-            self._write(content)
-
-    def _write(self, content: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(content)
-        self._taken += len(content)
-        if not self._is_paused:
-            self._report()
-
-    def _report(self) -> None:
-        if self._taken >= _CREDIT_BYTES:
-            self._streams.link.send(CREDIT, self.number, _COUNT.pack(self._taken))
-            self._untaken -= self._taken
-            self._taken = 0
-
-    def add_credit(self, count: int) -> None:
-        """Read on."""
-        self._credit += count
-        if self._credit > 0 and self._transport is not None and not self._transport.is_reading():
-            self._transport.resume_reading()
-
-    def close(self) -> None:
-        """Close the local end once it has what came before."""
-        self._is_closing = True
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close the local end at once."""
-        self._is_closing = True
-        if self._transport is not None:
-            self._transport.abort()
-
-
-class RelayedConnections:
-    """The connections of one side of a relay."""
-
-    def __init__(self, instance: bytes, *, take: Callable[[int, int, bytes], None], renew: Callable[[], None]) -> None:
-        self.link = Link(self._take, instance, self._renew)
-        self._take_other, self._renew_other = take, renew
-        self._connections: dict[int, RelayedConnection] = {}
-
-    def add(self, number: int) -> RelayedConnection:
-        """Return a new connection."""
-        connection = self._connections[number] = RelayedConnection(self, number)
-        return connection
-
-    def forget(self, connection: RelayedConnection) -> None:
-        """Note that a local end has closed; its number may be another one's by now."""
-        if self._connections.get(connection.number) is connection:
-            del self._connections[connection.number]
-            self.link.send(CLOSE, connection.number)
-
-    def abort(self) -> None:
-        """Close all local ends at once."""
-        connections, self._connections = list(self._connections.values()), {}
-        for connection in connections:
-            connection.abort()
-
-    def _renew(self) -> None:
-        self.abort()
-        self._renew_other()
-
-    def _take(self, kind: int, number: int, content: bytes) -> None:
-        connection = self._connections.get(number)
-        if kind == DATA and connection is not None:
-            connection.take(content)
-        elif kind == CREDIT and connection is not None:
-            connection.add_credit(_count(content))
-        elif kind == CLOSE and connection is not None:
-            del self._connections[number]
-            connection.close()
-        elif kind in (OPEN, READY):
-            self._take_other(kind, number, content)
-
-
-def _frame(kind: int, number: int, content: bytes) -> bytes:
-    return _HEAD.pack(kind, number, len(content)) + content
-
-
-def _count(content: bytes) -> int:
-    if len(content) != _COUNT.size:
-        raise LinkError("its frame has no number")
-    return int(_COUNT.unpack(content)[0])
 
 
 class _Relay:
@@ -284,7 +37,7 @@ class _Relay:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._connections = RelayedConnections(os.urandom(_INSTANCE_BYTES), take=self._take, renew=self._renew)
+        self._connections = RelayedConnections(os.urandom(INSTANCE_BYTES), take=self._take, renew=self._renew)
         self._tasks: set[asyncio.Task[None]] = set()
         self._owner: int | None = None
         self._streams: asyncio.Queue[tuple[int, int, socket.socket]] = asyncio.Queue()
@@ -319,7 +72,7 @@ class _Relay:
 
         def read() -> None:
             try:
-                data = os.read(incoming, _READ_BYTES)
+                data = os.read(incoming, READ_BYTES)
                 if data:
                     self._connections.link.feed(data)
                     return
@@ -377,7 +130,7 @@ class _Relay:
 
 
 class _PipeWriter:
-    """Writes to a pipe what it takes, and keeps the rest: at most the windows of all connections."""
+    """A pipe's writing end, with the bytes that the pipe does not take yet: at most the windows of all connections."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, is_over: asyncio.Event) -> None:
         self._loop, self._fd, self._is_over = loop, fd, is_over
@@ -394,7 +147,7 @@ class _PipeWriter:
     def _flush(self) -> None:
         try:
             while self._waiting:
-                del self._waiting[: os.write(self._fd, memoryview(self._waiting)[:_READ_BYTES])]
+                del self._waiting[: os.write(self._fd, memoryview(self._waiting)[:READ_BYTES])]
         except BlockingIOError:
             return
         except OSError:

@@ -22,7 +22,7 @@ import anyio.to_thread
 from kernelexec.docker.client import Engine
 from kernelexec.docker.container_command import ContainerStream
 from kernelexec.errors import EngineFailed, EngineUnavailable
-from kernelexec.launcher.launch.relay import OPEN, READY, LinkError, RelayedConnections
+from kernelexec.launcher.relayed_connections import INSTANCE_BYTES, OPEN, READY, LinkError, RelayedConnections
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RELAY_SECONDS
 
 _PAUSE_SECONDS, _STDERR_BYTES = 0.1, 4096
@@ -46,7 +46,7 @@ class KernelRelay:
         self._start_stream = partial(ContainerStream, engine, container, argv, user=user)
         self._container, self._directory = container, directory
         self._loop = asyncio.get_running_loop()
-        self._connections = RelayedConnections(secrets.token_bytes(16), take=self._take, renew=lambda: None)
+        self._connections = RelayedConnections(secrets.token_bytes(INSTANCE_BYTES), take=self._take, renew=lambda: None)
         self._number = 0
         self._servers: list[asyncio.Server] = []
         self._stream: ContainerStream | None = None

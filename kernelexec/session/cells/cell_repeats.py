@@ -234,7 +234,7 @@ def _find_difference(known: _Known, later: Sequence[_Known], use: OutsideUse, *,
     Args:
         known: the cell.
         later: the cells after it.
-        use: what cells use.
+        use: the judge of these cells.
         is_new: whether it runs in a new kernel.
     """
     assert known.cell is not None

@@ -71,7 +71,7 @@ class Losses:
         self._missing = dict(list(missing.items())[-_MISSING_MAX:])
 
     def take(self, *, by_client: bool) -> tuple[LostState | None, FormerSession | None]:
-        """Return what no result has reported, for the next cell's; to the owner also what only clients know."""
+        """Return the losses that no result has reported, for the next cell's; to the owner also those that only clients know."""
         lost_state, former = self.lost_state, self.former
         self.lost_state = self.former = None
         if former is not None and former.cause is not None:
@@ -83,7 +83,7 @@ class Losses:
         return lost_state, former
 
     def give_back(self, lost_state: LostState | None, former: FormerSession | None) -> None:
-        """Keep what ``take`` has returned for the next result."""
+        """Keep a loss that ``take`` has returned for the next result."""
         self.lost_state, self.former = self.lost_state or lost_state, self.former or former
 
     def note_client_result(self, result: ExecutionResult) -> None:

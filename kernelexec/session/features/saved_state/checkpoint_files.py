@@ -52,7 +52,7 @@ class CheckpointFiles:
         self._list_notebooks = list_notebooks
         self._lock = threading.Lock()
         self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
-        """By the sockets of their checkpoints, with what tells a socket from a later one of that name; under the lock."""
+        """By the sockets of their checkpoints, with the mark that tells a socket from a later one of that name; under the lock."""
 
     async def copy(self) -> FilesCopy:
         """Copy the files, in the session's turn.
@@ -132,7 +132,7 @@ class CheckpointFiles:
 
 
 def _mark(socket: Path) -> tuple[int, int] | None:
-    """Return what tells a checkpoint's socket from a later one of the same name; None if there is none."""
+    """Return a mark that tells a checkpoint's socket from a later one of the same name; None if there is none."""
     with suppress(OSError):
         status = socket.lstat()
         return status.st_ino, status.st_ctime_ns
