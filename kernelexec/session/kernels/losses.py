@@ -71,7 +71,7 @@ class Losses:
         self._missing = dict(list(missing.items())[-_MISSING_MAX:])
 
     def take(self, *, by_client: bool) -> tuple[LostState | None, FormerSession | None]:
-        """Return the losses that no result has reported, for the next cell's; to the owner also those that only clients know."""
+        """Return the losses that no result has reported, for the next one; to the owner also those that only clients know."""
         lost_state, former = self.lost_state, self.former
         self.lost_state = self.former = None
         if former is not None and former.cause is not None:

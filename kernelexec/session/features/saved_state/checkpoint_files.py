@@ -52,7 +52,7 @@ class CheckpointFiles:
         self._list_notebooks = list_notebooks
         self._lock = threading.Lock()
         self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
-        """By the sockets of their checkpoints, with the mark that tells a socket from a later one of that name; under the lock."""
+        """By the sockets of their checkpoints, with a mark that tells a socket from a later one of its name; under the lock."""
 
     async def copy(self) -> FilesCopy:
         """Copy the files, in the session's turn.
