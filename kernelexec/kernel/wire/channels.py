@@ -75,8 +75,6 @@ class Channel(asyncio.Protocol):
             for event in self._events:
                 if isinstance(event, zmtp.Multipart):
                     self._deliver(event)
-                elif isinstance(event, zmtp.Answer):
-                    transport.write(event.content)
                 elif not self.ready.done():
                     self.ready.set_result(None)
                 if loop.time() > self.heard_at + _TURN_SECONDS:

@@ -19,28 +19,18 @@ _SHORT_MAX = 255
 _FRAMES_MAX = 64
 
 
-def greeting(mechanism: bytes) -> bytes:
-    """Return the first bytes of a connection, with the name of the security mechanism."""
-    return b"\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00" + mechanism.ljust(20, b"\x00") + b"\x00" * 32
-
-
-GREETING = greeting(b"NULL")
+_MECHANISM = b"NULL"
+#: The first bytes of a connection: signature, version, and the name of the security mechanism.
+GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00" + _MECHANISM.ljust(20, b"\x00") + b"\x00" * 32
 
 
 class ProtocolError(Exception):
-    """The peer does not speak ZMTP 3 with the expected mechanism, or violates the protocol."""
+    """The peer does not speak ZMTP 3 without a security mechanism, or violates the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The handshake is done: messages may be sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The next bytes of the handshake, which must be written to the peer."""
-
-    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +41,13 @@ class Multipart:
     dropped_bytes: int = 0
 
 
-Event = Ready | Answer | Multipart
+Event = Ready | Multipart
 
 
 def ready_command(socket_type: bytes, identity: bytes = b"") -> bytes:
     """Return the READY command that follows the greeting."""
-    return command(b"\x05READY" + properties(socket_type, identity))
-
-
-def properties(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """Return the metadata of a socket for the handshake."""
-    return _property(b"Socket-Type", socket_type) + (_property(b"Identity", identity) if identity else b"")
-
-
-def command(body: bytes) -> bytes:
-    """Return a command as bytes for the wire."""
-    return frame(body, _COMMAND)
+    properties = _property(b"Socket-Type", socket_type) + (_property(b"Identity", identity) if identity else b"")
+    return frame(b"\x05READY" + properties, _COMMAND)
 
 
 def message(frames: Iterable[bytes]) -> bytes:
@@ -89,11 +70,8 @@ def _property(name: bytes, value: bytes) -> bytes:
 class Decoder:
     """A decoder of the peer's bytes into events; it holds at most one message within the limit."""
 
-    mechanism = b"NULL"
-    _plain = True
-
     def __init__(self, limit_bytes: int) -> None:
-        self.greeted = False
+        self._is_greeted = False
         self._limit = limit_bytes
         self._buffer = bytearray()
         self._ready = False
@@ -111,10 +89,8 @@ class Decoder:
         if self._takes_whole and not self._buffer:  # as nearly always: nothing is copied but the frames
             chunk = yield from self._directly(chunk)
         self._buffer += chunk
-        if not self.greeted:
-            if not self._greet():
-                return
-            yield from self._answer_greeting()
+        if not self._is_greeted and not self._greet():
+            return
         position = 0
         try:
             while position < len(self._buffer):
@@ -148,7 +124,7 @@ class Decoder:
 
     @property
     def _takes_whole(self) -> bool:
-        return self._ready and self._plain and not self._skip
+        return self._ready and not self._skip
 
     def _take_whole(self, buffer: bytes | bytearray, position: int) -> tuple[int, Multipart | None]:
         """Return the frames of complete messages within the limit, as most are, up to the end of a message."""
@@ -182,16 +158,12 @@ class Decoder:
             raise ProtocolError(message)
         if len(head) < _GREETING_BYTES:
             return False
-        if head[12:32].rstrip(b"\x00") != self.mechanism:
-            message = f"the peer wants another security mechanism than {self.mechanism.decode()}"
+        if head[12:32].rstrip(b"\x00") != _MECHANISM:
+            message = f"the peer wants another security mechanism than {_MECHANISM.decode()}"
             raise ProtocolError(message)
         del self._buffer[:_GREETING_BYTES]
-        self.greeted = True
+        self._is_greeted = True
         return True
-
-    def _answer_greeting(self) -> Iterator[Answer]:
-        """Yield the answer to a valid greeting; the NULL mechanism has none."""
-        return iter(())
 
     def _header(self, position: int) -> tuple[int, int, int]:
         """Return flags, size and start of the body; start -1 means incomplete, flags -1 that bytes were skipped up to start."""

@@ -21,7 +21,6 @@ from kernelexec.kernel.wire import channels
 from kernelexec.kernel.wire.channels import Channel
 from kernelexec.kernel.wire.zmtp import (
     GREETING,
-    Answer,
     Decoder,
     Multipart,
     ProtocolError,
@@ -61,7 +60,7 @@ EVENTS = [
 ]
 
 
-def events_of(*chunks: bytes, limit: int = LIMIT) -> list[Ready | Answer | Multipart]:
+def events_of(*chunks: bytes, limit: int = LIMIT) -> list[Ready | Multipart]:
     decoder = Decoder(limit)
     return [event for chunk in chunks for event in decoder.feed(chunk)]
 
