@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernelexec import Executor, Session
-from tests.conftest import KINDS
+from kernelexec import Session
+from tests.conftest import KINDS, RELAYED, executor_of
 from tests.support.engine import needs_engine
 from tests.support.pace import slow, until
 
@@ -20,10 +20,9 @@ CONTAINER = {**dict(KINDS["container"]["container"]), "user": f"{UID}:{UID}"}  #
 RUNS = "pgrep -x sleep | wc -l"
 
 
-@pytest.fixture(scope="module", params=["auto", "tcp"])
+@pytest.fixture(scope="module", params=["container", *RELAYED])
 def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    config = {"container": {**CONTAINER, "transport": request.param}}
-    with Executor(isolation="container", workspace=tmp_path_factory.mktemp("w"), config=config) as executor:
+    with executor_of(request.param, tmp_path_factory.mktemp("w"), container=CONTAINER) as executor:
         yield executor.session("users")
 
 

@@ -22,19 +22,6 @@ PATIENCE = slow(1.5)
 
 #: It has started another one, whose parent is gone; both have its stdout.
 PROGRAM = "import os, time; os.system('sleep 600 &'); print('runs', flush=True); time.sleep(600)"
-#: A process with a lease, of which each line that it reads says a new length; what it has started has its stdout too.
-LEASED = """
-import importlib, os, sys, time
-sys.path.insert(0, {directory!r})
-owner = importlib.import_module("launcher.owner")
-os.setpgid(0, 0)
-os.system("sleep 600 &")
-lease = owner.OwnerLease(600, lambda: print("cleanup", flush=True))
-print("runs", flush=True)
-for line in sys.stdin:
-    lease.renew(float(line))
-time.sleep(600)
-"""
 
 
 @contextmanager
@@ -104,19 +91,3 @@ def test_a_process_whose_owner_was_gone_before_it_looked_ends_after_its_patience
         finally:
             guard.kill()
     assert time.monotonic() - begun >= PATIENCE
-
-
-def test_a_process_ends_with_its_lease_and_what_it_started_too() -> None:
-    code = LEASED.format(directory=str(LAUNCHER.parent))
-    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as leased:
-        try:
-            assert leased.stdin is not None
-            assert leased.stdout is not None
-            assert leased.stdout.readline() == "runs\n"
-            begun = time.monotonic()
-            print(PATIENCE, file=leased.stdin, flush=True)
-            assert leased.stdout.read() == "cleanup\n"
-            assert time.monotonic() - begun >= PATIENCE
-            leased.wait(BOUND)
-        finally:
-            leased.kill()
