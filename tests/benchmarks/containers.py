@@ -17,8 +17,10 @@ from rich.table import Table
 
 from kernelexec import AsyncExecutor, AsyncSession
 from kernelexec.docker.client import Engine
+from kernelexec.docker.connection import host
 from kernelexec.kernel.startup import KernelStarter
 from kernelexec.provisioning import RuntimeDirectory
+from kernelexec.provisioning.container import socket_probe
 from tests.support.engine import IMAGE
 
 _CELLS = 200
@@ -97,13 +99,15 @@ async def cell_times(sessions: dict[str, AsyncSession], cells: int) -> dict[str,
 
 async def measure(rounds: int, cells: int) -> tuple[list[dict[str, float]], dict[str, list[float]]]:
     options = {"container": {"image": IMAGE}, "quiet": True}
-    with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+    with tempfile.TemporaryDirectory() as workspaces:
         async with (
-            AsyncExecutor("container", workspace=there, config=options) as contained,
-            AsyncExecutor("local", workspace=here) as local,
+            AsyncExecutor("container", workspace=f"{workspaces}/there", config=options) as contained,
+            AsyncExecutor("local", workspace=f"{workspaces}/here") as local,
         ):
             starts = [await started(contained, number) for number in range(rounds + 1)][1:]  # the first one warms the engine
             sessions = {"container": await contained.session("cells"), "local": await local.session("cells")}
+            with patch.dict(socket_probe._reachable, {host(): False}):
+                sessions["container over a relay"] = await contained.session("relayed")
             return starts, await cell_times(sessions, cells)
 
 
@@ -118,5 +122,6 @@ def show_containers(rounds: int, cells: int = _CELLS) -> dict[str, Any]:
     for name, middle in middles.items():
         table.add_row(f"a cell, {name}, p50 of {cells}", f"{middle:.2f}")
     table.add_row("ratio container / local", f"{middles['container'] / middles['local']:.2f}")
+    table.add_row("a relay more", f"{middles['container over a relay'] - middles['container']:+.2f}")
     Console(width=120).print(table)
     return {"stages, s": starts, "cells, ms": times}

@@ -20,12 +20,20 @@ class RemoteEngine:
 
     def __init__(self, engine_socket: str) -> None:
         self._engine_socket = engine_socket
-        self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._carry, "127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._thread = threading.Thread(target=self._loop.run_forever, name="remote engine", daemon=True)
+        self._is_serving = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="remote engine", daemon=True)
         self._thread.start()
+        self._is_serving.wait()
+
+    async def _serve(self) -> None:
+        self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._is_serving.set()
+        await self._is_over.wait()
+        server.close()
+        self._abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_unix_connection(self._engine_socket)
@@ -47,16 +55,8 @@ class RemoteEngine:
 
     def close(self) -> None:
         """End the server."""
-        self.cut()
-        self._loop.call_soon_threadsafe(self._server.close)
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
