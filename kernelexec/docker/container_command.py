@@ -76,14 +76,21 @@ class ContainerStream:
     def __init__(self, engine: Engine, container: str, argv: Sequence[str], *, user: str) -> None:
         self._process = _Exec(engine, container, argv, user=user)
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = 0
+        """The number of pieces that the thread has not written; under the lock."""
 
-    def transfer(self, take: Callable[[str, bytes], bool]) -> int:
-        """Pass on the output until it ends; return the exit code, or raise ``EngineFailed`` if the connection was lost."""
-        return self._process.transfer(self._feed, take, lambda: self._outgoing.put(None))
+    def transfer(self, take: Callable[[str, bytes], bool]) -> None:
+        """Pass on the output until it ends; raise ``EngineFailed`` if the connection was lost."""
+        self._process.carry(self._feed, take, lambda: self._outgoing.put(None))
 
     def write(self, data: bytes) -> None:
-        """Have bytes written to the standard input."""
-        self._outgoing.put(data)
+        """Write bytes to the standard input: at once as far as that takes them, so that most wait for no thread."""
+        with self._lock:
+            data = data[self._process.write_now(data) :] if not self._waiting else data
+            if data:
+                self._waiting += 1
+                self._outgoing.put(data)
 
     def disconnect(self) -> None:
         """End ``transfer``."""
@@ -93,6 +100,8 @@ class ContainerStream:
     def _feed(self, connection: socket.socket) -> None:
         while (data := self._outgoing.get()) is not None:
             connection.sendall(data)
+            with self._lock:
+                self._waiting -= 1
 
 
 class _Exec:
@@ -110,16 +119,25 @@ class _Exec:
             except APIError as exc:
                 self._reason = f"{exc.explanation or exc}\n"
 
-    def transfer(
+    @property
+    def _connection(self) -> socket.socket:
+        connection: socket.socket = getattr(self._socket, "_sock", self._socket)
+        return connection
+
+    def transfer(self, feed: Callable[[socket.socket], None], take: Callable[[str, bytes], bool]) -> int:
+        return self._read_exit_code() if self.carry(feed, take) else _NOT_STARTED
+
+    def carry(
         self,
         feed: Callable[[socket.socket], None],
         take: Callable[[str, bytes], bool],
         on_end: Callable[[], None] = lambda: None,
-    ) -> int:
+    ) -> bool:
+        """Have ``feed`` write, in a thread, and ``take`` read until the end; return whether it was started."""
         if self._socket is None:
             take("stderr", self._reason.encode())
-            return _NOT_STARTED
-        connection: socket.socket = getattr(self._socket, "_sock", self._socket)
+            return False
+        connection = self._connection
         connection.settimeout(None)  # a command may be silent for any time
         # The library (7.2) returns the bare socket: what came together with the answer's headers is in the reader's buffer.
         response = self._socket._response  # noqa: SLF001 - see above
@@ -135,12 +153,19 @@ class _Exec:
             feeder.join()
             response.close()
             connection.close()
-        return self._read_exit_code()
+        return True
+
+    def write_now(self, data: bytes) -> int:
+        """Write without waiting; return the number of bytes that were taken."""
+        if self._socket is not None and isinstance(self._connection, socket.socket):
+            with suppress(OSError, ValueError, AttributeError):  # full, or closed; an encrypted one takes no such flag
+                return self._connection.send(data, socket.MSG_DONTWAIT)
+        return 0
 
     def disconnect(self) -> None:
         if self._socket is not None:
             with suppress(OSError, AttributeError):  # it may be closed already
-                getattr(self._socket, "_sock", self._socket).shutdown(socket.SHUT_RDWR)
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def _read_exit_code(self) -> int:
         deadline = time.monotonic() + _EXIT_SECONDS

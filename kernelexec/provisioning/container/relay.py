@@ -21,11 +21,13 @@ import anyio.to_thread
 
 from kernelexec.docker.client import Engine
 from kernelexec.docker.container_command import ContainerStream
-from kernelexec.errors import EngineFailed, EngineUnavailable
+from kernelexec.errors import ContainerGone, EngineFailed
 from kernelexec.launcher.relayed_connections import INSTANCE_BYTES, OPEN, READY, LinkError, RelayedConnections
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RELAY_SECONDS
 
 _PAUSE_SECONDS, _STDERR_BYTES = 0.1, 4096
+#: How long the end waits for a call to an engine that does not answer.
+_JOIN_SECONDS = 5.0
 #: Pieces of the stream that this process has not taken, at most.
 _PIECES_MAX = 64
 logger = logging.getLogger("kernelexec")
@@ -75,7 +77,7 @@ class KernelRelay:
         if self._stream is not None:
             self._stream.disconnect()
         if self._thread.ident is not None:
-            await anyio.to_thread.run_sync(self._thread.join)
+            await anyio.to_thread.run_sync(self._thread.join, _JOIN_SECONDS)
 
     def _connect(self, name: str) -> asyncio.Protocol:
         self._number += 1
@@ -104,10 +106,10 @@ class KernelRelay:
                 if errors:
                     details = {"container": self._container, "reason": errors[-_STDERR_BYTES:].decode("utf-8", "replace")}
                     logger.warning("kernelexec.relay_ended", extra=details)
-            except EngineUnavailable:
-                pass
-            except EngineFailed:  # the container has ended
+            except ContainerGone:
                 break
+            except EngineFailed:  # it is away, or the container is paused, or has ended and will be removed
+                pass
             if self._is_greeted.is_set():
                 self._is_greeted.clear()
                 until = time.monotonic() + RELAY_SECONDS
