@@ -28,13 +28,13 @@ from kernelexec.workspace.safe_files import read_regular
 from kernelexec.workspace.session_names import find_names
 
 #: The longest request, and the longest answer, in bytes.
-REQUEST_BYTES, ANSWER_BYTES = 16 * 2**20, 512 * 2**20
+REQUEST_BYTES, _ANSWER_BYTES = 16 * 2**20, 512 * 2**20
 #: How long a client may take to send its request, and a server to answer one that no cell holds up, in seconds.
 ANSWER_SECONDS = 30.0
 #: The longest key, in bytes.
 KEY_BYTES = 200
 #: How often a client connects until its key is read, while other processes take the socket's connections.
-ATTEMPTS_MAX = 100
+_ATTEMPTS_MAX = 100
 READY: Mapping[str, Any] = {"ready": True}
 #: Requests that wait for a cell or its end.
 _SLOW = frozenset({"execute", "execute_command", "interrupt", "close", "checkpoint", "restore", "undo", "branch", "promote"})
@@ -121,7 +121,7 @@ class ControlClient:
 
     async def _connect_with_key(self, line: bytes) -> BufferedByteReceiveStream:
         """Connect until the owner has read the key; it closes connections early while others open many."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             key = read_regular(self._root / CONTROL_KEY, KEY_BYTES)
             connection = await anyio.connect_unix(self._root / CONTROL)
             stream = BufferedByteReceiveStream(connection)
@@ -133,24 +133,24 @@ class ControlClient:
             if is_ready:
                 return stream
             await stream.aclose()
-        raise OwnerEnded(f"Process {self._pid} accepts no requests: it has closed {ATTEMPTS_MAX} connections.")
+        raise OwnerEnded(f"Process {self._pid} accepts no requests: it has closed {_ATTEMPTS_MAX} connections.")
 
     async def _send(self, connection: ByteStream, stream: BufferedByteReceiveStream, content: bytes) -> bool:
         """Return whether the owner has read the key; raise the error that it answers instead."""
         try:
             await connection.send(content)
-            answer = _decode(await stream.receive_until(b"\n", ANSWER_BYTES))
+            answer = _decode(await stream.receive_until(b"\n", _ANSWER_BYTES))
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):
             return False
         if answer != READY:
-            raise read_error(answer) if "error" in answer else self._not_understood()
+            raise _read_error(answer) if "error" in answer else self._not_understood()
         return True
 
     async def receive(self, received: BufferedByteReceiveStream, do: str) -> dict[str, Any]:
         """Return the next answer to a request; the end of the connection is one to ``close``, after which an owner may end."""
         try:
             with anyio.fail_after(None if do in _SLOW else ANSWER_SECONDS):
-                line = await received.receive_until(b"\n", ANSWER_BYTES)
+                line = await received.receive_until(b"\n", _ANSWER_BYTES)
             answer = _decode(line)
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, OSError) as exc:
             if do == "close":
@@ -159,7 +159,7 @@ class ControlClient:
         except (TimeoutError, anyio.DelimiterNotFound, ValueError) as exc:
             raise self._not_understood() from exc
         if "error" in answer:
-            raise read_error(answer)
+            raise _read_error(answer)
         return answer
 
     def _not_understood(self) -> OwnerEnded:
@@ -181,7 +181,7 @@ def _encode(request: dict[str, Any]) -> bytes:
         raise InvalidRequest(f"An argument cannot be sent to another process: {exc}.") from exc
 
 
-def read_error(answer: Mapping[str, Any]) -> KernelexecError:
+def _read_error(answer: Mapping[str, Any]) -> KernelexecError:
     """Return the error of an answer, of its own class where that is one of ``errors``."""
     kind = getattr(errors, str(answer.get("kind")), None)
     known = kind if isinstance(kind, type) and issubclass(kind, KernelexecError) else KernelexecError

@@ -42,7 +42,7 @@ from kernelexec.mcp.server import make_server, make_session_service, silence_lib
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
 PATH = "/mcp"
-METRICS_PATH = "/metrics"
+_METRICS_PATH = "/metrics"
 _BACKLOG = 512
 #: Seconds for open responses to end after all sessions have; streams of older clients never end.
 _GRACE_SECONDS = 0.5
@@ -135,7 +135,7 @@ async def serve_http(
         life.release_calls = sessions.release_calls
         mcp_server = make_server(executor, interval=interval, auth=auth, options=options, sessions=sessions)
         mcp_server.middleware.insert(0, metrics)
-        mcp_server.custom_route(METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
+        mcp_server.custom_route(_METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
         # The guard checks hosts and origins. Responses are streams, since only a stream notices that its client has gone.
         app = mcp_server.http_app(
             PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_choose_idle_timeout(config)

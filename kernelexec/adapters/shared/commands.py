@@ -72,7 +72,7 @@ async def await_result(session: Session, send: Callable[[float], ExecutionResult
             begun.set_exception(exc)
             raise
         begun.set_result(first.execution_id)
-        return first if first.status != "running" else wait_for_result(session, first.execution_id)
+        return first if first.status != "running" else _wait_for_result(session, first.execution_id)
 
     def interrupt() -> None:
         if begun.exception() is None and not running.done():
@@ -99,7 +99,7 @@ async def _await_thread(future: Future[T]) -> T:
     return outcome.result()
 
 
-def wait_for_result(session: Session, execution_id: str) -> ExecutionResult:
+def _wait_for_result(session: Session, execution_id: str) -> ExecutionResult:
     """Wait for the end of an execution and return its result."""
     result = session.wait_for(execution_id).result
     assert result is not None
