@@ -21,8 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies, run_steps
-from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, warn_about_restart
-from kernelexec.adapters.shared.functions import FunctionPrompt, Functions
+from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, FunctionPrompt, Functions, warn_about_restart
 from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
 from kernelexec.blocking import Executor, Session
 from kernelexec.config.messages import check_known, mapping_error

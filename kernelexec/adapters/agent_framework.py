@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelexec.adapters.shared.answers import TEXT_BYTES
+from kernelexec.adapters.tools import TEXT_BYTES, function_tools
 from kernelexec.adapters.tools import FunctionTool as SessionTool
-from kernelexec.adapters.tools import function_tools
 from kernelexec.blocking import Session
 
 try:

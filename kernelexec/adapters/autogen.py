@@ -18,8 +18,14 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from kernelexec.adapters.shared.blocks import BlockRunner, run_steps_async
-from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, is_current_directory, warn_about_restart
-from kernelexec.adapters.shared.functions import FunctionPrompt, Functions
+from kernelexec.adapters.shared.conventions import (
+    PYTHON_KERNEL,
+    Conventions,
+    FunctionPrompt,
+    Functions,
+    is_current_directory,
+    warn_about_restart,
+)
 from kernelexec.adapters.shared.markdown import MarkdownBlock
 from kernelexec.errors import KernelexecError
 from kernelexec.executor import AsyncExecutor

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelexec.adapters.shared.calls import await_result, call_in_thread
-from kernelexec.adapters.shared.commands import REFUSED, UNLIMITED, explain_end, join_report
-from kernelexec.adapters.shared.transfer import read_file, write_file
+from kernelexec.adapters.shared.commands import (
+    REFUSED,
+    UNLIMITED,
+    await_result,
+    call_in_thread,
+    explain_end,
+    join_report,
+    read_file,
+    write_file,
+)
 from kernelexec.blocking import Session
 from kernelexec.errors import KernelexecError
 from kernelexec.results import ExecutionResult, Stream, output_text

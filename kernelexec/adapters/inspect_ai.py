@@ -14,10 +14,18 @@ from typing import Any, Literal, overload
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernelexec.adapters.shared.answers import make_answer
-from kernelexec.adapters.shared.calls import await_result, call_in_thread
-from kernelexec.adapters.shared.commands import UNLIMITED, CommandOutcome, join_report, run_command_async
-from kernelexec.adapters.shared.transfer import TooLarge, read_file, write_file
+from kernelexec.adapters.shared.commands import (
+    UNLIMITED,
+    CommandOutcome,
+    TooLarge,
+    await_result,
+    call_in_thread,
+    join_report,
+    read_file,
+    run_command_async,
+    write_file,
+)
+from kernelexec.adapters.tools import make_answer
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest, KernelexecError
 

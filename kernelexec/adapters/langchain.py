@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer
-from kernelexec.adapters.tools import FunctionTool, function_tools
+from kernelexec.adapters.tools import TEXT_BYTES, FunctionTool, ToolAnswer, function_tools
 from kernelexec.blocking import Session
 from kernelexec.results import ExecutionResult
 

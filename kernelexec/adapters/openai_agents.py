@@ -6,12 +6,10 @@ import base64
 import json
 from typing import Any
 
-from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer
 from kernelexec.adapters.shared.blocks import remove_start_notes
-from kernelexec.adapters.shared.calls import await_result
-from kernelexec.adapters.shared.commands import explain_end, join_report
+from kernelexec.adapters.shared.commands import await_result, explain_end, join_report
+from kernelexec.adapters.tools import TEXT_BYTES, ToolAnswer, function_tools
 from kernelexec.adapters.tools import FunctionTool as SessionTool
-from kernelexec.adapters.tools import function_tools
 from kernelexec.blocking import Session
 from kernelexec.errors import KernelexecError
 from kernelexec.results import ExecutionResult, model_notes

@@ -8,10 +8,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer
-from kernelexec.adapters.shared.calls import call_in_thread
-from kernelexec.adapters.shared.commands import UNLIMITED, join_report, run_command, run_command_async
-from kernelexec.adapters.tools import FunctionTool, function_tools
+from kernelexec.adapters.shared.commands import UNLIMITED, call_in_thread, join_report, run_command, run_command_async
+from kernelexec.adapters.tools import TEXT_BYTES, FunctionTool, ToolAnswer, function_tools
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import Closed, KernelexecError
 

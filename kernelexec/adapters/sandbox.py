@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self, Unpack
 
 from kernelexec.adapters.shared.blocks import remove_start_notes
-from kernelexec.adapters.shared.calls import await_result, call_in_thread
+from kernelexec.adapters.shared.commands import await_result, call_in_thread
 from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.executor import ExecutorOptions

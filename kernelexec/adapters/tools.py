@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kernelexec.adapters.shared.answers import TEXT_BYTES, ToolAnswer, make_answer
-from kernelexec.adapters.shared.blocks import remove_start_notes
-from kernelexec.adapters.shared.calls import await_result, call_in_thread
+from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
+from kernelexec.adapters.shared.commands import await_result, call_in_thread
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
-from kernelexec.results import ExecutionResult
+from kernelexec.results import ExecutionResult, Image, make_model_answer
 from kernelexec.results.model.answer import LIMIT_MIN
+from kernelexec.text import utf8_size
 from kernelexec.untrusted_text import format_note, quote_output
 
+#: The default limit of text in an answer, in bytes; ``read_output`` reads the rest.
+TEXT_BYTES = 20_000
 _TIMEOUT_SCHEMA = {"type": ["number", "null"], "description": "Seconds that it may run; null for the session's default."}
 
 
@@ -162,6 +164,23 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
             },
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The answer of a tool: text, at most four pictures, and the result of the cell or command, if the tool ran one."""
+
+    text: str
+    pictures: tuple[Image, ...] = ()
+    result: ExecutionResult | None = None
+
+
+def make_answer(result: ExecutionResult, text_bytes: int = TEXT_BYTES) -> ToolAnswer:
+    """Return the answer for a result, with the id by which a model reads output that is longer than ``text_bytes``."""
+    is_cut = result.truncated or utf8_size(result.text) > text_bytes
+    notes = [f"read_output(execution_id={result.execution_id!r}) has all of its output"] if is_cut else []
+    answer = make_model_answer(remove_notebooks(result), text_bytes, notes)
+    return ToolAnswer(answer.text, answer.pictures, result)
 
 
 def _make_tool(operation: Operation, description: str, properties: Mapping[str, Any]) -> FunctionTool:

@@ -7,12 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from kernelexec.blocking import interpreter_end
-from kernelexec.blocking.methods import documented_as, iterate, make_blocking
 from kernelexec.blocking.parts import Checkpoint
-from kernelexec.blocking.portal import Portal
+from kernelexec.blocking.portal import Portal, call_at_end, cancel_at_end, documented_as, iterate, make_blocking
 from kernelexec.control.attached_session import AsyncAttachedSession
-from kernelexec.control.selection import find_session
+from kernelexec.control.control_client import find_session
 from kernelexec.results import ExecutionResult, Output, Restored
 
 
@@ -60,14 +58,14 @@ class AttachedSession:
         """Connect to the owner; ``attach`` of this module does."""
         self._portal.open()
         try:
-            interpreter_end.call_at_end(id(self), self.detach)
+            call_at_end(id(self), self.detach)
         except BaseException:  # an interrupt
             self.detach()
             raise
 
     def detach(self) -> None:
         """Leave the session, which goes on; a cell of this client that still runs is interrupted."""
-        interpreter_end.cancel(id(self))
+        cancel_at_end(id(self))
         if not self._portal.in_forked_child:
             self._portal.close(failed=False)
 

@@ -10,10 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kernelexec import blocking as facades  # in annotations, which are resolvable and import nothing until then
-from kernelexec.blocking import interpreter_end
-from kernelexec.blocking.caller_thread import CallerThread
-from kernelexec.blocking.methods import documented_as
-from kernelexec.blocking.portal import Portal
+from kernelexec.blocking.portal import CallerThread, Portal, call_at_end, cancel_at_end, documented_as
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorKeywords
@@ -77,7 +74,7 @@ class Executor:
         """
         self.__enter__()
         try:
-            interpreter_end.call_at_end(id(self), self.close)
+            call_at_end(id(self), self.close)
         except BaseException:  # an interrupt
             self.close()
             raise
@@ -85,7 +82,7 @@ class Executor:
 
     def close(self) -> None:
         """End all sessions and the executor; a closed one can be opened again."""
-        interpreter_end.cancel(id(self))
+        cancel_at_end(id(self))
         self.__exit__(None, None, None)
 
     @explain_keywords(SESSION_KEYWORDS)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from kernelexec.blocking.methods import make_blocking
-from kernelexec.blocking.portal import Portal
+from kernelexec.blocking.portal import Portal, make_blocking
 from kernelexec.config import FileBounds
 from kernelexec.imports import explain_attribute
 from kernelexec.imports.names import FILES

@@ -1,4 +1,4 @@
-"""The portal: the thread that runs an executor or an attached session for blocking callers.
+"""The portal: the thread that runs an executor or an attached session for blocking callers, and blocking methods through it.
 
 ``anyio.from_thread.BlockingPortal`` is not used: this one can be interrupted by signals at any time, refuses calls in a
 forked child, and wakes the thread once for each call.
@@ -7,26 +7,36 @@ forked child, and wakes the thread once for each call.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import inspect
 import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
+from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from queue import Empty, SimpleQueue
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import anyio
 
-from kernelexec.blocking.caller_thread import CallerThread
-from kernelexec.cancellation import wait_interruptibly
+from kernelexec.cancellation import settle_from_thread, wait_interruptibly
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_C = TypeVar("_C")
 _T = TypeVar("_T")
 #: How long the event loop may stand still while the portal closes, and the interval of the checks, in seconds.
 _STALL_SECONDS, _BEAT_SECONDS = 20.0, 1.0
+_END = object()
+#: What runs first at the interpreter's end, as ``concurrent.futures`` uses it; else what runs later.
+_register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+_calls_at_end: dict[object, Callable[[], None]] = {}
 
 
 class Portal:
@@ -270,3 +280,125 @@ class _PendingCall(Generic[_T]):
         if self._failure is not None:
             raise self._failure
         return cast("_T", self._value)
+
+
+class CallerThread:
+    """The calls that wait for one caller's thread."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """Return the value of a call in the caller's thread; its exceptions are raised in that thread, and end its own call."""
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+        def perform() -> None:
+            settle_from_thread(future, call())
+
+        self._calls.put(perform)
+        return await future
+
+    async def iterate(self, items: Iterable[Any]) -> AsyncIterator[Any]:
+        """Yield the items of an iterable of the caller, each when it is asked for."""
+        iterator = iter(items)
+        while (item := await self.run(lambda: next(iterator, _END))) is not _END:
+            yield item
+
+    def perform_calls(self) -> None:
+        """Make the calls, in the caller's thread, until ``end``."""
+        while (perform := self._next_call()) is not None:
+            perform()
+
+    def _next_call(self) -> Callable[[], None] | None:
+        calls: list[Callable[[], None] | None] = []
+
+        def wait(seconds: float) -> bool:
+            with suppress(Empty):
+                calls.append(self._calls.get(timeout=seconds))
+            return bool(calls)
+
+        wait_interruptibly(wait)
+        return calls[0]
+
+    def end(self) -> None:
+        """Let ``perform_calls`` return; for any thread."""
+        self._calls.put(None)
+
+
+class Facade(Protocol):
+    """An object whose blocking methods call those of its target through a portal."""
+
+    _portal: Portal
+    _target: Any
+
+
+def make_blocking(
+    method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]], *, cancels: bool = False
+) -> Callable[Concatenate[Any, _P], _R]:
+    """Return a blocking method, with the signature and docstring of an asynchronous one, that calls it through the portal.
+
+    An interrupted caller leaves the call as it is, or cancels it if it ``cancels``.
+    """
+    name = method.__qualname__.removeprefix("Async")
+
+    def call(facade: Facade, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        portal = facade._portal  # noqa: SLF001 - a method of the facade
+        bound = partial(method, facade._target, *args, **kwargs)  # noqa: SLF001 - as above
+        try:
+            return portal.call_or_cancel(bound) if cancels else portal.call(bound)
+        except TypeError as exc:
+            if str(exc).startswith(f"Async{name}()"):  # the arguments are wrong
+                raise TypeError(str(exc).removeprefix("Async")) from None
+            raise
+
+    update_wrapper(call, method)
+    call.__qualname__ = name
+    vars(call)["__signature__"] = inspect.signature(method)
+    del vars(call)["__wrapped__"]  # with it, tools would show a coroutine function
+    return call
+
+
+def iterate(portal: Portal, items: AsyncGenerator[_R, None]) -> Iterator[_R]:
+    """Yield the items of an asynchronous iterator, each through the portal; it is closed if the caller stops early."""
+    try:
+        with suppress(StopAsyncIteration):
+            while True:
+                yield portal.call_or_cancel(items.__anext__)
+    finally:
+        with suppress(Closed):
+            portal.call(items.aclose)
+
+
+def documented_as(asynchronous: type) -> Callable[[type[_C]], type[_C]]:
+    """Return a decorator that replaces references to the asynchronous class by its docstrings, where ``help`` shows them."""
+
+    def copy(facade: type[_C]) -> type[_C]:
+        for name, member in vars(facade).items():
+            if str(getattr(member, "__doc__", "")).startswith(f"See ``{asynchronous.__name__}.{name}``"):
+                member.__doc__ = getattr(asynchronous, name).__doc__
+        return facade
+
+    return copy
+
+
+def call_at_end(key: object, call: Callable[[], None]) -> None:
+    """Make a call at the end of the main thread, unless ``cancel_at_end`` is called with the same key before.
+
+    Threads can still be started then: ``atexit`` comes after that.
+    """
+    if not _calls_at_end:
+        import concurrent.futures.thread  # noqa: F401, PLC0415 - what was registered first is called last
+
+        _register(_call_all)
+    _calls_at_end[key] = call
+
+
+def cancel_at_end(key: object) -> None:
+    """Do not make the call of that key."""
+    _calls_at_end.pop(key, None)
+
+
+def _call_all() -> None:
+    for key in list(_calls_at_end):
+        with suppress(Exception):  # the interpreter ends in any case
+            _calls_at_end.pop(key)()

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from kernelexec.blocking.methods import documented_as, iterate, make_blocking
 from kernelexec.blocking.parts import Checkpoint, Files, SavedState
-from kernelexec.blocking.portal import Portal
+from kernelexec.blocking.portal import Portal, documented_as, iterate, make_blocking
 from kernelexec.imports import explain_attribute
 from kernelexec.imports.names import SESSION
 from kernelexec.results import ExecutionResult, Output, Replay, Restored, Statistics

@@ -21,7 +21,7 @@ from kernelexec.cli.stdio import (
     unblock_signals,
     write_text,
 )
-from kernelexec.cli.terminal.text_filter import protect_terminal
+from kernelexec.cli.terminal import protect_terminal
 from kernelexec.errors import KernelexecError
 from kernelexec.imports import import_without_collection
 
@@ -62,8 +62,8 @@ PANELS: dict[str, dict[str, Entry]] = {
     },
     "Set-up": {
         "doctor": Entry("doctor.doctor_app", "Check this machine: engine, images, confinement, kernels."),
-        "config": Entry("config.config_app", "Show the options of configurations."),
-        "kernelspec": Entry("kernelspec.kernelspec_app", "Install kernels of kernelexec for Jupyter."),
+        "config": Entry("set_up.config_app", "Show the options of configurations."),
+        "kernelspec": Entry("set_up.kernelspec_app", "Install kernels of kernelexec for Jupyter."),
         "guidance": Entry("run.run_app", "Print what a model should know about the environment of its code."),
     },
 }

@@ -1,25 +1,77 @@
-"""Outputs, results and tables for a terminal, or as plain lines for programs."""
+"""Outputs, results, tables and pictures for a terminal, or as plain lines for programs.
+
+Pictures are sequences, bounded in size and number, and of nothing but base64 or sixels of ours. Their content comes from
+kernels, which are not trusted: its kind and its size are read from its header before anything else.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
+import math
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from io import BytesIO
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kernelexec.cli.stdio import CommandFailed, write_guard, write_text
-from kernelexec.cli.terminal.picture_protocol import PictureChoice
-from kernelexec.cli.terminal.picture_sequences import TerminalPictures
-from kernelexec.cli.terminal.text_filter import RESET, TerminalFilter, TerminalStream, format_remark, inner_stream, neutralise
-from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
+from kernelexec.cli.terminal import (
+    RESET,
+    PictureChoice,
+    PictureProtocol,
+    PictureTerminal,
+    TerminalFilter,
+    TerminalStream,
+    format_remark,
+    inner_stream,
+    neutralise,
+)
+from kernelexec.provisioning import platform
+from kernelexec.results import (
+    DisplayData,
+    Error,
+    ExecuteResult,
+    ExecutionResult,
+    Image,
+    Output,
+    Stream,
+    best_image,
+    output_text,
+)
+from kernelexec.results.media.decoding import DECODED_PIXELS, decode_picture, is_whole_png
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.untrusted_text import escape_line
 
 if TYPE_CHECKING:
+    import PIL.Image
     from rich.console import Console, ConsoleOptions, RenderResult
+
+#: What a cell may show: the pixels of its pictures together, and their sequences in characters.
+_CELL_PIXELS, _CELL_CHARS = DECODED_PIXELS, 16 * 1024 * 1024
+#: A picture that is sent as it is; kitty takes no longer side. Larger ones are made smaller first.
+_SENT_BYTES, _SENT_SIDE = 2 * 1024 * 1024, 10_000
+#: The sides of a picture that was made smaller, and of sixels: xterm shows no more.
+_SMALLER_SIDE, _SIXEL_SIDE = 2000, 1000
+#: The base64 characters of a piece in kitty's protocol.
+_PIECE_CHARS = 4096
+#: A picture is no higher than this part of the terminal.
+_HEIGHT_PART = 2 / 3
+#: Where the terminal does not say its size: columns and rows, and the pixels of a character, which are rather too few.
+_DEFAULT_SIZE, _DEFAULT_CHARACTER = (80, 24), (8, 16)
+_JPEG_ENDS = b"\xff\xd8", b"\xff\xd9"
+#: Colours of a picture, and the number of a pixel that is left as it is.
+_COLOURS, _TRANSPARENT = 255, 255
+_HALF_OPAQUE = 128
+#: Rows of pixels in a band, which is a line of sixels.
+_BAND = 6
+#: Longer runs of a sixel are written as a count.
+_RUN_MIN = 4
 
 
 class ConsoleOutput:
@@ -235,3 +287,178 @@ def render_table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
     with write_guard(sys.stdout), console.capture() as captured:
         console.print(table)
     return captured.get()
+
+
+@dataclass(frozen=True, slots=True)
+class PictureArea:
+    """The part of the terminal that a picture may cover, in characters, and the size of a character in pixels."""
+
+    columns: int
+    rows: int
+    character: tuple[int, int]
+    is_measured: bool
+    """Whether the terminal reports its size in pixels."""
+
+    @classmethod
+    def read(cls) -> PictureArea:
+        """Return the area in the terminal of stdout as large as it is now."""
+        rows, columns, width, height = platform.read_terminal_size(sys.stdout)
+        columns, rows = (columns, rows) if columns and rows else _DEFAULT_SIZE
+        character = (width // columns, height // rows)
+        is_measured = all(character)
+        return cls(columns, max(int(rows * _HEIGHT_PART), 1), character if is_measured else _DEFAULT_CHARACTER, is_measured)
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.columns * self.character[0], self.rows * self.character[1]
+
+    def fit(self, width: int, height: int) -> tuple[int, int]:
+        """Return the columns and rows of a picture, which is made smaller if it does not fit, and never larger."""
+        scale = min(1.0, self.pixels[0] / width, self.pixels[1] / height)
+        columns = math.ceil(round(width * scale / self.character[0], 6))
+        return min(columns, self.columns), min(math.ceil(round(height * scale / self.character[1], 6)), self.rows)
+
+
+class TerminalPictures:
+    """The pictures of cells for the terminal of stdout; none if it is no terminal, or shows none."""
+
+    def __init__(self, choice: PictureChoice) -> None:
+        self._terminal = PictureTerminal(choice, os.environ)
+        self._begin_cell()
+
+    def draw(self, output: Output) -> str:
+        """Return the sequence that shows an output's picture, without control characters of the kernel; empty for none."""
+        if not self._terminal.may_have_protocol or not isinstance(output, DisplayData | ExecuteResult):
+            return ""
+        image = best_image(output)
+        if image is None or (size := image.size) is None or (protocol := self._terminal.choose_protocol()) is None:
+            return ""
+        pixels = size[0] * size[1]
+        is_affordable = pixels <= self._pixels and self._chars > 0
+        self._pixels -= pixels if is_affordable else 0  # damaged pictures count too: they may take as long
+        with warnings.catch_warnings(action="ignore"):  # the decoder's, about damaged metadata
+            sequence = encode_picture(image, protocol, PictureArea.read()) if is_affordable else ""
+        if sequence is None:
+            return ""
+        if not sequence or len(sequence) > self._chars:
+            self._omitted += 1
+            return ""
+        self._chars -= len(sequence)
+        return sequence
+
+    def end_cell(self) -> int:
+        """Return how many pictures of the cell were too large or too many; the next cell begins."""
+        omitted = self._omitted
+        self._begin_cell()
+        return omitted
+
+    def _begin_cell(self) -> None:
+        self._pixels, self._chars, self._omitted = _CELL_PIXELS, _CELL_CHARS, 0
+
+
+def encode_picture(image: Image, protocol: PictureProtocol, area: PictureArea) -> str | None:
+    """Return the sequence that shows a picture at the cursor; None for a damaged one, or of more than ``DECODED_PIXELS``."""
+    if (size := image.size) is None or size[0] * size[1] > DECODED_PIXELS:
+        return None
+    if protocol == "sixel":
+        sides = [min(side, _SIXEL_SIDE) for side in area.pixels]
+        decoded = decode_picture(image, *sides)
+        return None if decoded is None else encode_sixels(decoded[0])
+    content = image.content if _can_be_sent(image.content, size, protocol) else _make_smaller_png(image, area)
+    if content is None:
+        return None
+    columns, rows = area.fit(*size)
+    if protocol == "iterm2":
+        return _encode_iterm2(content, columns, rows)
+    is_natural = area.is_measured and size[0] <= area.pixels[0] and size[1] <= area.pixels[1]
+    return _encode_kitty(content, "" if is_natural else f",c={columns},r={rows}")
+
+
+def _can_be_sent(content: bytes, size: tuple[int, int], protocol: PictureProtocol) -> bool:
+    """Return whether a terminal takes a picture as it is: of a kind that it decodes, complete, and not too large."""
+    if len(content) > _SENT_BYTES or max(size) > _SENT_SIDE:
+        return False
+    is_jpeg = content.startswith(_JPEG_ENDS[0]) and content.endswith(_JPEG_ENDS[1])
+    return (protocol == "iterm2" and is_jpeg) or is_whole_png(content)
+
+
+def _make_smaller_png(image: Image, area: PictureArea) -> bytes | None:
+    """Return a picture as a PNG of the size in which it is shown; None for a damaged one."""
+    decoded = decode_picture(image, *(min(side, _SMALLER_SIDE) for side in area.pixels))
+    if decoded is None:
+        return None
+    written = BytesIO()
+    decoded[0].save(written, "PNG")
+    return written.getvalue()
+
+
+def _encode_kitty(png: bytes, placement: str) -> str:
+    """Return a PNG in pieces of base64; q=2 asks for no answer, which would be taken for typed text."""
+    text = base64.b64encode(png).decode("ascii")
+    pieces = [text[begin : begin + _PIECE_CHARS] for begin in range(0, len(text), _PIECE_CHARS)]
+    last = len(pieces) - 1
+    keys = [f"a=T,f=100,q=2{placement},m={int(last > 0)}", *(f"m={int(number < last)},q=2" for number in range(1, last + 1))]
+    return "".join(f"\x1b_G{key};{piece}\x1b\\" for key, piece in zip(keys, pieces, strict=True))
+
+
+def _encode_iterm2(content: bytes, columns: int, rows: int) -> str:
+    """Return a picture as a file that is shown inside a number of columns and rows, with its proportions."""
+    keys = f"inline=1;size={len(content)};width={columns};height={rows};preserveAspectRatio=1"
+    return f"\x1b]1337;File={keys}:{base64.b64encode(content).decode('ascii')}\x07"
+
+
+def encode_sixels(picture: PIL.Image.Image) -> str:
+    """Return a picture in mode RGB or RGBA as a sequence for the terminal, in at most 255 colours.
+
+    Pixels that are more than half transparent are left out. The form is that of DEC STD 070, chapter 9.
+    """
+    import PIL.Image
+
+    indexed = picture.convert("RGB").quantize(_COLOURS, PIL.Image.Quantize.MEDIANCUT)
+    if picture.mode == "RGBA":
+        hidden = [255 * (alpha < _HALF_OPAQUE) for alpha in range(256)]
+        indexed.paste(_TRANSPARENT, mask=picture.getchannel("A").point(hidden))
+    pixels, palette, width = indexed.tobytes(), indexed.getpalette() or [], picture.width
+    colours = sorted(set(pixels) - {_TRANSPARENT})
+    registers = b"".join(_define_colour(colour, palette[3 * colour : 3 * colour + 3]) for colour in colours)
+    rows = [pixels[begin : begin + width] for begin in range(0, len(pixels), width)]
+    bands = (_encode_band(rows[top : top + _BAND]) for top in range(0, len(rows), _BAND))
+    body = b'\x1bP0;1;0q"1;1;%d;%d' % picture.size + registers + b"-".join(bands) + b"\x1b\\"
+    return body.decode("ascii")
+
+
+def _define_colour(colour: int, channels: Sequence[int]) -> bytes:
+    """Return the definition of a colour, in percent of red, green and blue."""
+    return b"#%d;2;%d;%d;%d" % (colour, *(round(channel / 2.55) for channel in channels))
+
+
+def _encode_band(rows: Sequence[bytes]) -> bytes:
+    """Return up to six rows of pixels, colour by colour; equal columns that follow each other are encoded once."""
+    lines: dict[int, list[bytes]] = {}
+    ends: dict[int, int] = {}
+    begin = 0
+    for column, run in groupby(zip(*rows, strict=True)):
+        end = begin + sum(1 for _ in run)
+        for colour, sixel in _split_column(column):
+            line = lines.setdefault(colour, [b"#%d" % colour])
+            if (gap := begin - ends.get(colour, 0)) > 0:
+                line.append(_repeat(b"?", gap))
+            line.append(_repeat(sixel, end - begin))
+            ends[colour] = end
+        begin = end
+    return b"$".join(map(b"".join, lines.values()))
+
+
+@lru_cache(maxsize=4096)
+def _split_column(column: tuple[int, ...]) -> tuple[tuple[int, bytes], ...]:
+    """Return the colours of a column, each with the sixel of its pixels: bit N of a sixel is row N, and no bit is ``?``."""
+    bits: dict[int, int] = {}
+    for row, colour in enumerate(column):
+        bits[colour] = bits.get(colour, 0) | 1 << row
+    bits.pop(_TRANSPARENT, None)
+    return tuple((colour, bytes([ord("?") + value])) for colour, value in bits.items())
+
+
+def _repeat(sixel: bytes, count: int) -> bytes:
+    return sixel * count if count < _RUN_MIN else b"!%d%b" % (count, sixel)

@@ -16,9 +16,8 @@ import typer
 from kernelexec.cli.console import ConsoleOutput, show_table
 from kernelexec.cli.options import PicturesOption, complete_session, not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, eprint, write_text
-from kernelexec.cli.terminal.typed_input import TYPED_INPUT
-from kernelexec.control.control_client import ControlClient
-from kernelexec.control.selection import find_session
+from kernelexec.cli.terminal import TYPED_INPUT
+from kernelexec.control.control_client import ControlClient, find_session
 from kernelexec.errors import InvalidRequest, KernelexecError, KernelNotAnswering, QueueFull, UnknownSession
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol

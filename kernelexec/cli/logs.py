@@ -17,7 +17,7 @@ import typer
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import complete_session, not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, write_guard, write_text
-from kernelexec.control.selection import select_session
+from kernelexec.control.control_client import select_session
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases

@@ -29,7 +29,7 @@ from kernelexec.provisioning import platform
 
 if TYPE_CHECKING:
     from kernelexec.mcp.clients import MCPClient
-    from kernelexec.mcp.http.http_server import HttpOptions
+    from kernelexec.mcp.http_server import HttpOptions
     from kernelexec.mcp.server_options import ServerOptions, Source
 
 
@@ -402,7 +402,7 @@ def mcp_token(
 ) -> int:
     """Create a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
     _require_fastmcp()
-    from kernelexec.mcp.http.tokens import add_token
+    from kernelexec.mcp.authentication import add_token
 
     token = add_token(Path(tokens).expanduser().absolute(), name, tuple(scope or ("execute",)))
     write_text(sys.stdout, f"{token}\n")
@@ -424,7 +424,7 @@ def _serve(config: Config, http: HttpOptions | None, options: ServerOptions) -> 
 
     run = partial(serve, config, options=options)
     if http is not None:
-        from kernelexec.mcp.http.http_server import serve_http
+        from kernelexec.mcp.http_server import serve_http
 
         run = partial(serve_http, config, http, options=options, on_listening=partial(_print_address, http))
     try:
@@ -447,10 +447,9 @@ def _print_address(http: HttpOptions, where: str) -> None:
 
 def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions:
     """Make the options of the HTTP server, and reject those that would let cells or strangers run code."""
-    import_without_collection("kernelexec.mcp.http.http_server")
-    from kernelexec.mcp.http.authentication import JwtOptions
-    from kernelexec.mcp.http.http_server import HttpOptions
-    from kernelexec.mcp.http.oauth import OperatorProvider
+    import_without_collection("kernelexec.mcp.http_server")
+    from kernelexec.mcp.authentication import JwtOptions, OperatorProvider
+    from kernelexec.mcp.http_server import HttpOptions
 
     _check_key_files(config, values)
     jwt = JwtOptions(**values["jwt"]) if "jwt" in values else None
@@ -482,8 +481,7 @@ def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
 def _make_server_options(
     tools: str | None, packages_from: str | None, quotas: Mapping[str, int | None], values: Mapping[str, Any]
 ) -> ServerOptions:
-    from kernelexec.mcp.quotas import Quotas
-    from kernelexec.mcp.server_options import DEFAULT_GROUPS, ServerOptions, select_toolsets
+    from kernelexec.mcp.server_options import DEFAULT_GROUPS, Quotas, ServerOptions, select_toolsets
 
     source: Source = None
     if packages_from == "network":

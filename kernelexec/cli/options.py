@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from kernelexec.cli.terminal.picture_protocol import PictureChoice
+from kernelexec.cli.terminal import PictureChoice
 from kernelexec.config import Config, load, override
 from kernelexec.config.types import parse_size
 from kernelexec.errors import InvalidConfig, did_you_mean

@@ -24,9 +24,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from kernelexec.cli.console import ConsoleOutput
 from kernelexec.cli.options import without_idle_fork_server
 from kernelexec.cli.stdio import SIGNAL_BASE, current_directory, eprint, handle_signals, write_text
-from kernelexec.cli.terminal.confirm import answer_at_terminal, confirm_at_terminal
-from kernelexec.cli.terminal.picture_protocol import PictureChoice
-from kernelexec.cli.terminal.typed_input import TYPED_INPUT
+from kernelexec.cli.terminal import TYPED_INPUT, PictureChoice, answer_at_terminal, confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.executor import AsyncExecutor

@@ -34,7 +34,7 @@ from kernelexec.cli.stdio import (
     read_stdin,
     write_text,
 )
-from kernelexec.cli.terminal.confirm import confirm_at_terminal
+from kernelexec.cli.terminal import confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidRequest
 

@@ -42,7 +42,7 @@ from kernelexec.cli.stdio import (
     eprint,
     read_stdin,
 )
-from kernelexec.cli.terminal.confirm import confirm_at_terminal
+from kernelexec.cli.terminal import confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidCode, InvalidConfig, InvalidRequest, KernelexecError
 from kernelexec.events import Event, LateOutputReported

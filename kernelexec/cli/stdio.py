@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import anyio
 
-from kernelexec.cli.terminal.text_filter import TerminalStream, format_remark
+from kernelexec.cli.terminal import TerminalStream, format_remark
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
 

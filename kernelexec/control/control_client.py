@@ -1,11 +1,17 @@
-"""Requests to the control socket of an executor in another process."""
+"""Requests to the control socket of an executor in another process, which a session's name leads to.
+
+There is one request a connection, in lines. The first line of a client is the key, the second its request. The first answer
+is ``READY`` or an error, for the key; the next ones are for the request. A connection that is closed before ``READY`` has asked
+for nothing: the client may try again.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +19,66 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from kernelexec.control.protocol import (
-    ANSWER_BYTES,
-    ANSWER_SECONDS,
-    ATTEMPTS_MAX,
-    KEY_BYTES,
-    READY,
-    REQUEST_BYTES,
-    read_error,
-)
-from kernelexec.errors import InvalidRequest, OwnerEnded
-from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY
+from kernelexec import errors
+from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelexecError, OwnerEnded, UnknownSession, did_you_mean
+from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, list_live_sessions
+from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.results.json_values import read_list
 from kernelexec.workspace.safe_files import read_regular
+from kernelexec.workspace.session_names import find_names
 
+#: The longest request, and the longest answer, in bytes.
+REQUEST_BYTES, _ANSWER_BYTES = 16 * 2**20, 512 * 2**20
+#: How long a client may take to send its request, and a server to answer one that no cell holds up, in seconds.
+ANSWER_SECONDS = 30.0
+#: The longest key, in bytes.
+KEY_BYTES = 200
+#: How often a client connects until its key is read, while other processes take the socket's connections.
+_ATTEMPTS_MAX = 100
+READY: Mapping[str, Any] = {"ready": True}
 #: Requests that wait for a cell or its end.
 _SLOW = frozenset({"execute", "execute_command", "interrupt", "close", "checkpoint", "restore", "undo", "branch", "promote"})
+_LISTED = 10
 
 
-def _encode(request: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(request).encode() + b"\n"
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"An argument cannot be sent to another process: {exc}.") from exc
+def find_session(name: str | None, *, process: int | None = None) -> LiveSession:
+    """Return the open session of this user with a NAME, NAME@PROCESS or NAME@PROCESS.EXECUTOR; without a name the only one.
+
+    Raises:
+        UnknownSession: there is none; the message lists the open ones.
+        InvalidRequest: there are several.
+    """
+    return select_session(name, list_live_sessions(runtime_bases()), process=process)
+
+
+def select_session(name: str | None, sessions: Sequence[LiveSession], *, process: int | None = None) -> LiveSession:
+    """Return the session of a name or address among others; raise as ``find_session``."""
+    if name is not None and not isinstance(name, str):
+        raise InvalidRequest(f"{name!r:.100} is no name of a session: it must be text.")
+    if not sessions:
+        raise UnknownSession("You have no open session on this machine: sessions end with the process that opened them.")
+    wanted, _, pid = (name or "").partition("@")
+    pid = pid or ("" if process is None else str(process))
+    names = find_names(wanted, (session.name for session in sessions))
+    matches = [session for session in sessions if name is None or session.name in names]
+    if pid:
+        matches = [session for session in matches if session.address.endswith(f"@{pid}") or str(session.pid) == pid]
+    listed = ", ".join(islice((_short_address(session, sessions) for session in matches or sessions), _LISTED))
+    if not matches:
+        known = [*(session.name for session in sessions), *(_short_address(session, sessions) for session in sessions)]
+        message = f"No open session {name!r}{did_you_mean(str(name), known)}: must be one of {listed}."
+        raise UnknownSession(message)
+    if len(matches) > 1:
+        which = "sessions are open" if name is None else f"sessions are named {name!r}"
+        message = f"{len(matches)} {which}: choose one of {listed}."
+        raise InvalidRequest(message)
+    return matches[0]
+
+
+def _short_address(session: LiveSession, sessions: Sequence[LiveSession]) -> str:
+    """Return NAME@PROCESS, with the executor where that process has several sessions of the name."""
+    twins = sum((other.name, other.pid) == (session.name, session.pid) for other in sessions)
+    return f"{session.name}@{session.pid}" if twins == 1 else session.address
 
 
 class ControlClient:
@@ -77,7 +121,7 @@ class ControlClient:
 
     async def _connect_with_key(self, line: bytes) -> BufferedByteReceiveStream:
         """Connect until the owner has read the key; it closes connections early while others open many."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             key = read_regular(self._root / CONTROL_KEY, KEY_BYTES)
             connection = await anyio.connect_unix(self._root / CONTROL)
             stream = BufferedByteReceiveStream(connection)
@@ -89,24 +133,24 @@ class ControlClient:
             if is_ready:
                 return stream
             await stream.aclose()
-        raise OwnerEnded(f"Process {self._pid} accepts no requests: it has closed {ATTEMPTS_MAX} connections.")
+        raise OwnerEnded(f"Process {self._pid} accepts no requests: it has closed {_ATTEMPTS_MAX} connections.")
 
     async def _send(self, connection: ByteStream, stream: BufferedByteReceiveStream, content: bytes) -> bool:
         """Return whether the owner has read the key; raise the error that it answers instead."""
         try:
             await connection.send(content)
-            answer = _decode(await stream.receive_until(b"\n", ANSWER_BYTES))
+            answer = _decode(await stream.receive_until(b"\n", _ANSWER_BYTES))
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):
             return False
         if answer != READY:
-            raise read_error(answer) if "error" in answer else self._not_understood()
+            raise _read_error(answer) if "error" in answer else self._not_understood()
         return True
 
     async def receive(self, received: BufferedByteReceiveStream, do: str) -> dict[str, Any]:
         """Return the next answer to a request; the end of the connection is one to ``close``, after which an owner may end."""
         try:
             with anyio.fail_after(None if do in _SLOW else ANSWER_SECONDS):
-                line = await received.receive_until(b"\n", ANSWER_BYTES)
+                line = await received.receive_until(b"\n", _ANSWER_BYTES)
             answer = _decode(line)
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, OSError) as exc:
             if do == "close":
@@ -115,7 +159,7 @@ class ControlClient:
         except (TimeoutError, anyio.DelimiterNotFound, ValueError) as exc:
             raise self._not_understood() from exc
         if "error" in answer:
-            raise read_error(answer)
+            raise _read_error(answer)
         return answer
 
     def _not_understood(self) -> OwnerEnded:
@@ -128,3 +172,20 @@ def _decode(line: bytes) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise ValueError("no object")  # noqa: TRY004 - as of other invalid lines
     return answer
+
+
+def _encode(request: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(request).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"An argument cannot be sent to another process: {exc}.") from exc
+
+
+def _read_error(answer: Mapping[str, Any]) -> KernelexecError:
+    """Return the error of an answer, of its own class where that is one of ``errors``."""
+    kind = getattr(errors, str(answer.get("kind")), None)
+    known = kind if isinstance(kind, type) and issubclass(kind, KernelexecError) else KernelexecError
+    error = known(str(answer["error"]))
+    if isinstance(error, CheckpointRefused) and isinstance(obstacles := answer.get("obstacles"), dict):
+        error.obstacles = {kind: tuple(read_list(names)) for kind, names in obstacles.items()}
+    return error

@@ -1,7 +1,7 @@
 """The socket of an open executor, by which other processes of its user see its sessions and run cells in them.
 
-A unix socket in the executor's private directory takes one request per connection: see ``protocol``. A confined kernel of the
-same user can reach the socket but cannot read files there, so a file next to it holds the key.
+A unix socket in the executor's private directory takes one request per connection: see ``control_client``. A confined kernel of
+the same user can reach the socket but cannot read files there, so a file next to it holds the key.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from anyio.abc import ByteStream, SocketListener
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kernelexec.config import SHORTEST_TIMEOUT
-from kernelexec.control.protocol import ANSWER_SECONDS, KEY_BYTES, KEY_SECONDS, READY, REQUEST_BYTES, describe_error
-from kernelexec.errors import CapacityReached, InvalidRequest, KernelexecError, UnknownSession
+from kernelexec.control.control_client import ANSWER_SECONDS, KEY_BYTES, READY, REQUEST_BYTES
+from kernelexec.errors import CapacityReached, CheckpointRefused, InvalidRequest, KernelexecError, UnknownSession
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY
 from kernelexec.results import ExecutionResult, Progress
 from kernelexec.results.json_values import JsonConvertible
@@ -44,6 +44,8 @@ _NEWEST, _END_CURSOR, _CLIENT_CHARS, _LINE_CHARS = 20, 2**62, 200, 80
 _Answers = AsyncGenerator[Mapping[str, Any], None]
 #: Connections at the same time that have not sent the key, and clients that have.
 KEYLESS_MAX, CLIENTS_MAX = 16, 200
+#: How long a client may take to send the key, in seconds.
+KEY_SECONDS = 5.0
 #: Connections that wait to be accepted: a client waits for those before its own.
 BACKLOG = 64
 #: How long the socket accepts nothing after a failed attempt, such as without a free descriptor, in seconds.
@@ -127,7 +129,7 @@ class ControlSocket:
                         await _send(stream, answer)
                 tasks.cancel_scope.cancel()
         except* KernelexecError as group:
-            await _send(stream, describe_error(find_first_exception(group)))
+            await _send(stream, _describe_error(find_first_exception(group)))
         except* (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             await _send(stream, {"error": "Invalid request: this process may have another version of kernelexec."})
 
@@ -351,3 +353,9 @@ class ControlConnections:
             yield
         finally:
             self._keyless.pop(scope, None)
+
+
+def _describe_error(exc: KernelexecError) -> dict[str, Any]:
+    """Return an error as an answer."""
+    obstacles = {"obstacles": exc.obstacles} if isinstance(exc, CheckpointRefused) else {}
+    return {"error": str(exc), "kind": type(exc).__name__, **obstacles}

@@ -21,7 +21,7 @@ from fastmcp import Context
 from fastmcp.tools import ToolResult
 from mcp.types import AudioContent, ImageContent, ResourceLink, TextContent
 
-from kernelexec.mcp.calls.progress import PartialResult
+from kernelexec.mcp.elicitation import PartialResult
 from kernelexec.mcp.server_options import PicturePlace, ServerOptions
 from kernelexec.results import (
     Audio,

@@ -1,9 +1,12 @@
-"""Callers of requests: their identity and scopes.
+"""Callers of requests: their identity and scopes, and the connections of those that are known by nothing else.
 
 Each agent has its own sessions and cannot detect those of other agents. A client over stdin and stdout is one agent, which owns
 the whole process. Over HTTP the protocol has no lasting session, so an agent is identified by the first of these that a request
 has: a session handle, an agent name, the authenticated client, or a session of the older protocol. Handles and names are scoped
 to the authenticated client, if there is one.
+
+An older client without a token and an agent name has the sessions of its connection, which no later connection can name.
+They end when the client ends the connection, or when it has had no open request for a while.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 from fastmcp.exceptions import FastMCPError, PromptError, ResourceError, ToolError
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -25,7 +30,7 @@ from mcp.types import INVALID_PARAMS
 
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.logs import HANDLE
-from kernelexec.mcp.quotas import QuotaTracker
+from kernelexec.mcp.server_options import QuotaTracker
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import check_name
 from kernelexec.workspace.session_names import OWNED_NAME_CHARS, make_owner_prefix
@@ -38,7 +43,12 @@ _CONNECTION = "session "
 #: The characters of the digest of a handle.
 _HANDLE_CHARS = 40
 #: The first protocol revision with stateless requests; revisions are dates.
-_STATELESS_VERSION = "2026-07-28"
+STATELESS_VERSION = "2026-07-28"
+#: The most seconds that the sessions of a connection without requests live after its stream of events was closed.
+CLOSED_STREAM_SECONDS = 60.0
+#: Seconds after which a session that is busy is looked at again.
+_BUSY_SECONDS = 5.0
+
 _UNKNOWN_AGENT = (
     "This server cannot identify the owner of session {name!r}. Call create_session and pass its handle as `session`. "
     f"Or let your client send the header {AGENT_HEADER} with a name for this agent, the same in each request."
@@ -241,6 +251,116 @@ def _check_agent_name(name: object, source: str) -> str | None:
 def _find_legacy_session(context: MiddlewareContext[Any]) -> str | None:
     """Return the id of a session of the older, stateful protocol: unique, and the same for all requests of one client."""
     inner = context.fastmcp_context
-    if inner is None or inner.request_context is None or inner.session.protocol_version >= _STATELESS_VERSION:
+    if inner is None or inner.request_context is None or inner.session.protocol_version >= STATELESS_VERSION:
         return None
     return f"{_CONNECTION}{inner.session_id}"
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One connection: its open requests and streams, its last use on the monotonic clock, and the names of its sessions."""
+
+    requests: int = 0
+    has_lost_stream: bool = False
+    last_use: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    sessions: set[str] = field(default_factory=set)
+
+
+class Connections:
+    """The connections of older clients by id.
+
+    Args:
+        close_session: closes the session of that name if it is open.
+        is_busy: returns whether a cell of the session runs or waits.
+        silent_seconds: how long the sessions of a connection without open requests live; None for no limit.
+    """
+
+    def __init__(
+        self,
+        close_session: Callable[[str], Coroutine[Any, Any, None]],
+        is_busy: Callable[[str], bool],
+        *,
+        silent_seconds: float | None,
+    ) -> None:
+        self._close_session = close_session
+        self._is_busy = is_busy
+        self._silent_seconds = silent_seconds
+        self._connections: dict[str, _Connection] = {}
+        self._changed = anyio.Event()
+
+    def begin_request(self, connection_id: str, *, is_stream: bool = False) -> None:
+        """Note that a request of a connection is served from now on; ``is_stream`` is its stream of events."""
+        connection = self._connections.setdefault(connection_id, _Connection())
+        connection.requests += 1
+        connection.has_lost_stream &= not is_stream
+
+    def end_request(self, connection_id: str, *, is_stream: bool = False) -> None:
+        """Note the end of a request."""
+        if (connection := self._connections.get(connection_id)) is not None:
+            connection.requests -= 1
+            connection.has_lost_stream |= is_stream
+            connection.last_use = time.monotonic()
+            if not (connection.requests or connection.sessions):
+                del self._connections[connection_id]
+            self._changed.set()
+
+    def end(self, connection_id: str) -> None:
+        """Note that the client has ended its connection: ``run`` closes its sessions at once."""
+        if (connection := self._connections.get(connection_id)) is not None:
+            connection.is_over = True
+            self._changed.set()
+
+    def add_session(self, connection_id: str, session: str) -> None:
+        """Note that a session belongs to a connection; also if the connection is over by now, since calls may outlive it."""
+        self._connections.setdefault(connection_id, _Connection(is_over=True)).sessions.add(session)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Close the sessions of ended and of silent connections, until cancelled."""
+        while True:
+            self._changed = anyio.Event()
+            async with anyio.create_task_group() as tasks:
+                for session in self._remove_ended():
+                    tasks.start_soon(self._close_session, session)
+            wait = min((self._find_deadline(connection) for connection in self._connections.values()), default=None)
+            with anyio.move_on_after(None if wait is None else max(wait - time.monotonic(), 0.0)):
+                await self._changed.wait()
+
+    async def make_room(self) -> bool:
+        """Close the sessions of the connection that has been silent for longest; return False if no connection is silent."""
+        silent = [
+            (self._is_any_busy(connection), connection.last_use, name)
+            for name, connection in self._connections.items()
+            if connection.sessions and not connection.requests
+        ]
+        if not silent:
+            return False
+        for session in self._connections.pop(min(silent)[2]).sessions:
+            await self._close_session(session)
+        return True
+
+    def _remove_ended(self) -> list[str]:
+        """Forget ended and silent connections, and return their sessions; a silent one with a running cell is kept."""
+        now, sessions = time.monotonic(), list[str]()
+        for name, connection in list(self._connections.items()):
+            if self._find_deadline(connection) > now:
+                continue
+            if not connection.is_over and self._is_any_busy(connection):
+                connection.last_use += _BUSY_SECONDS
+            else:
+                del self._connections[name]
+                sessions += connection.sessions
+        return sessions
+
+    def _find_deadline(self, connection: _Connection) -> float:
+        """Return the time from which on the sessions of a connection are closed."""
+        if connection.is_over:
+            return 0.0
+        if connection.requests or self._silent_seconds is None:
+            return float("inf")
+        seconds = min(self._silent_seconds, CLOSED_STREAM_SECONDS) if connection.has_lost_stream else self._silent_seconds
+        return connection.last_use + seconds
+
+    def _is_any_busy(self, connection: _Connection) -> bool:
+        return any(map(self._is_busy, connection.sessions))

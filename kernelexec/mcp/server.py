@@ -1,48 +1,47 @@
-"""The FastMCP server: its tools, prompts, resources and middleware."""
+"""The FastMCP server: its tools, prompts and middleware, and the resources of a session."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import inspect
 import logging
+import mimetypes
 import re
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import fastmcp
 from fastmcp import FastMCP
+from fastmcp.exceptions import ValidationError
 from fastmcp.prompts import Prompt
-from fastmcp.resources import ResourceTemplate
+from fastmcp.resources import ResourceContent, ResourceResult, ResourceTemplate
 from fastmcp.server.auth import AuthProvider
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import FunctionTool
 from mcp.types import ToolAnnotations
 
 from kernelexec.config import Config
+from kernelexec.errors import InvalidRequest
 from kernelexec.executor import AsyncExecutor
+from kernelexec.mcp.answers import count_json_bytes
 from kernelexec.mcp.callers import CallerMiddleware
-from kernelexec.mcp.calls.arguments import ArgumentReader
-from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.calls.visible_text import VisibleText
-from kernelexec.mcp.logs import log_call
-from kernelexec.mcp.quotas import QuotaTracker
-from kernelexec.mcp.resources import Resources
+from kernelexec.mcp.middleware import ArgumentReader, CallLogger, OpeningGate, VisibleText
 from kernelexec.mcp.run import Opening
-from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS, ServerOptions
-from kernelexec.mcp.tools.background_tools import BackgroundTools
-from kernelexec.mcp.tools.checkpoint_tools import CheckpointTools
-from kernelexec.mcp.tools.code_tools import CodeTools, report_errors
-from kernelexec.mcp.tools.command_tools import COMMAND_SCHEMA, CommandTools
-from kernelexec.mcp.tools.file_tools import FileTools
-from kernelexec.mcp.tools.package_tools import PackageTools
-from kernelexec.mcp.tools.testing_tools import TestingTools
-from kernelexec.mcp.tools.variable_tools import VariableTools
+from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS, QuotaTracker, ServerOptions
+from kernelexec.mcp.sessions import SessionService
+from kernelexec.mcp.tools.code_tools import CodeTools, TestingTools, report_errors
+from kernelexec.mcp.tools.command_tools import COMMAND_SCHEMA, BackgroundTools, CommandTools, PackageTools
+from kernelexec.mcp.tools.file_tools import FileTools, read_whole
+from kernelexec.mcp.tools.state_tools import CheckpointTools, VariableTools
 from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
+from kernelexec.untrusted_text import escape_line, format_note, quote_output
+
+if TYPE_CHECKING:
+    from kernelexec.session import AsyncSession
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _SECTION = re.compile(r"^## (\w+)\n\n(.*?)\n*(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _WRAP = re.compile(r"(?<=\S)\n(?=[^\s-])")
 _FILE = Path(__file__).parent / "tools" / "descriptions.md"
@@ -70,8 +69,17 @@ _SCHEMAS = {"execute_command": COMMAND_SCHEMA}
 _WITH_LIMITS = ("instructions", "execute_code")
 #: Tools that create sessions; their descriptions have the note about idle kernels.
 _CREATES = ("execute_code", "execute_command", "create_session", "set_variables")
-P = ParamSpec("P")
 _DEFINITIONS = "#/$defs/"
+#: The addresses. A session is named by its name or handle, as in tools.
+NOTEBOOK = "kernelexec://sessions/{session}/notebook"
+FILE = "kernelexec://sessions/{session}/files/{path*}"
+OUTPUT = "kernelexec://sessions/{session}/output/{execution_id}"
+#: The largest answer that clients accept: text as JSON; less for bytes, which are sent as base64.
+TEXT_BYTES, BLOB_BYTES = 880_000, 650_000
+_TOO_LARGE = f"the limit of a resource is {TEXT_BYTES}. Read it in pieces with read_file."
+_NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "application/octet-stream"
+#: Our errors become errors of the parameters, not of the server.
+_report_errors = partial(report_errors, ValidationError)
 
 
 def make_server(
@@ -188,49 +196,6 @@ def silence_libraries() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-async def measure(call: Awaitable[T], report: Callable[[str, float], None]) -> T:
-    """Await a call and report its outcome, which is ok, error or cancelled, and its seconds."""
-    began, outcome = time.monotonic(), "cancelled"
-    try:
-        answer = await call
-        outcome = "error" if getattr(answer, "is_error", False) else "ok"
-    except Exception:
-        outcome = "error"
-        raise
-    finally:
-        report(outcome, time.monotonic() - began)
-    return answer
-
-
-class OpeningGate(Middleware):
-    """Middleware by which requests that need the executor wait until it is open; the list of tools needs none."""
-
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
-
-    async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
-        """See fastmcp's ``Middleware``."""
-        self._opening.request_soon()
-        return await call_next(context)
-
-    async def _wait_until_open(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
-        await self._opening.wait_until_open()
-        return await call_next(context)
-
-    on_call_tool = on_read_resource = on_get_prompt = _wait_until_open
-
-
-class CallLogger(Middleware):
-    """Middleware that logs each call of a tool, prompt or resource with its outcome."""
-
-    async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
-        """See fastmcp's ``Middleware``."""
-        target = getattr(context.message, "name", None) or getattr(context.message, "uri", None)
-        if target is None:
-            return await call_next(context)
-        return await measure(call_next(context), partial(log_call, context.method or "", str(target)))
-
-
 class ServerPrompts:
     """Prompts of the server, one method each. Clients show the first lines of the docstrings."""
 
@@ -288,3 +253,71 @@ def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
 
     inlined: dict[str, Any] = inline(schema)
     return inlined
+
+
+class Resources:
+    """Resources of one executor's sessions, one method each; none creates a session.
+
+    Files and notebooks are exact, with invisible characters and marks of notes: programs read them too.
+    """
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    def list_templates(self, options: ServerOptions) -> list[tuple[str, Callable[..., Any], str]]:
+        """Return the resources of the served toolsets: address, function and media type."""
+        files = [(FILE, self.file, _UNKNOWN)] if "files" in options.groups else []
+        return [(NOTEBOOK, self.notebook, _NOTEBOOK_TYPE), (OUTPUT, self.output, _PLAIN), *files]
+
+    async def notebook(self, session: str) -> ResourceResult:
+        """Read a session's notebook: its cells and their outputs so far, in Jupyter's format."""
+        with _report_errors():
+            opened = await self._sessions.find_session(session)
+            if opened.notebook is None:
+                raise InvalidRequest(f"Session {session} has no notebook.")
+            await opened.save_notebook()
+            return await self._read_file(opened, opened.notebook, _NOTEBOOK_TYPE)
+
+    async def file(self, session: str, path: str) -> ResourceResult:
+        """Read a file of a session's workspace, as text if possible, else as bytes."""
+        with _report_errors():
+            return await self._read_file(await self._sessions.find_session(session), path, mimetypes.guess_type(path)[0])
+
+    async def output(self, session: str, execution_id: str) -> ResourceResult:
+        """Read the text output of a cell so far, from its beginning."""
+        with _report_errors():
+            opened = await self._sessions.find_session_of(execution_id, session)
+            limit, text = TEXT_BYTES, None
+            while text is None or _count_text_bytes(text) > TEXT_BYTES:
+                page = await opened.read_output(execution_id, offset=0, limit=limit)
+                limit, text = limit // 2, quote_output(page.text)
+        more = "" if page.next_offset is None else "\n" + format_note(f"read_output with offset={page.next_offset} continues")
+        return _make_result(f"{text}{more}", _PLAIN)
+
+    async def _read_file(self, opened: AsyncSession, path: str | Path, kind: str | None) -> ResourceResult:
+        read = await read_whole(opened.files, path, TEXT_BYTES)
+        name, raw, size = escape_line(opened.mask(read.path)), read.content, max(read.total_bytes, len(read.content))
+        if size > TEXT_BYTES:
+            raise InvalidRequest(f"{name} has {size} bytes; {_TOO_LARGE}")
+        try:
+            text = opened.mask(raw.decode())
+        except UnicodeDecodeError:
+            readable = raw.decode("utf-8", "replace")
+        else:
+            if (json_size := _count_text_bytes(text)) > TEXT_BYTES:
+                raise InvalidRequest(f"{name} has {json_size} bytes as JSON; {_TOO_LARGE}")
+            return _make_result(text, kind or _PLAIN)
+        if len(raw) > BLOB_BYTES:
+            raise InvalidRequest(f"{name} is binary and has {size} bytes; the limit of a binary resource is {BLOB_BYTES}.")
+        if opened.mask(readable) != readable:
+            raise InvalidRequest(f"{name} is binary and contains a secret, so it cannot be shown.")
+        return _make_result(raw, kind or _UNKNOWN)
+
+
+def _count_text_bytes(text: str) -> int:
+    """Return the size of a text in an answer, without its quotes."""
+    return count_json_bytes(text) - 2
+
+
+def _make_result(content: str | bytes, kind: str) -> ResourceResult:
+    return ResourceResult(contents=[ResourceContent(content, mime_type=kind)])

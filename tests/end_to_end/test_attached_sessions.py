@@ -22,8 +22,8 @@ import pytest
 import kernelexec
 from kernelexec import CheckpointRefused, Executor, Session
 from kernelexec.control.attached_session import AsyncAttachedSession
+from kernelexec.control.control_client import find_session
 from kernelexec.control.control_socket import KEYLESS_MAX
-from kernelexec.control.selection import find_session
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
 from kernelexec.provisioning.runtime.discovery import LiveSession
 from kernelexec.results import DisplayData, ExecutionResult, Stream
@@ -95,7 +95,7 @@ def own_runtime(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Path:
     monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
-    monkeypatch.setattr("kernelexec.control.selection.runtime_bases", lambda: iter([short_path]))
+    monkeypatch.setattr("kernelexec.control.control_client.runtime_bases", lambda: iter([short_path]))
     return short_path
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastmcp.client.transports import StreamableHttpTransport
 
-from kernelexec.mcp.http.tokens import add_token
+from kernelexec.mcp.authentication import add_token
 from tests.support.command_line import BOUND, COMMAND, LOCAL_SERVER, environment
 from tests.support.mcp_clients import Agent, connected
 

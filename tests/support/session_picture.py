@@ -14,7 +14,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-from kernelexec.cli.terminal.text_filter import NOTE_SIGN
+from kernelexec.cli.terminal import NOTE_SIGN
 from tests.support.command_line import COMMAND
 from tests.support.paths import ROOT
 from tests.support.terminal import Terminal

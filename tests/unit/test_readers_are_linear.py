@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.cli.terminal.text_filter import TerminalFilter
+from kernelexec.cli.terminal import TerminalFilter
 from kernelexec.diagnosis import diagnose
 from kernelexec.diagnosis.explanations import MESSAGES
 from kernelexec.mcp.tools.code_tools import unwrap_code

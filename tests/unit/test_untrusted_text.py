@@ -13,8 +13,8 @@ from fastmcp.server.middleware import MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp.types import TextContent
 
-from kernelexec.adapters.shared.answers import make_answer
-from kernelexec.mcp.calls.visible_text import VisibleText, show_invisible
+from kernelexec.adapters.tools import make_answer
+from kernelexec.mcp.middleware import VisibleText, show_invisible
 from kernelexec.results import ExecutionResult, Stream, model_notes
 from kernelexec.untrusted_text import (
     escape_invisible,

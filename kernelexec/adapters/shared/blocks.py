@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelexec.adapters.shared.conventions import DEFAULTS, PYTHON_KERNEL, Conventions
-from kernelexec.adapters.shared.functions import Functions
+from kernelexec.adapters.shared.conventions import DEFAULTS, PYTHON_KERNEL, Conventions, Functions
 from kernelexec.adapters.shared.markdown import LINE_END, MarkdownBlock
 from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused

@@ -1,19 +1,109 @@
-"""Commands of a session for frameworks that expect the exact output of a program, and its exit code."""
+"""Calls of a blocking session for frameworks: from any event loop, with the exact output of commands, or of whole files.
+
+A cancelled call interrupts its own execution only. The content of a file is the standard input or output of a command, as
+bytes, so it is exact, is in no record, and has the rights of the session's commands; its errors are those of the operating
+system.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import posixpath
+import shlex
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
-from kernelexec.adapters.shared.calls import await_result
 from kernelexec.blocking import Session
+from kernelexec.config import SHORTEST_TIMEOUT
+from kernelexec.errors import KernelexecError
 from kernelexec.results import ExecutionResult, Output, Stream, model_notes
-from kernelexec.untrusted_text import escape_unseen, format_note, format_notes
+from kernelexec.untrusted_text import escape_invisible, escape_unseen, format_note, format_notes
 
+T = TypeVar("T")
 #: The timeout of a call without one, in seconds.
 UNLIMITED = 1e9
 #: The exit code of a command that was refused and did not run.
 REFUSED = 126
+#: Calls wait for cells, so they do not take the threads of the event loop, which other parts of a program need.
+_threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="kernelexec-call")
+_NOT_FOUND, _DIRECTORY, _DENIED, _NOT_REGULAR = 41, 42, 43, 44
+_LOG_BYTES = 10_000
+_READ = f"""\
+if [ -d "$1" ]; then exit {_DIRECTORY}; fi
+if [ ! -e "$1" ]; then exit {_NOT_FOUND}; fi
+if [ ! -f "$1" ]; then exit {_NOT_REGULAR}; fi
+if [ ! -r "$1" ]; then exit {_DENIED}; fi
+exec cat -- "$1"
+"""
+_WRITE = f"""\
+if [ -d "$1" ]; then exit {_DIRECTORY}; fi
+if [ -e "$1" ] && [ ! -f "$1" ]; then exit {_NOT_REGULAR}; fi
+mkdir -p -- "$2" || exit {_DENIED}
+if [ -e "$1" ] && [ ! -w "$1" ]; then exit {_DENIED}; fi
+exec cat > "$1"
+"""
+
+
+async def call_in_thread(call: Callable[[], T]) -> T:
+    """Make a blocking call in a thread and wait for its outcome."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, call)
+
+
+async def await_result(session: Session, send: Callable[[float], ExecutionResult]) -> ExecutionResult:
+    """Send a cell or command and wait for its result; if the caller is cancelled, it is interrupted, and its state is kept.
+
+    Args:
+        session: an open session.
+        send: calls ``session.execute`` or ``session.execute_command`` with the given ``wait`` and returns the result so far.
+
+    Raises:
+        Exception: the errors of ``send``.
+        Closed: the session ended before its execution.
+    """
+    begun: Future[str] = Future()
+
+    def run() -> ExecutionResult:
+        try:
+            first = send(SHORTEST_TIMEOUT)
+        except BaseException as exc:
+            begun.set_exception(exc)
+            raise
+        begun.set_result(first.execution_id)
+        return first if first.status != "running" else _wait_for_result(session, first.execution_id)
+
+    def interrupt() -> None:
+        if begun.exception() is None and not running.done():
+            session.interrupt(begun.result())
+
+    running = _start_thread(run)
+    try:
+        return await _await_thread(running)
+    except asyncio.CancelledError:
+        if not running.cancel():  # a second cancellation must not end the thread that interrupts
+            await _await_thread(_start_thread(interrupt))
+        raise
+
+
+def _start_thread(call: Callable[[], T]) -> Future[T]:
+    return _threads.submit(copy_context().run, call)
+
+
+async def _await_thread(future: Future[T]) -> T:
+    """Wait for the outcome of a call in a thread; a cancelled caller leaves the call alone."""
+    outcome = asyncio.wrap_future(future)
+    outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then
+    await asyncio.wait([outcome])
+    return outcome.result()
+
+
+def _wait_for_result(session: Session, execution_id: str) -> ExecutionResult:
+    """Wait for the end of an execution and return its result."""
+    result = session.wait_for(execution_id).result
+    assert result is not None
+    return result
 
 
 @dataclass(slots=True)
@@ -112,3 +202,76 @@ def _outcome(result: ExecutionResult, streams: ExactStreams) -> CommandOutcome:
     if result.status == "aborted":
         return CommandOutcome(REFUSED, streams, result)
     return CommandOutcome(1 if result.exit_code is None else result.exit_code, streams, result)
+
+
+class TooLarge(OSError):
+    """A file that is larger than the caller's limit."""
+
+
+def read_file(session: Session, path: str, *, limit_bytes: int | None = None) -> bytes:
+    """Return the content of a file; a relative path is one of the workspace.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError, PermissionError: as the session's commands see the path.
+        TooLarge: the file is larger than ``limit_bytes``.
+        TimeoutError: the transfer took longer than the session's timeout.
+        OSError: the path is no plain file, or it cannot be read.
+        KernelexecError: the session is closed, or a rule refuses the command.
+    """
+    content = bytearray()
+
+    def receive(piece: bytes) -> None:
+        if limit_bytes is not None and len(content) + len(piece) > limit_bytes:
+            raise TooLarge(f"{path}: is larger than {limit_bytes} bytes.")
+        content.extend(piece)
+
+    _check(
+        run_command(session, _script(_READ, path), limit_bytes=_LOG_BYTES, on_stdout=receive, work_dir=session.workspace), path
+    )
+    return bytes(content)
+
+
+def write_file(session: Session, path: str, content: bytes) -> None:
+    """Write a file and its missing directories; a relative path is one of the workspace.
+
+    An existing file keeps its rights and its other names.
+
+    Raises:
+        IsADirectoryError, PermissionError: as the session's commands see the path.
+        TimeoutError: the transfer took longer than the session's timeout.
+        OSError: the path is no plain file, or it cannot be written.
+        KernelexecError: the session is closed, or a rule refuses the command.
+    """
+    command = _script(_WRITE, path, posixpath.dirname(path) or ".")
+    _check(run_command(session, command, limit_bytes=_LOG_BYTES, stdin=content, work_dir=session.workspace), path)
+
+
+def _script(script: str, path: str, *arguments: str) -> str:
+    if "\0" in path or not path:
+        raise FileNotFoundError(f"{path!r}: is not a path.")
+    return shlex.join(["/bin/sh", "-c", script, "sh", path, *arguments])
+
+
+def _check(outcome: CommandOutcome, path: str) -> None:
+    if outcome.exit_code != 0 or not outcome.result.ok:
+        _raise_error(outcome, path)
+
+
+def _raise_error(outcome: CommandOutcome, path: str) -> NoReturn:
+    match outcome.exit_code:
+        case _ if outcome.result.status == "aborted":
+            raise KernelexecError(outcome.report)
+        case _ if outcome.result.interrupted == "timeout":
+            raise TimeoutError(f"{path}: the transfer took too long.")
+        case 41:
+            raise FileNotFoundError(f"{path}: no such file.")
+        case 42:
+            raise IsADirectoryError(f"{path}: is a directory.")
+        case 43:
+            raise PermissionError(f"{path}: permission denied.")
+        case 44:
+            raise OSError(f"{path}: is not a plain file.")
+    text = escape_invisible(outcome.streams.stderr.strip()) or outcome.report
+    if "Permission denied" in text or "Read-only file system" in text:
+        raise PermissionError(f"{path}: {text}")
+    raise OSError(f"{path}: {text}")

@@ -1,4 +1,4 @@
-"""Tools for code and sessions; their descriptions are in ``descriptions.md``."""
+"""Tools for code, for sessions, and for test cases in processes of their own; their descriptions are in ``descriptions.md``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastmcp import Context
 from fastmcp.exceptions import FastMCPError, ToolError
@@ -18,16 +18,17 @@ from mcp.types import TextContent
 from kernelexec.adapters.shared.markdown import find_only_block, infer_language
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.mcp.answers import AnswerOptions, render_answer
-from kernelexec.mcp.calls.elicitation import Elicitation
-from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.mcp.calls.sessions import SessionService
+from kernelexec.mcp.answers import PREVIEW_CHARS, AnswerOptions, fit_answer, preview, render_answer
+from kernelexec.mcp.elicitation import Elicitation, PartialResult
 from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.results import ExecutionResult, OutputPage
+from kernelexec.mcp.sessions import SessionService
+from kernelexec.results import ExecutionResult, OutputPage, SecurityError, TestCase, TestReport
+from kernelexec.results.reports import CASE_SECONDS
 from kernelexec.text import clean, clean_text, utf8_size
 from kernelexec.untrusted_text import format_note, quote_output
 
 _PAGE_BYTES = 20_000
+_SHORTER_OUTPUT = "print less"
 _FURTHEST_BYTES = 2**40
 _JSON_CHARS, _LITERAL_CHARS = 1_000_000, 100_000
 _NO_LANGUAGES = frozenset({"", "tool_code", "code", "text", "txt", "console", "ipynb", "json", "md", "markdown", "pycon"})
@@ -259,3 +260,77 @@ def _unwrap_call(code: str, language: str) -> tuple[str, str]:
     if isinstance(values, dict) and isinstance(values.get("code"), str) and values.keys() <= own:
         return values["code"], str(values.get("language") or language)
     return code, language
+
+
+@dataclass(frozen=True, slots=True)
+class CaseAnswer:
+    """Result of a case: PASS, FAIL or ERROR, with a message; the line is of the case, or of the code if in_code."""
+
+    case: str
+    verdict: str
+    message: str
+    line: int | None
+    line_text: str | None
+    in_code: bool
+    output: str
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class TestsAnswer:
+    """Results of all cases with a summary; error is set if the code itself failed and no case ran."""
+
+    __test__ = False  # pytest would collect a class of this name
+
+    ok: bool
+    summary: str
+    error: CaseAnswer | None
+    output: str
+    cases: list[CaseAnswer]
+
+
+class TestingTools:
+    """Tool that runs test cases."""
+
+    __test__ = False  # as above
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def run_tests(
+        self,
+        context: Context,
+        cases: Annotated[list[str], "Expressions that must be true, or statements with assert. 1 to 200."],
+        code: Annotated[str, "Code to test; empty to test the session's variables."] = "",
+        timeout: Annotated[float, "Seconds for the code and for each case."] = CASE_SECONDS,
+        session: str = "default",
+    ) -> TestsAnswer:
+        """Run test cases."""
+        elicitation = self._sessions.make_elicitation(context)
+        with report_errors():
+            opened = await self._sessions.get_session(session, elicitation)
+            try:
+                async with elicitation.report_while("the cases run", self._sessions.interval):
+                    report = await opened.run_tests(code, cases, timeout=timeout, approver=elicitation)
+                return fit_answer(partial(_make_tests_answer, report), PREVIEW_CHARS)
+            except SecurityError:
+                if elicitation.input_required is None:
+                    raise
+        return cast("TestsAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
+
+
+def _make_tests_answer(report: TestReport, chars: int) -> TestsAnswer:
+    error = None if report.error is None else _make_case(report.error, chars)
+    output = preview(report.output, _SHORTER_OUTPUT, chars=chars)
+    return TestsAnswer(report.ok, report.summary, error, output, [_make_case(case, chars) for case in report.cases])
+
+
+def _make_case(case: TestCase, chars: int) -> CaseAnswer:
+    source = preview(case.source, "the text as you sent it", chars=chars)
+    message, output = (
+        preview(case.message, "shorten the message", chars=chars),
+        preview(case.output, _SHORTER_OUTPUT, chars=chars),
+    )
+    line_text = case.line_text and preview(case.line_text, "the text as you sent it", chars=chars)
+    where = case.line, line_text, case.in_code
+    return CaseAnswer(source, case.verdict, message, *where, output, round(case.duration, 3))

@@ -1,29 +1,50 @@
-"""Tool for shell commands: text for a model, and the fields of a program's answer without those that say nothing."""
+"""Tools for shell commands, in the foreground or in the background, and for the installation of packages.
+
+The answer of a command is text for a model, and the fields of a program's answer without those that say nothing. A long
+installation continues after its call, and a second call collects it.
+"""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+import anyio
 from fastmcp import Context
 from fastmcp.tools import InputRequiredToolResult, ToolResult
 from mcp.types import TextContent
 from pydantic import TypeAdapter
 
-from kernelexec.errors import KernelexecError
-from kernelexec.mcp.answers import TIMEOUT_ADVICE, AnswerOptions, preview, render_answer, render_stream
-from kernelexec.mcp.calls.progress import PartialResult
-from kernelexec.mcp.calls.sessions import SessionService
-from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.results import ExecutionResult, model_notes
+from kernelexec.errors import InvalidRequest, KernelexecError
+from kernelexec.mcp.answers import (
+    PREVIEW_CHARS,
+    TIMEOUT_ADVICE,
+    AnswerOptions,
+    fit_answer,
+    preview,
+    render_answer,
+    render_stream,
+)
+from kernelexec.mcp.elicitation import PartialResult
+from kernelexec.mcp.server_options import ServerOptions, Source
+from kernelexec.mcp.sessions import SessionService
+from kernelexec.mcp.tools.code_tools import report_errors
+from kernelexec.results import BackgroundCommand, ExecutionResult, Installation, SecurityError, model_notes
 from kernelexec.text import clean_text
 from kernelexec.untrusted_text import escape_line, format_note, quote_output
+
+if TYPE_CHECKING:
+    from kernelexec.session import AsyncSession
 
 _FILES_MAX = 100
 _INTERRUPT = "KeyboardInterrupt"
 
 _ALWAYS = ("success", "exit_code", "stdout", "stderr")
+#: The refusal to install without a source of packages.
+_NO_SOURCE = "There is no source of packages: the operator can set `--packages-from network`, or a directory of wheels."
+CommandId = Annotated[str, "The command_id returned by start_background."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +189,195 @@ def _make_refusal(command: str, work_dir: str, reason: str, execution_id: str = 
 
 def _shorten(command: str) -> str:
     return clean_text(preview(command, "the command as you sent it"))
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundAnswer:
+    """State of a background command, with the newest lines of its stdout and stderr."""
+
+    command_id: str
+    command: str
+    status: str
+    exit_code: int | None
+    duration: float
+    stdout: str
+    stderr: str
+    lines_left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundList:
+    """The background commands of a session, oldest first."""
+
+    commands: list[BackgroundAnswer]
+
+
+class BackgroundTools:
+    """Tools for background commands, one method each."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def start_background(
+        self,
+        context: Context,
+        command: str,
+        work_dir: Annotated[str | None, "A directory in the workspace to run it in."] = None,
+        session: str = "default",
+    ) -> BackgroundAnswer:
+        """Start a background command."""
+        elicitation = self._sessions.make_elicitation(context)
+        with report_errors():
+            opened = await self._sessions.get_session(session, elicitation)
+            try:
+                return _make_background_answer(await opened.start_background(command, work_dir=work_dir, approver=elicitation))
+            except SecurityError:
+                if elicitation.input_required is None:
+                    raise
+        return cast("BackgroundAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
+
+    async def background_output(
+        self,
+        command_id: CommandId,
+        lines: Annotated[int, "Number of newest lines of each stream, at most 10,000."] = 200,
+        session: str = "default",
+    ) -> BackgroundAnswer:
+        """Return a background command's state and newest output."""
+        with report_errors():
+            output = await (await self._sessions.find_session(session)).background_output(command_id, lines=lines)
+        return _make_background_answer(
+            output.command, output.stdout, output.stderr, output.stdout_dropped + output.stderr_dropped
+        )
+
+    async def kill_background(self, command_id: CommandId, session: str = "default") -> BackgroundAnswer:
+        """End a background command."""
+        with report_errors():
+            return _make_background_answer(await (await self._sessions.find_session(session)).kill_background(command_id))
+
+    async def list_background(self, session: str = "default") -> BackgroundList:
+        """List the background commands."""
+        with report_errors():
+            commands = await (await self._sessions.find_session(session)).background_commands()
+        return fit_answer(
+            lambda chars: BackgroundList([_make_background_answer(command, chars=chars) for command in commands]), PREVIEW_CHARS
+        )
+
+
+def _make_background_answer(
+    command: BackgroundCommand, stdout: str = "", stderr: str = "", left_out: int = 0, *, chars: int = PREVIEW_CHARS
+) -> BackgroundAnswer:
+    return BackgroundAnswer(
+        command_id=command.command_id,
+        command=preview(command.command, "the command as you sent it", chars=chars),
+        status=command.status,
+        exit_code=command.exit_code,
+        duration=round(command.duration, 3),
+        stdout=preview(stdout, "request fewer lines"),
+        stderr=preview(stderr, "request fewer lines"),
+        lines_left_out=left_out,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InstallAnswer:
+    """Result of an installation, or its state; ``installed`` lists the new packages with versions."""
+
+    status: Literal["ok", "error", "running"]
+    installed: list[str]
+    output: str
+    seconds: float
+    notes: list[str]
+
+
+@dataclass(slots=True)
+class _RunningInstallation:
+    """An installation of a session, kept until a call collects its result."""
+
+    began: float
+    done: anyio.Event = field(default_factory=anyio.Event)
+    installation: Installation | None = None
+    failure: Exception | None = None
+
+
+class PackageTools:
+    """Tool that installs packages from ``source``, by default from the network of cells."""
+
+    def __init__(self, sessions: SessionService, source: Source = None, *, has_network: bool = True) -> None:
+        self._sessions = sessions
+        self._has_source = source is not None or has_network
+        self._from: dict[str, Any] = {"network": True} if source == "network" else {"wheels": source}
+        self._running: dict[tuple[str, tuple[str, ...]], _RunningInstallation] = {}
+
+    async def install_packages(
+        self,
+        context: Context,
+        packages: Annotated[list[str], "As for pip, or paths of wheels or requirements.txt in the workspace."],
+        session: str = "default",
+        wait: float | None = None,
+    ) -> InstallAnswer:
+        """Install packages."""
+        elicitation = self._sessions.make_elicitation(context)
+        with report_errors():
+            patience = self._sessions.check_wait(wait)
+            opened = await self._sessions.get_session(session, elicitation)
+            key = opened.name, tuple(packages)
+            if key not in self._running:
+                await self._check_packages(opened, packages)
+                try:
+                    await opened.check_command(shlex.join(["pip", "install", *packages]), approver=elicitation)
+                except SecurityError:
+                    if elicitation.input_required is None:
+                        raise
+                    return cast("InstallAnswer", elicitation.input_required)  # fastmcp passes it on
+                if key not in self._running:
+                    opened.scope.check_open()
+                    self._running[key] = _RunningInstallation(anyio.current_time())
+                    opened.scope.tasks.start_soon(self._install, opened, key)
+            running = self._running[key]
+            with anyio.move_on_after(patience):
+                async with elicitation.report_while("the packages are installed", self._sessions.interval):
+                    await running.done.wait()
+            if not running.done.is_set():
+                again = "It continues: call install_packages again with the same arguments to get the result."
+                return InstallAnswer("running", [], "", round(anyio.current_time() - running.began, 3), [again])
+            self._running.pop(key, None)
+            if running.failure is not None:
+                raise running.failure
+        assert running.installation is not None
+        answer = _make_install_answer(running.installation, opened)
+        if not running.installation.ok:
+            return cast("InstallAnswer", ToolResult(structured_content=asdict(answer), is_error=True))
+        return answer
+
+    async def _check_packages(self, opened: AsyncSession, packages: list[str]) -> None:
+        """Refuse files outside the workspace, which sessions accept, and packages without a source."""
+        # sessions have imported it
+        from kernelexec.session.features.packages import find_requirements_file, is_wheel  # noqa: PLC0415
+
+        for package in map(str.strip, packages):
+            if (path := find_requirements_file(package) or (package if is_wheel(package) else None)) is not None:
+                await opened.files.list(path)
+            if not self._has_source and not is_wheel(package):
+                raise InvalidRequest(_NO_SOURCE)
+
+    async def _install(self, opened: AsyncSession, key: tuple[str, tuple[str, ...]]) -> None:
+        """Install in a task of the session, independent of any call."""
+        running = self._running[key]
+        try:
+            running.installation = await opened.install(key[1], **self._from)
+        except Exception as exc:  # noqa: BLE001 - raised by the call that collects it
+            running.failure = exc
+        finally:
+            if running.installation is None and running.failure is None:  # the session ends, so no call will collect it
+                self._running.pop(key, None)
+            running.done.set()
+
+
+def _make_install_answer(installation: Installation, opened: AsyncSession) -> InstallAnswer:
+    return InstallAnswer(
+        "ok" if installation.ok else "error",
+        [str(package) for package in installation.packages],
+        preview(opened.mask(installation.output), "the workspace's .kernelexec/pylock.toml lists the installed packages"),
+        round(installation.seconds, 3),
+        list(installation.notes),
+    )

@@ -15,8 +15,8 @@ from fastmcp.tools import ToolResult
 
 from kernelexec.errors import InvalidPath
 from kernelexec.mcp.answers import ROOM_BYTES, InlinePictures, fit_answer, select_pictures
-from kernelexec.mcp.calls.sessions import SessionService
 from kernelexec.mcp.server_options import ServerOptions
+from kernelexec.mcp.sessions import SessionService
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
 from kernelexec.results import FileBytes, FilesDeleted, FileText, FileWritten, Image
 from kernelexec.results.media.images import BEGINNING_BYTES, read_picture_type

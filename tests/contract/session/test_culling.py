@@ -19,7 +19,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from kernelexec import CapacityReached, Config, Executor, Session
 from kernelexec.docker.client import Engine
 from kernelexec.events import Event, KernelChanged
-from kernelexec.mcp.http.http_server import HttpOptions, serve_http
+from kernelexec.mcp.http_server import HttpOptions, serve_http
 from tests.support.engine import MINIMAL, containers, needs_engine
 from tests.support.mcp_clients import connected
 from tests.support.mcp_in_memory import InMemory

@@ -15,7 +15,7 @@ import pytest
 from fastmcp import Client
 
 from kernelexec import AsyncExecutor
-from kernelexec.mcp.calls.progress import find_last_line, generate_report_times
+from kernelexec.mcp.elicitation import find_last_line, generate_report_times
 from kernelexec.mcp.server import make_server
 from kernelexec.results import DisplayData, Stream
 from tests.support.command_line import BOUND

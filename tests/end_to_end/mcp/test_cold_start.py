@@ -14,7 +14,7 @@ from tests.support.mcp_clients import raw
 #: Modules and libraries that a kernel needs and the list of tools does not: they took a third of the start.
 NOT_NEEDED = {
     *("kernelexec.session_registry", "kernelexec.session.session", "kernelexec.kernel", "kernelexec.policy.policy"),
-    *("kernelexec.cli.run", "kernelexec.cli.doctor", "kernelexec.mcp.admin_socket", "kernelexec.mcp.http.http_server"),
+    *("kernelexec.cli.run", "kernelexec.cli.doctor", "kernelexec.control.control_socket", "kernelexec.mcp.http_server"),
     *(
         "jupyter_client",
         "zmq",

@@ -12,7 +12,7 @@ import pytest
 from fastmcp.exceptions import McpError
 from mcp.types import INVALID_PARAMS
 
-from kernelexec.mcp.resources import BLOB_BYTES, TEXT_BYTES
+from kernelexec.mcp.server import BLOB_BYTES, TEXT_BYTES
 from tests.support.mcp_clients import ERAS, Agent, connected, record_of
 from tests.support.mcp_in_memory import InMemory
 from tests.support.mcp_server import create_token, serving

@@ -28,7 +28,7 @@ from kernelexec.docker.images.build_files import own_authorities
 from kernelexec.docker.images.recipes import recipe
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import EngineFailed
-from kernelexec.mcp.http.tokens import add_token
+from kernelexec.mcp.authentication import add_token
 from tests.support.command_line import BOUND
 from tests.support.engine import BASE, MINIMAL, containers, needs_engine
 from tests.support.mcp_clients import Agent, connected, output_of, record_of, text_of

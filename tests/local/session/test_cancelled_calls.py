@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Executor, Session, Snapshot
-from kernelexec.adapters.shared.calls import await_result
+from kernelexec.adapters.shared.commands import await_result
 from kernelexec.session.features.saved_state import checkpoint_files
 from kernelexec.session_resources import SessionResources
 from kernelexec.workspace import workspace_copies

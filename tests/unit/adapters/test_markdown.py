@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelexec.adapters.shared.blocks import quiet_pip
-from kernelexec.adapters.shared.functions import Functions
+from kernelexec.adapters.shared.conventions import Functions
 from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
 
 DOCUMENTED = 'def f():\n    """As in\n\n    ```python\n    f()\n    ```\n    """\n    return 1'

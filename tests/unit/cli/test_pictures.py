@@ -12,9 +12,8 @@ from typing import Any
 import PIL.Image
 import pytest
 
-from kernelexec.cli.terminal.picture_protocol import PictureTerminal, read_names
-from kernelexec.cli.terminal.picture_sequences import PictureArea, TerminalPictures, encode_picture, encode_sixels
-from kernelexec.cli.terminal.typed_input import TypedInput
+from kernelexec.cli.console import PictureArea, TerminalPictures, encode_picture, encode_sixels
+from kernelexec.cli.terminal import PictureTerminal, TypedInput, read_names
 from kernelexec.results import DisplayData, Image, Output, Stream
 from tests.support.picture_terminal import make_png, read_iterm2, read_kitty, read_sixels, without_pictures
 

@@ -8,7 +8,7 @@ from typing import Any, TextIO, cast
 
 import pytest
 
-from kernelexec.cli.terminal.text_filter import NOTE_SIGN, TerminalFilter, TerminalStream, format_remark, neutralise
+from kernelexec.cli.terminal import NOTE_SIGN, TerminalFilter, TerminalStream, format_remark, neutralise
 from tests.support.terminal_sequences import SEQUENCES, harm
 
 

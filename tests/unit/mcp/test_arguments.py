@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.mcp.calls.arguments import explain_errors, read_arguments, suggest
+from kernelexec.mcp.middleware import explain_errors, read_arguments, suggest
 from kernelexec.mcp.server_options import GROUPS
 
 NUMBER = {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}

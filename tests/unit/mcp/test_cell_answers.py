@@ -12,9 +12,7 @@ import pytest
 from mcp.types import ElicitResult, TextContent
 
 from kernelexec.mcp.answers import PREVIEW_CHARS, AnswerOptions, render_answer, render_stream
-from kernelexec.mcp.calls.elicitation import describe_input
-from kernelexec.mcp.calls.pending_inputs import InputAnswer, PendingInputs
-from kernelexec.mcp.calls.progress import PartialResult, find_last_line
+from kernelexec.mcp.elicitation import InputAnswer, PartialResult, PendingInputs, describe_input, find_last_line
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
 from kernelexec.results.model import tables
 from kernelexec.results.readable import display_text

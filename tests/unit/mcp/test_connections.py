@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kernelexec.mcp.calls.connections import Connections
+from kernelexec.mcp.callers import Connections
 
 STEPS = range(8)
 pytestmark = pytest.mark.anyio

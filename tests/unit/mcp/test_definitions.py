@@ -12,10 +12,9 @@ from fastmcp.tools import FunctionTool
 from fastmcp.utilities.json_schema import dereference_refs
 
 from kernelexec.mcp.server import drop_docstring, inline_references, slim_arguments
-from kernelexec.mcp.tools.code_tools import CodeTools
+from kernelexec.mcp.tools.code_tools import CodeTools, TestingTools
 from kernelexec.mcp.tools.file_tools import FileTools
-from kernelexec.mcp.tools.testing_tools import TestingTools
-from kernelexec.mcp.tools.variable_tools import VariableTools
+from kernelexec.mcp.tools.state_tools import VariableTools
 
 FUNCTIONS = (CodeTools.list_sessions, VariableTools.list_variables, TestingTools.run_tests, FileTools.list_files)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kernelexec.errors import InvalidConfig, InvalidRequest
+from kernelexec.mcp.authentication import TokenFile, add_token, hash_token
 from kernelexec.mcp.callers import ONLY_CLIENT, Caller
-from kernelexec.mcp.http.guard import RequestGuard
-from kernelexec.mcp.http.http_server import HttpOptions, _listen
-from kernelexec.mcp.http.tokens import TokenFile, add_token, hash_token
+from kernelexec.mcp.guard import RequestGuard
+from kernelexec.mcp.http_server import HttpOptions, _listen
 
 LIMIT = 100
 

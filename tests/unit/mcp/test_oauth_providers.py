@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.mcp.http.oauth import OperatorProvider
+from kernelexec.mcp.authentication import OperatorProvider
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.errors import CapacityReached, InvalidConfig
-from kernelexec.mcp.quotas import Quotas, QuotaTracker
+from kernelexec.mcp.server_options import Quotas, QuotaTracker
 
 
 class Clock:

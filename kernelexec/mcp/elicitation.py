@@ -1,4 +1,4 @@
-"""Elicitation: ask a call's client to approve a cell, or to answer its `input()`, in both eras of the protocol.
+"""What a call tells and asks its client while it waits for a cell: progress, an approval, an answer to `input()`.
 
 Until 2025 a server asked its client during a call. Since 2026 a call returns "input required", and the client sends it again
 with the answer. A cell that needs approval is refused the first time, and the answer is valid for that cell only. A running
@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -19,12 +21,15 @@ from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.mcp.calls.pending_inputs import TEXT, InputAnswer, PendingInput
-from kernelexec.mcp.calls.progress import generate_report_times
+from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
+from kernelexec.mcp.callers import STATELESS_VERSION
 from kernelexec.policy.decisions import Approval, ApprovalRequest
-from kernelexec.results import InputRequest
+from kernelexec.results import ExecutionResult, InputRequest, Output, output_text
+from kernelexec.results.outputs import read_displays
 from kernelexec.untrusted_text import escape_invisible, quote_line
 
+#: The field of a client's form that has the answer.
+_TEXT = "text"
 _APPROVAL, _APPROVE = "approval", "approve"
 _INPUT = "input"
 _SHOWN_CHARS = 20_000
@@ -33,9 +38,12 @@ _APPROVAL_SCHEMA = {
     "properties": {_APPROVE: {"type": "boolean", "title": "Run it?", "default": False}},
     "required": [_APPROVE],
 }
-_INPUT_SCHEMA = {"type": "object", "properties": {TEXT: {"type": "string", "title": "Answer"}}, "required": [TEXT]}
-#: The first protocol revision in which a call returns "input required"; revisions are dates.
-_STATELESS_VERSION = "2026-07-28"
+_INPUT_SCHEMA = {"type": "object", "properties": {_TEXT: {"type": "string", "title": "Answer"}}, "required": [_TEXT]}
+_PASSWORD = "the server does not ask for passwords over MCP; pass secrets by reference, with --secret"  # noqa: S105 - a sentence
+#: The first progress reports, in seconds. The first one comes early, since a client counts the server's own start too.
+_FIRST_REPORTS = (0.8, 2.0, 4.0)
+_LINE_CHARS = 200
+_LOOKED_AT = 20
 
 
 class Elicitation:
@@ -123,7 +131,7 @@ class Elicitation:
 
     @property
     def _is_stateless(self) -> bool:
-        return self._context.session.protocol_version >= _STATELESS_VERSION
+        return self._context.session.protocol_version >= STATELESS_VERSION
 
     async def _ask_approval(self, request: ApprovalRequest, question: str) -> Approval:
         mark = _hash_request(request)
@@ -165,3 +173,125 @@ def _hash_request(request: ApprovalRequest) -> str:
     proposal = request.proposal
     parts = [proposal.session, proposal.kind, proposal.language, proposal.source, *request.reasons]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(eq=False, slots=True)
+class PendingInput:
+    """An input request that waits for its answer, with a unique name."""
+
+    request: InputRequest
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    text: str | None = None
+    reason: str = ""
+
+    def answer(self, text: str | None, action: str) -> None:
+        """Set the answer, or the client's action in place of an answer; the first call counts."""
+        if not self.answered.is_set():
+            self.text, self.reason = text, f"the client's answer was {action}"
+            self.answered.set()
+
+
+class PendingInputs:
+    """Pending input requests of all executions, oldest first."""
+
+    def __init__(self) -> None:
+        self._pending: list[PendingInput] = []
+        self._changed = anyio.Event()
+
+    async def ask(self, request: InputRequest) -> str:
+        """Wait for the answer and return it.
+
+        Raises:
+            EOFError: there is no answer; the message has the reason.
+        """
+        if request.password:
+            raise EOFError(_PASSWORD)
+        pending = PendingInput(request)
+        self._pending.append(pending)
+        self._changed.set()
+        self._changed = anyio.Event()
+        try:
+            await pending.answered.wait()
+        finally:
+            self._pending.remove(pending)
+        if pending.text is None:
+            raise EOFError(pending.reason)
+        return pending.text
+
+    def find(self, execution_id: str) -> PendingInput | None:
+        """Return an execution's oldest pending input request."""
+        waiting = (
+            pending
+            for pending in self._pending
+            if pending.request.execution_id == execution_id and not pending.answered.is_set()
+        )
+        return next(waiting, None)
+
+    async def wait_for(self, execution_id: str) -> None:
+        """Wait until an execution asks for input."""
+        while self.find(execution_id) is None:
+            await self._changed.wait()
+
+    def accept(self, answer: InputAnswer) -> None:
+        """Answer the input request of that name, if it is still pending."""
+        for pending in self._pending:
+            if (pending.request.execution_id, pending.name) == (answer.execution_id, answer.input_name):
+                text = (answer.form.content or {}).get(_TEXT) if answer.form.action == "accept" else None
+                pending.answer(text if isinstance(text, str) else None, answer.form.action)
+
+
+@dataclass(frozen=True, slots=True)
+class InputAnswer:
+    """The client's answer to an execution's input request."""
+
+    execution_id: str
+    input_name: str
+    form: ElicitResult
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResult:
+    """Result of an execution so far, with the outputs that are new to the caller."""
+
+    result: ExecutionResult
+    outputs: tuple[Output, ...]
+    since: int = 0
+    cursor: int = 0
+    missed_bytes: int = 0
+    queue_position: int = 0
+    is_readable: bool = True  #: whether read_output has its output; not so for an outcome that only the journal has
+
+
+def generate_report_times(interval: float) -> Iterator[float]:
+    """Return the seconds since the start of a call at which it reports progress: 0.8, 2, 4, then every ``interval``.
+
+    Clients that end a call after five seconds need the first ones. A shorter interval holds from the start.
+    """
+    elapsed = 0.0
+    for report in _FIRST_REPORTS:
+        if report - elapsed > interval:
+            break
+        elapsed = report
+        yield elapsed
+    while True:
+        elapsed += interval
+        yield elapsed
+
+
+def check_wait(wait: float) -> float:
+    """Return the seconds that a call may block; 0 becomes the shortest timeout.
+
+    Raises:
+        InvalidTimeout: the value is not a number of seconds.
+    """
+    return SHORTEST_TIMEOUT if wait == 0 else check_seconds(wait, "wait")
+
+
+def find_last_line(outputs: Sequence[Output]) -> str:
+    """Return the last line that is not blank, at most 200 characters of it."""
+    for output in read_displays(reversed(outputs[-_LOOKED_AT:])):
+        tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
+        if lines := [line.strip() for line in tail.split("\n") if line.strip()]:
+            return quote_line(lines[-1][:_LINE_CHARS])
+    return ""

@@ -1,22 +1,28 @@
-"""Arguments of tools as clients send them: null for an omitted one, numbers, booleans and lists as text; and their errors."""
+"""The server's middleware: arguments as clients send them, answers without anything unseen, the log, and the opening."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from fastmcp.exceptions import NotFoundError, ToolError, ValidationError
+from fastmcp.exceptions import FastMCPError, NotFoundError, ToolError, ValidationError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
-from mcp.types import CallToolRequestParams
+from mcp.types import CallToolRequestParams, TextContent
 
 from kernelexec.errors import did_you_mean
+from kernelexec.mcp.logs import log_call
+from kernelexec.mcp.run import Opening
 from kernelexec.text import clean_text
+from kernelexec.untrusted_text import escape_invisible, escape_notes_in_json, escape_value, has_invisible, quote_output
 
+T = TypeVar("T")
 _VALUE_CHARS = 100
 _ERRORS_MAX = 10
 #: Arguments whose text is passed on as it is, whatever it looks like.
@@ -125,3 +131,98 @@ def explain_errors(errors: Sequence[dict[str, Any]], known: list[str]) -> str:
         more = f" and {len(unknown) - _ERRORS_MAX} more" * (len(unknown) > _ERRORS_MAX)
         lines.insert(0, f"Unknown arguments: {', '.join(names)}{more}. The arguments are: {', '.join(known) or 'none'}.")
     return clean_text("\n".join(lines[:_ERRORS_MAX]))
+
+
+class VisibleText(Middleware):
+    """Middleware that shows invisible characters of answers and errors as escapes, and masks secrets in errors.
+
+    An error may repeat an argument of the client or a name that a kernel chose, so it has no mark of our notes either.
+    """
+
+    def __init__(self, mask: Callable[[str], str]) -> None:
+        self._mask = mask
+
+    async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
+        """See fastmcp's ``Middleware``."""
+        try:
+            return await call_next(context)
+        except FastMCPError as exc:
+            exc.args = tuple(quote_output(self._mask(arg)) if isinstance(arg, str) else arg for arg in exc.args)
+            raise
+
+    async def on_call_tool(
+        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
+    ) -> ToolResult:
+        """See fastmcp's ``Middleware``."""
+        answer = await call_next(context)
+        return show_invisible(answer) if isinstance(answer, ToolResult) else answer
+
+
+def show_invisible(answer: ToolResult) -> ToolResult:
+    """Return an answer with nothing invisible, and without marks of our notes in the text of a structure."""
+    show = escape_invisible
+    if answer.structured_content is not None:
+        is_changed = has_invisible(json.dumps(answer.structured_content, ensure_ascii=False))
+        show = partial(_show_structured, is_changed=is_changed)
+        if is_changed:
+            answer.structured_content = escape_value(answer.structured_content)
+    for block in answer.content:
+        if isinstance(block, TextContent):
+            block.text = show(block.text)
+    if answer.meta is not None and has_invisible(json.dumps(answer.meta, ensure_ascii=False)):
+        answer.meta = escape_value(answer.meta)
+    return answer
+
+
+def _show_structured(text: str, *, is_changed: bool) -> str:
+    """Return the text of an answer with a structure, which is that as JSON or says the same in words."""
+    if not is_changed and escape_notes_in_json(text) == text:  # as nearly always: it need not be known which of them
+        return escape_invisible(text)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return escape_invisible(text)
+    return escape_notes_in_json(json.dumps(escape_value(value), ensure_ascii=False) if is_changed else text)
+
+
+class OpeningGate(Middleware):
+    """Middleware by which requests that need the executor wait until it is open; the list of tools needs none."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+
+    async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
+        """See fastmcp's ``Middleware``."""
+        self._opening.request_soon()
+        return await call_next(context)
+
+    async def _wait_until_open(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
+        await self._opening.wait_until_open()
+        return await call_next(context)
+
+    on_call_tool = on_read_resource = on_get_prompt = _wait_until_open
+
+
+class CallLogger(Middleware):
+    """Middleware that logs each call of a tool, prompt or resource with its outcome."""
+
+    async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
+        """See fastmcp's ``Middleware``."""
+        target = getattr(context.message, "name", None) or getattr(context.message, "uri", None)
+        if target is None:
+            return await call_next(context)
+        return await measure(call_next(context), partial(log_call, context.method or "", str(target)))
+
+
+async def measure(call: Awaitable[T], report: Callable[[str, float], None]) -> T:
+    """Await a call and report its outcome, which is ok, error or cancelled, and its seconds."""
+    began, outcome = time.monotonic(), "cancelled"
+    try:
+        answer = await call
+        outcome = "error" if getattr(answer, "is_error", False) else "ok"
+    except Exception:
+        outcome = "error"
+        raise
+    finally:
+        report(outcome, time.monotonic() - began)
+    return answer

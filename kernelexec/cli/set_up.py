@@ -1,4 +1,4 @@
-"""The kernelspec commands: kernelexec's kernels in JupyterLab, nbclient, papermill and the Jupyter console."""
+"""Commands for the set-up: configuration files, and kernelexec's kernels in Jupyter's programs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,31 @@ from kernelexec.config import parse_size
 from kernelexec.errors import InvalidRequest
 from kernelexec.untrusted_text import escape_line
 
-_NOT_WRITABLE = "is not writable: install for your user with --user, or in another directory with --prefix"
-
+config_app = typer.Typer(name="config", help="Configuration files: the settings of agents, in YAML.", no_args_is_help=True)
 kernelspec_app = typer.Typer(
     name="kernelspec", help="Kernels in containers for JupyterLab, nbclient and papermill.", no_args_is_help=True
 )
-
 PrefixOption = Annotated[str | None, option("--prefix", "Install into DIRECTORY/share/jupyter/kernels.", "DIRECTORY")]
+_NOT_WRITABLE = "is not writable: install for your user with --user, or in another directory with --prefix"
+
+
+@config_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} if the file is invalid, with the reason.")
+def check(file: Annotated[str, typer.Argument(metavar="FILE", help="The file, in kernelexec's form or in MassGen's.")]) -> int:
+    """Check FILE and print where the code of each of its agents runs. Nothing is started."""
+    from kernelexec.dialects.agents import read_agents
+
+    for name, config in read_agents(file).items():
+        write_text(sys.stdout, f"{name}: {config.isolation if config.enabled else 'switched off'}\n")
+    return 0
+
+
+@config_app.command(name="schema", epilog="Exit status: 0.")
+def print_schema() -> int:
+    """Print the JSON Schema of configuration files, for editors."""
+    from kernelexec.dialects.agents import json_schema
+
+    write_text(sys.stdout, json.dumps(json_schema(), indent=2) + "\n")
+    return 0
 
 
 @kernelspec_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage, or if it cannot be written.")

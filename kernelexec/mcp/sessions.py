@@ -15,13 +15,16 @@ from fastmcp import Context
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import CapacityReached, InvalidPath, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor import AsyncExecutor
-from kernelexec.mcp.callers import CALLER, PROGRAM, Caller
-from kernelexec.mcp.calls.connections import Connections
-from kernelexec.mcp.calls.elicitation import Elicitation
-from kernelexec.mcp.calls.pending_inputs import PendingInputs
-from kernelexec.mcp.calls.progress import PartialResult, check_wait, find_last_line, generate_report_times
-from kernelexec.mcp.quotas import QuotaTracker
-from kernelexec.mcp.server_options import WAIT_SECONDS
+from kernelexec.mcp.callers import CALLER, PROGRAM, Caller, Connections
+from kernelexec.mcp.elicitation import (
+    Elicitation,
+    PartialResult,
+    PendingInputs,
+    check_wait,
+    find_last_line,
+    generate_report_times,
+)
+from kernelexec.mcp.server_options import WAIT_SECONDS, QuotaTracker
 from kernelexec.results import ExecutionResult, OnInput, Progress
 
 if TYPE_CHECKING:

@@ -1,0 +1,444 @@
+"""The terminal: the one door for text to it, and all questions to it and to the user at it.
+
+``protect_terminal`` puts the door before stdout and stderr, so nothing that is printed can miss it: output of kernels, names of
+files and sessions, errors, tracebacks, logs. Colours pass, and no other command of the text. A text that comes in pieces has a
+``TerminalFilter`` of its own before that. The terminal is asked by which protocol it shows pictures, and what the user types
+meanwhile is kept for the next prompt. The user is asked for approvals and inputs of cells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import select
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+
+from kernelexec.provisioning import platform
+from kernelexec.untrusted_text import BIDI_AND_TAGS, escape_char, escape_line
+
+if TYPE_CHECKING:
+    from kernelexec.policy.decisions import Approval, ApprovalRequest
+    from kernelexec.results import InputRequest
+
+#: The sign of our notes on a terminal. In any other text it is shown as its code.
+NOTE_SIGN = "\N{WHITE DIAMOND CONTAINING BLACK SMALL DIAMOND}"
+#: Ends all colours and styles.
+RESET = "\x1b[0m"
+#: The longest sequence that may pass; a longer one is dropped, and so is the text of a command to the terminal.
+_SEQUENCE_CHARS = 64
+_ROWS_MAX = 1000
+_C1_COMMANDS = dict(zip("\x90\x98\x9b\x9d\x9e\x9f", "PX[]^_", strict=True))
+_STRINGS, _CAN, _SUB = frozenset("]P_^X"), "\x18", "\x1a"
+_SPECIAL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{NOTE_SIGN}{BIDI_AND_TAGS}]")
+_COLOURS = re.compile(r"[0-9;:]*")
+#: The number of parameters that follow a colour's 38, 48 or 58 and its kind: a palette's index, or red, green and blue.
+_COLOUR_WORDS = {"5": 1, "2": 3}
+PictureProtocol = Literal["kitty", "iterm2", "sixel"]
+PictureChoice = Literal["auto", "kitty", "iterm2", "sixel", "never"]
+#: Terminals without pictures, some of which would show a question.
+_PLAIN_TERMS = frozenset({"", "dumb", "unknown", "linux"})
+#: Variables that ask for plain output, and of places where no terminal answers.
+_PLAIN_VARIABLES = ("NO_COLOR", "CI", "INSIDE_EMACS")
+#: The values of TERM that only terminals with the protocol have.
+_TERMS: Mapping[str, PictureProtocol] = {"xterm-kitty": "kitty", "xterm-ghostty": "kitty"}
+#: The values of TERM_PROGRAM. WezTerm and mintty show pictures of iTerm2's protocol on all systems.
+_PROGRAMS: Mapping[str, PictureProtocol] = {
+    "ghostty": "kitty",
+    "iTerm.app": "iterm2",
+    "WezTerm": "iterm2",
+    "mintty": "iterm2",
+}
+#: Konsole shows pictures of kitty's protocol since version 22.04.
+_KONSOLE = 220400
+#: The attribute of terminals that show sixel graphics.
+SIXEL = 4
+_TERMINAL = "/dev/tty"
+#: The question for device attributes (DA1 of ECMA-48), and its answer.
+_QUESTION = b"\x1b[c"
+_ANSWER = re.compile(rb"\x1b\[\?([\d;]{0,200})c")
+_BEGUN_ANSWER = re.compile(rb"\x1b(?:\[(?:\?[\d;]*)?)?$")
+#: How long an answer may take, in seconds: long connections need half of it, and a later answer would be taken for typed text.
+_PATIENCE = 1.0
+_READ_MAX = 4096
+_LINE_BYTES = 4096
+_YES = frozenset({"y", "yes"})
+_TYPED_BYTES_MAX = 4096
+
+
+class TerminalFilter:
+    """A filter of a text that comes in pieces: the result does not depend on how it is cut.
+
+    Colours and the erasure of a line pass, tab, newline, carriage return and backspace too. Moves to earlier lines pass with
+    ``moves``, up to the first line of this text. Every other sequence is dropped: titles, clipboards, links, questions to the
+    terminal, whole-screen commands. Other control characters and bidirectional controls are shown as codes.
+    """
+
+    def __init__(self, *, moves: bool = False) -> None:
+        self.moves = moves
+        self.is_styled = False
+        """Whether the text has left a colour or style on."""
+        self._sequence = ""
+        """The beginning of a sequence: ``ESC``, what follows it, but nothing of a string."""
+        self._string = False
+        self._rows = 0
+
+    def feed(self, text: str) -> str:
+        """Return what of the next piece may go to the terminal."""
+        pieces, begin = [], 0
+        while begin < len(text):
+            if self._sequence or self._string:
+                pieces.append(self._step(text[begin]))
+                begin += 1
+                continue
+            special = _SPECIAL.search(text, begin)
+            end = len(text) if special is None else special.start()
+            pieces.append(text[begin:end])
+            self._count_rows(text[begin:end])
+            if special is not None:
+                pieces.append(self._step(special[0]))
+            begin = end + 1
+        return "".join(pieces)
+
+    def flush(self) -> None:
+        """Forget an unfinished sequence, and the lines so far: other text follows."""
+        self._sequence, self._string, self.is_styled = "", False, False
+        self.forget_rows()
+
+    def forget_rows(self) -> None:
+        """Let no move go to an earlier line than the present one: other text may be there."""
+        self._rows = 0
+
+    def _step(self, char: str) -> str:
+        """Return what may go to the terminal once a character has come."""
+        if self._string and char >= " " and not "\x7f" <= char <= "\x9f":
+            return ""
+        if char in _C1_COMMANDS:
+            return self._begin(_C1_COMMANDS[char])
+        if char == "\x1b":
+            self._sequence, self._string = char, False
+            return ""
+        if "\x80" <= char <= "\x9f" or char == "\x7f" or self._string or char < " ":
+            return self._end_sequence(char)
+        if not self._sequence:
+            return self._show(char)
+        return self._extend(char)
+
+    def _begin(self, kind: str) -> str:
+        self._sequence, self._string = ("", True) if kind in _STRINGS else (f"\x1b{kind}", False)
+        return ""
+
+    def _end_sequence(self, char: str) -> str:
+        """Return a control character, which ends a sequence or string."""
+        was_string = self._string
+        self._sequence, self._string = "", False
+        if char in "\n\r\t\b":
+            self._count_rows(char)
+            return char
+        is_end = (was_string and char == "\x07") or char in (_CAN, _SUB, "\x07", "\x7f") or char >= "\x80"
+        return "" if is_end else escape_char(char)
+
+    def _extend(self, char: str) -> str:
+        """Return a sequence if a character has completed it and it may pass."""
+        sequence = self._sequence + char
+        if sequence == f"\x1b{char}":
+            if char in _STRINGS or char == "[":
+                return self._begin(char)
+            self._sequence = sequence if " " <= char <= "/" else ""
+            return ""
+        is_csi = sequence[1] == "["
+        if not ("@" <= char <= "~" if is_csi else "0" <= char <= "~"):
+            self._sequence = sequence[: _SEQUENCE_CHARS + 1]
+            if char > "~":
+                self._sequence = ""
+            return ""
+        self._sequence = ""
+        return self._pass(sequence[2:-1], char) if is_csi and len(sequence) <= _SEQUENCE_CHARS else ""
+
+    def _pass(self, parameters: str, final: str) -> str:
+        match final:
+            case "m" if _COLOURS.fullmatch(parameters) and not _conceals(parameters):
+                self.is_styled = parameters.strip("0;") != ""
+            case "K" if parameters in ("", "0", "1", "2"):
+                pass
+            case "A" | "F" if self.moves and ((parameters.isascii() and parameters.isdecimal()) or not parameters):
+                rows = min(max(int(parameters[:9] or 1), 1), self._rows)
+                self._rows -= rows
+                return f"\x1b[{rows}{final}" if rows else "\r" * (final == "F")
+            case _:
+                return ""
+        return f"\x1b[{parameters}{final}"
+
+    def _show(self, char: str) -> str:
+        return escape_char(char) if _SPECIAL.match(char) is not None else char
+
+    def _count_rows(self, text: str) -> None:
+        if self.moves:
+            self._rows = min(self._rows + text.count("\n"), _ROWS_MAX)
+
+
+def _conceals(parameters: str) -> bool:
+    """Return whether a style makes text invisible: its parameters have an 8 that is no part of a colour."""
+    words = parameters.split(";")
+    index = 0
+    while index < len(words):
+        if words[index] in ("38", "48", "58"):
+            index += 2 + _COLOUR_WORDS.get(words[index + 1] if index + 1 < len(words) else "", 0)
+            continue
+        if words[index].lstrip("0") == "8":
+            return True
+        index += 1
+    return False
+
+
+def neutralise(text: str) -> str:
+    """Return what of a whole text may go to a terminal."""
+    return TerminalFilter().feed(text)
+
+
+class TerminalStream:
+    """A text stream to a terminal: whatever is written is filtered, except by ``write_filtered``."""
+
+    others = 0
+    """The number of texts of others than a kernel that went to terminals, above which no move of a kernel may go."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a whole text, filtered."""
+        TerminalStream.others += 1
+        self.stream.write(neutralise(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts, filtered."""
+        for line in lines:
+            self.write(line)
+
+    def write_filtered(self, text: str) -> int:
+        """Write a text that a ``TerminalFilter`` or we ourselves have made."""
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of the stream
+        return getattr(self.stream, name)
+
+
+def protect_terminal() -> None:
+    """Put the door before stdout and stderr, where they are terminals."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, TerminalStream) and stream.isatty():
+            setattr(sys, name, cast("TextIO", TerminalStream(stream)))
+
+
+def inner_stream(stream: TextIO) -> TextIO:
+    """Return the stream for text of our own that moves the cursor, such as a progress bar."""
+    return stream.stream if isinstance(stream, TerminalStream) else stream
+
+
+def format_remark(stream: TextIO, line: str) -> str:
+    """Return a line of ours for ``write_filtered``, with the sign on a terminal that can show it.
+
+    The lines after the first one are indented, so that no name in a message can begin another remark.
+    """
+    text = "\n    ".join(line.split("\n"))
+    if not isinstance(stream, TerminalStream):
+        return f"kernelexec: {text}\n"
+    TerminalStream.others += 1
+    try:
+        NOTE_SIGN.encode(stream.encoding or "ascii")
+    except UnicodeEncodeError:
+        return f"kernelexec: {neutralise(text)}\n"
+    return f"{NOTE_SIGN} kernelexec: {neutralise(text)}\n"
+
+
+class PictureTerminal:
+    """The terminal of stdout as a place for pictures. If its names do not say enough, it is asked for its attributes, once."""
+
+    def __init__(self, choice: PictureChoice, environ: Mapping[str, str]) -> None:
+        self._protocol: PictureProtocol | None = None
+        self._must_ask = False
+        if choice == "never" or not sys.stdout.isatty():
+            return
+        if choice != "auto":
+            self._protocol = choice
+        elif environ.get("TERM", "") not in _PLAIN_TERMS and not any(map(environ.get, _PLAIN_VARIABLES)):
+            self._protocol = read_names(environ)
+            self._must_ask = self._protocol is None
+
+    @property
+    def may_have_protocol(self) -> bool:
+        """Whether a picture may be shown; nothing is asked."""
+        return self._must_ask or self._protocol is not None
+
+    def choose_protocol(self) -> PictureProtocol | None:
+        """Return the protocol; None for none, or while the terminal cannot be asked. May block for a second, once."""
+        if self._must_ask and (attributes := read_device_attributes()) is not None:
+            self._must_ask = False
+            self._protocol = "sixel" if SIXEL in attributes else None
+        return self._protocol
+
+
+def read_names(environ: Mapping[str, str]) -> PictureProtocol | None:
+    """Return the protocol of a terminal that is known by its names; inside a multiplexer they are those of another terminal."""
+    term, program = environ.get("TERM", ""), environ.get("TERM_PROGRAM", "")
+    if any(map(environ.get, ("TMUX", "STY", "ZELLIJ"))) or term.startswith(("tmux", "screen")):
+        return None
+    if term in _TERMS or program:  # the other variables may be inherited from a terminal that started this one
+        return _TERMS.get(term) or _PROGRAMS.get(program)
+    if environ.get("LC_TERMINAL") == "iTerm2":
+        return "iterm2"
+    version = environ.get("KONSOLE_VERSION", "")
+    is_kitty = environ.get("KITTY_WINDOW_ID") or (version.isascii() and version.isdecimal() and int(version) >= _KONSOLE)
+    return "kitty" if is_kitty else None
+
+
+def read_device_attributes() -> frozenset[int] | None:
+    """Return the attributes of the terminal of stdout; no attributes if it is not the controlling one, or does not answer.
+
+    None if it cannot be asked at present: this process is in the background, typed input is there or is awaited.
+    """
+    try:
+        if os.tcgetpgrp(sys.stdout.fileno()) != os.getpgrp() or TYPED_INPUT.is_awaited:
+            return None
+        with ExitStack() as closing:
+            fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            closing.callback(os.close, fd)
+            if not closing.enter_context(platform.read_keys(fd)):  # a prompt reads them so already
+                return None
+            return None if _is_readable(fd, 0.0) else _ask(fd)
+    except (OSError, ValueError):  # of a terminal that is going away, too
+        return frozenset()
+
+
+def _ask(fd: int) -> frozenset[int]:
+    """Return the attributes in the answer; keep what was typed meanwhile. Nothing after the answer is read."""
+    os.write(fd, _QUESTION)
+    deadline, received = time.monotonic() + _PATIENCE, b""
+    while len(received) < _READ_MAX and _is_readable(fd, deadline - time.monotonic()):
+        byte = os.read(fd, 1)
+        if not byte:
+            break
+        received += byte
+        if byte == b"c" and (answer := _ANSWER.search(received)):
+            TYPED_INPUT.keep(received[: answer.start()])
+            return frozenset(int(number) for number in answer[1].split(b";") if number)
+    TYPED_INPUT.keep(_BEGUN_ANSWER.sub(b"", received))
+    return frozenset()
+
+
+def _is_readable(fd: int, patience: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    with suppress(InterruptedError):
+        return bool(poll.poll(max(patience, 0.0) * 1000))
+    return False
+
+
+async def confirm_at_terminal(request: ApprovalRequest, /) -> Approval:
+    """Ask for approval at the controlling terminal, also if stdin and stdout are redirected; see ``Approver``."""
+    from kernelexec.policy.decisions import Approval  # here, since every command imports this module
+
+    try:
+        answer = await _read_line(_question(request))
+    except OSError:
+        return Approval(approved=False, reason="there is no terminal to ask at")
+    yes = answer.strip().lower() in _YES
+    return Approval(yes, "" if yes else "the answer was no")
+
+
+async def answer_at_terminal(request: InputRequest, /) -> str | None:
+    """Read a cell's input from the terminal; see ``OnInput``. The cell's output contains the prompt. None at end of input."""
+    answer = await _read_line("", echo=not request.password)
+    return answer.removesuffix("\n") if answer else None
+
+
+async def _read_line(question: str, *, echo: bool = True) -> str:
+    """Read a line from the terminal, with its newline; empty at end of input.
+
+    Raises:
+        OSError: there is no terminal.
+    """
+    with ExitStack() as closing:
+        fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        closing.callback(os.close, fd)
+        if not echo:
+            closing.enter_context(platform.hide_input(fd))
+        closing.enter_context(TYPED_INPUT.await_line())
+        kept = TYPED_INPUT.take_line()
+        _write(fd, question + (kept if echo else ""))
+        if kept.endswith("\n"):
+            return kept
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[bytes] = loop.create_future()
+
+        def read() -> None:
+            try:
+                line = os.read(fd, _LINE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                line = b""
+            if not answered.done():
+                answered.set_result(line)
+
+        loop.add_reader(fd, read)
+        closing.callback(loop.remove_reader, fd)
+        return kept + (await answered).decode("utf-8", "replace")
+
+
+def _question(request: ApprovalRequest) -> str:
+    noun = "command" if request.proposal.kind == "command" else f"{request.proposal.language} cell"
+    lines = "\n".join(f"    {escape_line(line)}" for line in request.proposal.source.expandtabs(4).split("\n"))
+    reasons = " ".join(map(escape_line, request.reasons))
+    return f"\n{reasons}\n{lines}\nRun this {noun}? [y/N] "
+
+
+def _write(fd: int, text: str) -> None:
+    """Write a whole text to a terminal, which accepts a page at a time."""
+    remaining = text.encode("utf-8", "backslashreplace")
+    os.set_blocking(fd, True)
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]
+    os.set_blocking(fd, False)
+
+
+class TypedInput:
+    """The text that was read with an answer of the terminal, and whether another reader waits for input now."""
+
+    def __init__(self) -> None:
+        self.is_awaited = False
+        self._kept = b""
+
+    @contextmanager
+    def await_line(self) -> Iterator[None]:
+        """Let the terminal be asked nothing while the block reads typed input."""
+        self.is_awaited = True
+        try:
+            yield
+        finally:
+            self.is_awaited = False
+
+    def keep(self, raw: bytes) -> None:
+        """Keep typed bytes, up to a page of them."""
+        self._kept = (self._kept + raw)[:_TYPED_BYTES_MAX]
+
+    def take(self) -> str:
+        """Return the kept text once, with newlines, without other control characters."""
+        text, self._kept = self._kept.decode("utf-8", "replace").replace("\r", "\n"), b""
+        return "".join(char for char in text if char.isprintable() or char == "\n")
+
+    def take_line(self) -> str:
+        """Return the first kept line with its newline; without one all of the text. The rest stays."""
+        line, newline, rest = self.take().partition("\n")
+        self.keep(rest.encode())
+        return line + newline
+
+
+#: Of the one terminal that a process has.
+TYPED_INPUT = TypedInput()

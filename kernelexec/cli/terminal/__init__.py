@@ -1,1 +1,0 @@
-"""The terminal: the filter of all text to it, and questions at it."""

@@ -1,1 +1,0 @@
-"""Tool calls: their sessions, progress and elicitation."""

@@ -1,1 +1,0 @@
-"""The HTTP transport: the application, its guard, authentication and metrics."""
