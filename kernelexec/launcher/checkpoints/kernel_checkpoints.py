@@ -24,8 +24,10 @@ from typing import Any
 from ..event_loop import close_loop, list_watched, renew_loop
 from ..features.memory_monitor import CGroup, find_limited_cgroup
 from ..platform import fork
-from ..processes import oom_score, tree, user_waits
-from ..processes.kernel_mark import replace_mark
+from ..processes import oom_score, tree
+from ..processes.cell_processes import hide_own_children
+from ..processes.shell_session import NO_MOVES, MovedDirectories
+from ..processes.tree import replace_mark
 from ..protocol import (
     CHECKPOINT_SOCKET,
     DROP_REQUEST,
@@ -40,7 +42,6 @@ from .automatic import AutomaticCheckpoints
 from .descriptors import OwnDescriptors
 from .fork_safety import find_obstacles
 from .memory_costs import MemoryCosts, find_excess
-from .moved_directories import NO_MOVES, MovedDirectories
 from .native_threads import end_pools, find_native_threads
 from .open_files import OpenFiles
 from .shared_memory import SharedMemory
@@ -201,7 +202,7 @@ class Checkpoints:
         memory = SharedMemory()
         if memory.excess_bytes:
             return _limit(f"{memory.excess_bytes >> 20} MiB of memory are shared with other processes")
-        user_waits.hide_own_children()
+        hide_own_children()
         return self._fork_without_threads(copy, entry, SharedState(files, memory))
 
     def _fork_without_threads(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> list[Obstacle]:

@@ -19,7 +19,7 @@ from ..owner import OwnerLease, OwnerQuestions
 from ..processes.background_commands import Jobs
 from ..processes.cell_processes import CellProcesses
 from ..processes.exec_audit import ExecAudit
-from ..processes.working_directory import WorkingDirectory
+from ..processes.shell_session import WorkingDirectory
 from ..protocol import LaunchOptions
 from .main_thread import MainThreadProbe
 

@@ -12,7 +12,6 @@ from ipykernel.ipkernel import IPythonKernel
 from traitlets import Instance, Type
 
 from .. import owner, platform
-from ..checkpoints.moved_directories import MovedDirectories
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
 from ..features.other_pythons import find_python_with
@@ -25,7 +24,7 @@ from ..output.kept_output import CrashBuffer, PublishedMessages
 from ..output.truncate import truncate, truncate_traceback
 from ..owner import OwnerLease, notify_ready
 from ..processes import tree
-from ..processes.working_directory import WorkingDirectory
+from ..processes.shell_session import MovedDirectories, WorkingDirectory
 from ..protocol import (
     MEMORY,
     METADATA_KEY,

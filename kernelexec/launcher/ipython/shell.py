@@ -30,9 +30,8 @@ from ..features.virtualenv import VirtualEnv
 from ..identity import named_as_base
 from ..output.truncate import truncate, truncate_traceback
 from ..platform import default_shell
-from ..processes import accounts, exec_audit
-from ..processes.command import RunningCommand
-from ..processes.owner_streams import AskOwner, OwnerStreams
+from ..processes import exec_audit
+from ..processes.command import Account, AskOwner, OwnerStreams, RunningCommand, find_account
 from ..processes.shell_session import ShellSession, kernel_directory
 from ..protocol import PAGER, CommandProcess, CopyTarget
 from . import misbehaving
@@ -244,7 +243,7 @@ class LauncherShell(ZMQInteractiveShell):
             return
         assert self.ask_for_command is not None
         streams = OwnerStreams(self.ask_for_command(), process)
-        if process["user"] is None or (account := accounts.find_other(process["user"])) is None:
+        if process["user"] is None or (account := find_account(process["user"])) is None:
             session.run(self, command, work_dir, streams.read or stdin, env=process["env"], out_bytes=streams.write)
         elif process["owner_runs"]:
             self._run_by_owner(command, streams)
@@ -342,7 +341,7 @@ class LauncherShell(ZMQInteractiveShell):
         out_bytes: Callable[[bytes], bool] | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
-        account: accounts.Account | None = None,
+        account: Account | None = None,
     ) -> int:
         """Run a program behind the prefix, note and return its exit code; output goes to this cell's streams by default.
 

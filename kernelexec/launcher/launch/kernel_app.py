@@ -25,7 +25,6 @@ from zmq.eventloop.zmqstream import ZMQStream
 from .. import owner
 from ..checkpoints.descriptors import OwnDescriptors
 from ..checkpoints.kernel_checkpoints import Checkpoints
-from ..checkpoints.moved_directories import MovedDirectories
 from ..event_loop import close_loop
 from ..features.virtualenv import VirtualEnv
 from ..identity import named_as_base
@@ -37,6 +36,7 @@ from ..ipython.patches.message_session import LauncherMessageSession
 from ..ipython.shell import LauncherShell
 from ..output import iopub
 from ..owner import OwnerLease, apply_limits, connection_arguments, exit_with_owner, write_stacks_to
+from ..processes.shell_session import MovedDirectories
 from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import KERNEL_MARK_VARIABLE, LaunchOptions, RestoreRequest
 from ..sandbox.confinement import confine
