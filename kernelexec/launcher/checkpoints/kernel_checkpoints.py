@@ -21,7 +21,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..event_loop import close_loop, list_watched, renew_loop
 from ..features.memory_monitor import CGroup, find_limited_cgroup
 from ..platform import fork
 from ..processes import oom_score, tree
@@ -38,24 +37,12 @@ from ..protocol import (
     Obstacle,
     RestoreRequest,
 )
-from .automatic import AutomaticCheckpoints
-from .descriptors import OwnDescriptors
-from .fork_safety import find_obstacles
-from .memory_costs import MemoryCosts, find_excess
-from .native_threads import end_pools, find_native_threads
-from .open_files import OpenFiles
-from .shared_memory import SharedMemory
+from .costs import AutomaticCheckpoints, MemoryCosts, find_excess
+from .fork_safety import end_pools, find_native_threads, find_obstacles
+from .shared_state import OpenFiles, OwnDescriptors, SharedMemory, SharedState, close_loop, list_watched, renew_loop
 from .stopped_copy import StoppedCopy, bind
 
 _NAMES = 8
-
-
-@dataclass(frozen=True)
-class SharedState:
-    """What a fork would share instead of copying it."""
-
-    files: OpenFiles
-    memory: SharedMemory
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from traitlets.config import Config
 from zmq.eventloop.zmqstream import ZMQStream
 
 from .. import owner
-from ..checkpoints.descriptors import OwnDescriptors
 from ..checkpoints.kernel_checkpoints import Checkpoints
-from ..event_loop import close_loop
+from ..checkpoints.shared_state import OwnDescriptors, close_loop
 from ..features.virtualenv import VirtualEnv
 from ..identity import named_as_base
 from ..ipython.kernel import LauncherKernel
@@ -104,7 +103,8 @@ class LauncherApp(IPKernelApp):
         for fd in self._list_own_outputs()[-1:]:  # messages of this process go where the kernel's own go
             os.dup2(fd, 2)
         self.iopub_thread.leave()
-        close_loop(self.control_thread.io_loop.asyncio_loop)
+        for thread in (self.iopub_thread, self.control_thread):
+            close_loop(thread.io_loop.asyncio_loop)
 
     def resume(self, request: RestoreRequest) -> None:
         """Make this process, a copy of the kernel that has waited as a checkpoint, a kernel of its own.

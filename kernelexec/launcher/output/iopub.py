@@ -25,7 +25,6 @@ from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.thread import CONTROL_THREAD_NAME
 
 from .. import owner
-from ..event_loop import close_loop
 from ..identity import named_as_base
 from ..protocol import REPLAY_BEGIN, REPLAY_GAP
 from .captured_output import CapturedFd, ForkedOutput, PipeReader
@@ -87,8 +86,7 @@ class Publisher(IOPubThread):
         super().__init__(socket, pipe=pipe, session=session)
 
     def leave(self) -> None:
-        """Close what this object has open, in a copy of this process."""
-        close_loop(self._loop)
+        """Close what this object has open, but for its event loop, in a copy of this process."""
         self.pipes.close()
         self.crash_buffer.close()
 
