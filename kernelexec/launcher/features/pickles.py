@@ -12,7 +12,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, BinaryIO
 
-from ..output.truncate import truncate
+from ..output.kept_output import truncate
 
 _REASON_CHARS = 200
 _VARIABLES = 1000

@@ -17,11 +17,10 @@ from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
 from ..features.other_pythons import find_python_with
 from ..features.spawned_main import SpawnedMain
 from ..features.user_namespace import NameChanges
-from ..identity import named_as_base
 from ..output.captured_output import CapturedFd
 from ..output.iopub import Publisher
-from ..output.kept_output import CrashBuffer, PublishedMessages
-from ..output.truncate import truncate, truncate_traceback
+from ..output.kept_output import CrashBuffer, PublishedMessages, truncate, truncate_traceback
+from ..output.streams import named_as_base
 from ..owner import OwnerLease, notify_ready
 from ..processes import tree
 from ..processes.shell_session import MovedDirectories, WorkingDirectory

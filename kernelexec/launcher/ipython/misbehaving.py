@@ -11,7 +11,7 @@ from traceback import format_tb
 from types import TracebackType
 from typing import Any
 
-from ..output.truncate import truncate
+from ..output.kept_output import truncate
 
 _OWN_DIRECTORY = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 #: Attributes that IPython or Python reads to format an exception.

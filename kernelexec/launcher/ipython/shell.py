@@ -27,8 +27,8 @@ from ..features import pickles, testing
 from ..features.chart_pictures import add_chart_pictures
 from ..features.literal_values import find_literal
 from ..features.virtualenv import VirtualEnv
-from ..identity import named_as_base
-from ..output.truncate import truncate, truncate_traceback
+from ..output.kept_output import truncate, truncate_traceback
+from ..output.streams import named_as_base
 from ..platform import default_shell
 from ..processes import exec_audit
 from ..processes.command import Account, AskOwner, OwnerStreams, RunningCommand, find_account

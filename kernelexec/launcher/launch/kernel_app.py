@@ -26,14 +26,14 @@ from .. import owner
 from ..checkpoints.kernel_checkpoints import Checkpoints
 from ..checkpoints.shared_state import OwnDescriptors, close_loop
 from ..features.virtualenv import VirtualEnv
-from ..identity import named_as_base
 from ..ipython.kernel import LauncherKernel
 from ..ipython.patches import message_session
 from ..ipython.patches.debugger import leave_out_debugger
 from ..ipython.patches.matplotlib_directories import forget_directories
 from ..ipython.patches.message_session import LauncherMessageSession
 from ..ipython.shell import LauncherShell
-from ..output import iopub
+from ..output import iopub, streams
+from ..output.streams import named_as_base
 from ..owner import OwnerLease, apply_limits, connection_arguments, exit_with_owner, write_stacks_to
 from ..processes.shell_session import MovedDirectories
 from ..processes.tree import initialize_tree, kill_descendants
@@ -63,7 +63,7 @@ class LauncherApp(IPKernelApp):
     name = "kernelexec-kernel"
     _counting = ExitStack()
     kernel_class = LauncherKernel
-    outstream_class = f"{iopub.__name__}.OutputStream"
+    outstream_class = f"{streams.__name__}.OutputStream"
 
     descriptors = OwnDescriptors()
     """What this process has opened for itself."""
@@ -145,8 +145,8 @@ class LauncherApp(IPKernelApp):
 
     def _list_own_outputs(self) -> list[int]:
         """Return the descriptors for what this process itself writes."""
-        streams = (sys.stdout, sys.stderr) if self.kernel is None else self.kernel.own_streams
-        return [fd for stream in streams if (fd := getattr(stream, "own_fd", None)) is not None]
+        outputs = (sys.stdout, sys.stderr) if self.kernel is None else self.kernel.own_streams
+        return [fd for stream in outputs if (fd := getattr(stream, "own_fd", None)) is not None]
 
     def _list_threads(self) -> list[Any]:
         """Return ipykernel's threads."""
