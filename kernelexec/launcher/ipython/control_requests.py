@@ -21,7 +21,7 @@ from ..processes.cell_processes import CellProcesses
 from ..processes.exec_audit import ExecAudit
 from ..processes.shell_session import WorkingDirectory
 from ..protocol import LaunchOptions
-from .main_thread import MainThreadProbe
+from .interrupts import MainThreadProbe
 
 _RESUMED_NAMES_MAX = 10_000
 VARIABLES_MAX = 1000

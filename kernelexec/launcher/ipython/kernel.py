@@ -41,12 +41,9 @@ from ..protocol import (
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
 from .figures import Figures
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
-from .patches.child_pipes import give_own_pipes
-from .patches.class_sources import cell_sources, find_class_sources
-from .patches.message_session import pack
-from .patches.task_context import follow_wakers
+from .messages import ShellChannel, pack
+from .patches import cell_sources, find_class_sources, follow_wakers, give_own_pipes
 from .shell import LauncherShell
-from .shell_channel import ShellChannel
 
 #: Number and least size of the variables that are named when memory gets short.
 _BIGGEST, _BIG_BYTES = 5, 1024 * 1024

@@ -24,7 +24,6 @@ from IPython.utils.text import LSString, SList
 from traitlets import default
 
 from ..features import pickles, testing
-from ..features.chart_pictures import add_chart_pictures
 from ..features.literal_values import find_literal
 from ..features.virtualenv import VirtualEnv
 from ..output.kept_output import truncate, truncate_traceback
@@ -34,10 +33,18 @@ from ..processes import exec_audit
 from ..processes.command import Account, AskOwner, OwnerStreams, RunningCommand, find_account
 from ..processes.shell_session import ShellSession, kernel_directory
 from ..protocol import PAGER, CommandProcess, CopyTarget
-from . import misbehaving
-from .patches import exception_groups
-from .patches.compiler import Compiler
-from .patches.tracebacks import Tracebacks
+from .figures import add_chart_pictures
+from .patches import Compiler
+from .tracebacks import (
+    Tracebacks,
+    contains_group,
+    drop_own_frames,
+    format_group,
+    format_unreadable,
+    is_readable,
+    read_exit_status,
+    shortened_chain,
+)
 
 _ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
@@ -390,38 +397,38 @@ class LauncherShell(ZMQInteractiveShell):
         if etype is None or issubclass(etype, SyntaxError | UsageError) or options.get("exception_only"):
             super().showtraceback(exc_tuple, *args, **options)
             return
-        misbehaving.drop_own_frames(exc)
+        drop_own_frames(exc)
         lines: list[str] = []
-        if not misbehaving.is_readable(exc):
-            lines = misbehaving.format_unreadable(etype, exc, trace)
-        elif exception_groups.contains_group(exc):
+        if not is_readable(exc):
+            lines = format_unreadable(etype, exc, trace)
+        elif contains_group(exc):
             lines = [f"{etype.__name__}: {truncate(exc)}"]
             with suppress(Exception):  # a user's subclass of a group may do anything
-                lines = exception_groups.format_group(exc, truncate, self.compile.format_code_name)
+                lines = format_group(exc, truncate, self.compile.format_code_name)
         if lines:
             sys.last_type, sys.last_value, sys.last_traceback = etype, exc, trace  # for %debug
             self._showtraceback(etype, exc, lines)
             return
         try:
-            with misbehaving.shortened_chain(exc):
+            with shortened_chain(exc):
                 super().showtraceback(exc_tuple, *args, **options)
         except BaseException as failure:
             if failure is exc or isinstance(failure, KeyboardInterrupt):
                 raise
-            self._showtraceback(etype, exc, misbehaving.format_unreadable(etype, exc, trace))
+            self._showtraceback(etype, exc, format_unreadable(etype, exc, trace))
 
     def _format_exception(self, etype: type[BaseException], evalue: BaseException) -> list[str]:
         """Return IPython's traceback of an exception, or its last line if it cannot be formatted."""
         with suppress(Exception):  # a user's exception may do anything
             return list(self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__))
-        return misbehaving.format_unreadable(etype, evalue, evalue.__traceback__)
+        return format_unreadable(etype, evalue, evalue.__traceback__)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: Any) -> None:
         """Publish an exception within bounds, by ipykernel 7's own hook."""
         for stream in (sys.stdout, sys.stderr):  # the cell may have replaced them
             with suppress(Exception):
                 stream.flush()
-        self.exit_status = misbehaving.read_exit_status(evalue) if issubclass(etype, SystemExit) else None
+        self.exit_status = read_exit_status(evalue) if issubclass(etype, SystemExit) else None
         if self.exit_status == 0:
             return
         lines = [stb] if isinstance(stb, str) else stb

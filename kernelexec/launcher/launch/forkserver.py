@@ -32,7 +32,7 @@ from typing import Any
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
-from ..ipython.patches.debugger import leave_out_debugger
+from ..ipython.patches import leave_out_debugger
 from ..ipython.shell import LauncherShell
 from ..processes import proc
 from ..processes.tree import adopt_orphans, replace_mark

@@ -26,11 +26,11 @@ from .. import owner
 from ..checkpoints.kernel_checkpoints import Checkpoints
 from ..checkpoints.shared_state import OwnDescriptors, close_loop
 from ..features.virtualenv import VirtualEnv
+from ..ipython import messages
+from ..ipython.figures import forget_directories
 from ..ipython.kernel import LauncherKernel
-from ..ipython.patches import message_session
-from ..ipython.patches.debugger import leave_out_debugger
-from ..ipython.patches.matplotlib_directories import forget_directories
-from ..ipython.patches.message_session import LauncherMessageSession
+from ..ipython.messages import LauncherMessageSession
+from ..ipython.patches import leave_out_debugger
 from ..ipython.shell import LauncherShell
 from ..output import iopub, streams
 from ..output.streams import named_as_base
@@ -193,7 +193,7 @@ def build_config() -> Config:
     config.HistoryManager.enabled = False
     config.IPCompleter.use_jedi = False
     config.Session.check_pid = False  # a forked child's messages are turned into text instead
-    config.Session.packer = f"{message_session.__name__}.pack"
+    config.Session.packer = f"{messages.__name__}.pack"
     return config
 
 
