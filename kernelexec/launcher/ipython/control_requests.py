@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import platform, protocol
 from ..features import variables
-from ..features.user_namespace import NameChanges
+from ..features.variables import NameChanges
 from ..output.iopub import Publisher
 from ..owner import OwnerLease, OwnerQuestions
 from ..processes.background_commands import Jobs

@@ -14,9 +14,9 @@ from traitlets import Instance, Type
 from .. import owner, platform
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
-from ..features.other_pythons import find_python_with
+from ..features.python_environments import find_python_with
 from ..features.spawned_main import SpawnedMain
-from ..features.user_namespace import NameChanges
+from ..features.variables import NameChanges
 from ..output.captured_output import CapturedFd
 from ..output.iopub import Publisher
 from ..output.kept_output import CrashBuffer, PublishedMessages, truncate, truncate_traceback

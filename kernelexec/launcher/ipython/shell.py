@@ -23,8 +23,8 @@ from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 from traitlets import default
 
-from ..features import pickles, testing
-from ..features.literal_values import find_literal
+from ..features import testing, value_transfer
+from ..features.value_transfer import find_literal
 from ..features.virtualenv import VirtualEnv
 from ..output.kept_output import truncate, truncate_traceback
 from ..output.streams import named_as_base
@@ -289,23 +289,19 @@ class LauncherShell(ZMQInteractiveShell):
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
         """Save variables into an empty directory, all of the user's for None; the answer is in the reply's metadata."""
-        self.last_answer = pickles.save(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
+        self.last_answer = value_transfer.save_variables(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
 
     def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:
         """Load saved variables; the answer is in the reply's metadata."""
-        self.last_answer = pickles.load(self.user_ns, directory, files)
+        self.last_answer = value_transfer.load_variables(self.user_ns, directory, files)
 
     def set_values(self, path: str) -> None:
         """Set the variables of a file of values; the answer is in the reply's metadata."""
-        from ..features import variable_values  # noqa: PLC0415 - few kernels need it
-
-        self.last_answer = variable_values.set_variables(self.user_ns, path)
+        self.last_answer = value_transfer.set_variables(self.user_ns, path)
 
     def write_values(self, path: str, names: list[str], limit_bytes: int) -> None:
         """Write the values of variables to a new file; the answer is in the reply's metadata."""
-        from ..features import variable_values  # noqa: PLC0415 - as above
-
-        self.last_answer = variable_values.write_variables(self.user_ns, path, names, limit_bytes)
+        self.last_answer = value_transfer.write_variables(self.user_ns, path, names, limit_bytes)
 
     def delete_value(self, name: str) -> None:
         """Delete a variable; the answer, in the reply's metadata, says whether it was missing."""
