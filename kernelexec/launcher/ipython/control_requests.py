@@ -15,10 +15,9 @@ from .. import platform, protocol
 from ..features import variables
 from ..features.variables import NameChanges
 from ..output.iopub import Publisher
-from ..owner import OwnerLease, OwnerQuestions
+from ..owner import ExecAudit, OwnerLease, OwnerQuestions
 from ..processes.background_commands import Jobs
 from ..processes.cell_processes import CellProcesses
-from ..processes.exec_audit import ExecAudit
 from ..processes.shell_session import WorkingDirectory
 from ..protocol import LaunchOptions
 from .interrupts import MainThreadProbe

@@ -28,8 +28,8 @@ from ..features.value_transfer import find_literal
 from ..features.virtualenv import VirtualEnv
 from ..output.kept_output import truncate, truncate_traceback
 from ..output.streams import named_as_base
+from ..owner import audit
 from ..platform import default_shell
-from ..processes import exec_audit
 from ..processes.command import Account, AskOwner, OwnerStreams, RunningCommand, find_account
 from ..processes.shell_session import ShellSession, kernel_directory
 from ..protocol import PAGER, CommandProcess, CopyTarget
@@ -267,7 +267,7 @@ class LauncherShell(ZMQInteractiveShell):
 
     def _run_by_owner(self, command: str, streams: OwnerStreams) -> None:
         """Have the owner run a command as another user; end it if this process is interrupted."""
-        exec_audit.audit(command)
+        audit(command)
         code = 130
         try:
             code = streams.run()
@@ -354,7 +354,7 @@ class LauncherShell(ZMQInteractiveShell):
         Raises:
             PermissionError: the owner's rules refuse it; nothing ran.
         """
-        exec_audit.audit(argv if text is None else text)
+        audit(argv if text is None else text)
         argv = [*self.programs.prefix, *argv]
         env = self.programs.environment({}) if env is None else env
         self.user_ns["_exit_code"] = self.last_exit_code = None

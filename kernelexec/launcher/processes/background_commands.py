@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import IO, Any
 
 from .. import platform
+from ..owner import exempt
 from ..protocol import COMMAND_MARK_VARIABLE
-from . import exec_audit, oom_score, tree
+from . import oom_score, tree
 from .command import TERMINATE_SECONDS
 
 _READ_BYTES = 64 * 1024
@@ -68,7 +69,7 @@ class _Job:
         self._killed = False
         self._exit_code: int | None = None
         self._start_time, self._end_time = time.monotonic(), 0.0
-        with oom_score.raise_score(), exec_audit.exempt():
+        with oom_score.raise_score(), exempt():
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,

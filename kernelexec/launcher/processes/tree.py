@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .. import platform
+from ..owner import exempt
 from ..platform import prctl
 from ..protocol import KERNEL_MARK_VARIABLE, SUDO_VARIABLE
 from . import oom_score, proc
-from .exec_audit import exempt
 
 #: The mark of the kernel's first environment; cells may change the present one.
 MARK_ENVIRONMENT: dict[str, str] = {}
