@@ -23,7 +23,7 @@ from typing import Any
 
 from ..features.memory_monitor import CGroup, find_limited_cgroup
 from ..platform import fork
-from ..processes import oom_score, tree
+from ..processes import proc, tree
 from ..processes.cell_processes import hide_own_children
 from ..processes.shell_session import NO_MOVES, MovedDirectories
 from ..processes.tree import replace_mark
@@ -168,7 +168,7 @@ class Checkpoints:
         if not entry["pid"] or target is not None:  # this is a kernel that goes on from the checkpoint, or it is another's
             return entry
         for older in self._entries.values():  # children that were not waited for
-            oom_score.set_score(older["pid"], oom_score.HIGHEST)
+            proc.set_oom_score(older["pid"], proc.HIGHEST_OOM_SCORE)
         self._number = copy.number
         self._entries[copy.number] = entry
         if not is_automatic:
@@ -214,9 +214,9 @@ class Checkpoints:
         on_term = signal.getsignal(signal.SIGTERM)
         timers = [(each, *signal.getitimer(each)) for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
         begun = time.perf_counter()
-        score = oom_score.choose_for_checkpoint(None if self._group is None else self._group.read_limit())
+        score = proc.choose_checkpoint_score(None if self._group is None else self._group.read_limit())
         with bind(str(copy.path)) as listener:
-            with oom_score.raise_for_copy(score):
+            with proc.raise_oom_score_for_copy(score):
                 pid = copy.fork()
             if pid:
                 entry["pid"], entry["seconds"] = pid, time.perf_counter() - begun
@@ -227,7 +227,7 @@ class Checkpoints:
                 random.setstate(state)  # Python has chosen others in the child
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # what is closed here is no mistake, and user code may want errors
-                    oom_score.set_score(os.getpid(), score)
+                    proc.set_oom_score(os.getpid(), score)
                     self._wait(listener, copy, entry, shared, loop, task)
             except BaseException:
                 traceback.print_exc(file=sys.__stderr__)

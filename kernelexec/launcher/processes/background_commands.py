@@ -17,8 +17,9 @@ from typing import IO, Any
 from .. import platform
 from ..owner import exempt
 from ..protocol import COMMAND_MARK_VARIABLE
-from . import oom_score, tree
+from . import tree
 from .command import TERMINATE_SECONDS
+from .proc import raise_oom_score
 
 _READ_BYTES = 64 * 1024
 #: Bounds of the newest lines that are kept of each stream.
@@ -69,7 +70,7 @@ class _Job:
         self._killed = False
         self._exit_code: int | None = None
         self._start_time, self._end_time = time.monotonic(), 0.0
-        with oom_score.raise_score(), exempt():
+        with raise_oom_score(), exempt():
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,

@@ -27,7 +27,7 @@ from .. import platform
 from ..owner import exempt
 from ..platform import pwd
 from ..protocol import COMMAND_MARK_VARIABLE, END_COMMAND_FLAG, CommandProcess
-from . import oom_score, proc, tree
+from . import proc, tree
 
 #: Seconds for a command to obey SIGINT, and then SIGTERM, before the next signal.
 TERMINATE_SECONDS = 0.4
@@ -91,7 +91,7 @@ class RunningCommand:
             return self._run()
 
     def _run(self) -> int:
-        with oom_score.raise_score(), exempt():
+        with proc.raise_oom_score(), exempt():
             process = subprocess.Popen(
                 self._argv,
                 executable=shutil.which(self._argv[0]),

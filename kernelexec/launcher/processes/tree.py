@@ -14,7 +14,7 @@ from .. import platform
 from ..owner import exempt
 from ..platform import prctl
 from ..protocol import KERNEL_MARK_VARIABLE, SUDO_VARIABLE
-from . import oom_score, proc
+from . import proc
 
 #: The mark of the kernel's first environment; cells may change the present one.
 MARK_ENVIRONMENT: dict[str, str] = {}
@@ -41,7 +41,7 @@ _ENV_START, _ENV_END = 47, 48
 def initialize_tree() -> None:
     """Note this process's mark, and adopt orphans."""
     global _by_sudo  # noqa: PLW0603 - one tree a process
-    oom_score.open_own()
+    proc.open_own_score()
     MARK_ENVIRONMENT.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK_VARIABLE})
     _by_sudo = os.environ.get(SUDO_VARIABLE) == "1"
     adopt_orphans()
