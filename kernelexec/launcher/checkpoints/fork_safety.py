@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from ..protocol import Obstacle
 from .shared_state import OpenFiles, list_open
 
-_NAMES = 8
+NAMES_MAX = 8
 #: Modules whose threads do without a successor: tqdm's monitor only refreshes bars that stand still.
 _HARMLESS_MODULES = ("tqdm.",)
 _TASKS = Path("/proc/self/task")
@@ -61,7 +61,7 @@ def find_obstacles(
     """
     links = list_open()
     return [
-        {"kind": kind, "names": sorted(set(names))[:_NAMES]}  # type: ignore[typeddict-item]  # the kinds below are its literals
+        {"kind": kind, "names": sorted(set(names))[:NAMES_MAX]}  # type: ignore[typeddict-item]  # the kinds below are its literals
         for kind, names in (
             ("threads", _threads(own_threads)),
             ("tasks", _tasks(own_tasks)),

@@ -38,11 +38,9 @@ from ..protocol import (
     RestoreRequest,
 )
 from .costs import AutomaticCheckpoints, MemoryCosts, find_excess
-from .fork_safety import end_pools, find_native_threads, find_obstacles
+from .fork_safety import NAMES_MAX, end_pools, find_native_threads, find_obstacles
 from .shared_state import OpenFiles, OwnDescriptors, SharedMemory, SharedState, close_loop, list_watched, renew_loop
 from .stopped_copy import StoppedCopy, bind
-
-_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class Checkpoints:
             self._end(entry["pid"], copy.path)
             if not (is_first and end_pools(threads)):
                 break
-        return [{"kind": "native threads", "names": sorted(set(map(str, threads)))[:_NAMES]}]
+        return [{"kind": "native threads", "names": sorted(set(map(str, threads)))[:NAMES_MAX]}]
 
     def _fork(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> None:
         """Fork the process of a checkpoint; return in this process, and in each kernel that goes on from the checkpoint."""

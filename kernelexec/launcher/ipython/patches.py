@@ -28,10 +28,9 @@ from ipykernel.compiler import XCachingCompiler, get_tmp_hash_seed, murmur2_x86
 from ipykernel.ipkernel import IPythonKernel
 
 from .. import owner
-from ..output.captured_output import CapturedFd, PipeReader
+from ..output.captured_output import DRAIN_SECONDS, CapturedFd, PipeReader
 
 _MAIN = "__main__"
-_DRAIN_SECONDS = 0.25
 #: Positions of a child's descriptors for stdout and stderr among the arguments; -1 stands for this process's own.
 _STDOUT, _STDERR = 9, 11
 _INHERITED = -1
@@ -176,7 +175,7 @@ def give_own_pipes(find_captured: Callable[[], Sequence[CapturedFd]], find_pipes
         if not inherited or owner.is_forked_child:
             return fork_exec(*arguments)
         if pipes.has_output:  # it comes before that of the child
-            pipes.drain(_DRAIN_SECONDS)
+            pipes.drain(DRAIN_SECONDS)
         with lock:
             lent = [item for item in inherited if item.lend()]
             try:

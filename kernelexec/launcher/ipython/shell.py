@@ -31,7 +31,7 @@ from ..output.streams import named_as_base
 from ..owner import audit
 from ..platform import default_shell
 from ..processes.command import Account, AskOwner, OwnerStreams, RunningCommand, find_account
-from ..processes.shell_session import ShellSession, kernel_directory
+from ..processes.shell_session import ARGUMENT_BYTES, ShellSession, kernel_directory
 from ..protocol import PAGER, CommandProcess, CopyTarget
 from .figures import add_chart_pictures
 from .patches import Compiler
@@ -46,7 +46,6 @@ from .tracebacks import (
     shortened_chain,
 )
 
-_ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
 #: Line magics that run one program, and of which IPython hides a failure.
 _PROGRAM_MAGICS = frozenset({"pip", "uv", "conda", "mamba", "micromamba"})
@@ -499,7 +498,7 @@ class _ScriptMagic:
         captured = {which: _CapturedOutput() for which, name in names.items() if name}
         sinks = {which: pieces.add for which, pieces in captured.items()}
         argv, stdin = [self._program, *program_arguments], None
-        if program_arguments or len(cell.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+        if program_arguments or len(cell.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES:
             stdin = cell
         else:
             argv += ["-c", cell]

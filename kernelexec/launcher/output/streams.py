@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 from ipykernel.iostream import OutStream
 
 from .. import owner
-from .captured_output import CapturedFd
+from .captured_output import DRAIN_SECONDS, CapturedFd
 from .iopub import Publisher
 
 _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
 _PENDING_CHARS = 512 * 1024  # together with the message that is being sent, less than the crash buffer holds
-_DRAIN_SECONDS = 0.25
 _TIGHT_SECONDS = 10e-6  # in a tight loop no program can run between two prints: do not look for its output
 
 _Class = TypeVar("_Class", bound=type)
@@ -154,7 +153,7 @@ class OutputStream(OutStream):
     def read_left(self) -> None:
         """Wait, for a bounded time, for what children of earlier cells have written by now."""
         if self.pub_thread is not None and self.pub_thread.may_block:
-            self.pub_thread.pipes.read_left(_DRAIN_SECONDS)
+            self.pub_thread.pipes.read_left(DRAIN_SECONDS)
 
     def end_cell(self) -> None:
         """Show partial lines of children, and do not wait any more for those that go on."""
@@ -199,7 +198,7 @@ class OutputStream(OutStream):
         """Wait, for a bounded time, until all output of descriptors and children has been read."""
         publisher = self.pub_thread
         if publisher is not None and publisher.may_block:
-            publisher.pipes.drain(_DRAIN_SECONDS)
+            publisher.pipes.drain(DRAIN_SECONDS)
 
 
 class StreamBuffer(io.BufferedIOBase):

@@ -17,8 +17,6 @@ from typing import Any
 from .. import platform
 from . import proc, tree
 
-#: Rounds of signals: some programs fork faster than they die.
-_ROUNDS = 5
 #: Children of other threads may start while a wait blocks, so it looks for new ones after this time.
 _LOOK_MILLISECONDS = 200
 _wait4, _waitid = platform.wait4, platform.waitid
@@ -58,7 +56,7 @@ class CellProcesses:
         """Kill the processes of the cell, or all of the kernel where the system does not list them."""
         if not platform.PLATFORM.adopts_orphans:
             tree.kill_descendants()
-        for _ in range(_ROUNDS):
+        for _ in range(proc.SIGNAL_ROUNDS):
             if not (listed := self._list()):
                 return
             for pid, status in listed.items():

@@ -33,7 +33,7 @@ from . import proc, tree
 TERMINATE_SECONDS = 0.4
 #: Seconds between two looks at a process where the system reports no end.
 _LOOK_SECONDS = 0.05
-_READ_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
 #: Seconds between two looks for processes with the mark of a command that has to end.
 _MARK_SECONDS = 0.02
 _SHELL_SIGNAL_BASE = 128
@@ -169,7 +169,7 @@ class RunningCommand:
                 self._close(pipe)
                 return
         try:
-            written = os.write(pipe.fileno(), self._input[:_READ_BYTES])
+            written = os.write(pipe.fileno(), self._input[:READ_BYTES])
         except BlockingIOError:
             return
         except OSError:
@@ -181,7 +181,7 @@ class RunningCommand:
     def _read(self, pipe: Any, sink: Callable[[str], Any]) -> int:
         """Pass on the output that is ready; return its size in bytes."""
         try:
-            content = os.read(pipe.fileno(), _READ_BYTES)
+            content = os.read(pipe.fileno(), READ_BYTES)
         except BlockingIOError:
             return 0
         except OSError:

@@ -32,7 +32,7 @@ _own_score_file: int | None = None
 #: variable. Without a bound, long environments of many processes would hold up the end of every session.
 _ENVIRONMENT_BYTES, _PIECE_BYTES = 512 * 1024, 64 * 1024
 #: Rounds of signals: some programs fork faster than they die.
-_ROUNDS = 5
+SIGNAL_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def kill_rounds(
 ) -> set[int]:
     """Kill the living processes that ``find`` selects of the table, until it selects none; return the killed ones."""
     killed: set[int] = set()
-    for _ in range(_ROUNDS):
+    for _ in range(SIGNAL_ROUNDS):
         table = read_processes()
         selected = [pid for pid in find(table) if pid not in spared and not table[pid].has_ended]
         if not selected:

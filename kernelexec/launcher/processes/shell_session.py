@@ -20,7 +20,8 @@ from typing import Any
 from .. import platform
 from ..protocol import COMMAND_MARK_VARIABLE, DirectoryReport
 
-_ARGUMENT_BYTES = 100_000
+#: Longer text is no argument of a program: Linux allows 128 KiB for one.
+ARGUMENT_BYTES = 100_000
 _STATE = "KERNELEXEC_STATE"
 # Saves the last directory and the environment of a command; on one line, so that the shell counts the lines from one.
 _SAVE_STATE = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
@@ -88,7 +89,7 @@ class ShellSession:
     def _argv_with_state(self, shell: Any, command: str, state: Path) -> list[str]:
         """Return the arguments of a shell that runs a command and saves its state; raise OSError if no file can be written."""
         run = command
-        if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+        if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES:
             Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
             run = f'. "${_STATE}.sh"'
         saving = (_SAVE_BEFORE if shell.programs.prefix else "") + _SAVE_STATE
