@@ -35,8 +35,8 @@ programs = {
     protocol.CONTAINER_INIT_FLAG: "launch.container_init",
     protocol.RELAY_FLAG: "launch.relay",
     protocol.ONE_SHOT_FLAG: "launch.one_shot_task",
-    protocol.USER_COMMAND_FLAG: "launch.user_command",
-    protocol.END_COMMAND_FLAG: "launch.user_command",
+    protocol.USER_COMMAND_FLAG: "processes.command",
+    protocol.END_COMMAND_FLAG: "processes.command",
 }
 flag, *arguments = sys.argv[1:] or [""]
 name = programs.get(flag, "launch.kernel_app")
@@ -48,7 +48,7 @@ if collects_garbage:
 
 if name == "launch.guard":
     program.main(arguments, alone=flag == protocol.GUARD_ALONE_FLAG)
-elif name == "launch.user_command":
+elif name == "processes.command":
     program.main(flag, arguments)
 else:
     program.main(sys.argv[1:] if name == "launch.kernel_app" else arguments)

@@ -29,8 +29,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from .arrow_stream import StreamRefused, read_table, write_table
-from .table_sizes import count_pandas_bytes, count_polars_bytes
+from .arrow_stream import StreamRefused, count_pandas_bytes, count_polars_bytes, read_table, write_table
 
 MAGIC = b"kernelexec value 1\n"
 ALIGNMENT = 64

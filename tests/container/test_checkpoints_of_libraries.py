@@ -33,7 +33,7 @@ WORKS = {"Arrow": (ARROW, "libarrow"), "OpenMP": (OPENMP, "libgomp"), "OpenBLAS"
 #: The libraries whose code the native threads of the kernel wait in.
 LIBRARIES = """
 import sys
-look = next(module for name, module in sys.modules.items() if name.endswith("checkpoints.native_threads"))
+look = next(module for name, module in sys.modules.items() if name.endswith("checkpoints.fork_safety"))
 mappings = look._read_mappings()
 print(*(library for task in look._TASKS.iterdir() for library in look._find_libraries(task, mappings)))
 """

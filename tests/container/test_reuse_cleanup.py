@@ -90,7 +90,7 @@ def test_directories_in_memory_are_cleared_whatever_leads_there(tmp_path: Path) 
 CLEARING = """
 import os, subprocess, sys
 from pathlib import Path
-from kernelexec.launcher.launch.memory_cleanup import clear_tmpfs_and_ipc
+from kernelexec.launcher.launch.container_init import clear_tmpfs_and_ipc
 
 top = Path(sys.argv[1])
 for name in ("ours", "theirs"):

@@ -28,7 +28,7 @@ def main() -> None:
     package.__path__ = [str(LAUNCHER)]
     import_module(f"{LAUNCHER.name}.platform").reset_signals()
     protocol = import_module(f"{LAUNCHER.name}.protocol")
-    marks = import_module(f"{LAUNCHER.name}.processes.kernel_mark")
+    marks = import_module(f"{LAUNCHER.name}.processes.tree")
     server = import_module(f"{LAUNCHER.name}.launch.forkserver")
     server.import_startup_modules()
     gc.freeze()

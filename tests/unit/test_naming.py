@@ -17,7 +17,7 @@ pytestmark = pytest.mark.nightly
 
 PACKAGE, TESTS_ROOT = Path(kernelexec.__file__).parent, Path(__file__).parents[1]
 #: Names that a library calls.
-FOREIGN = {("launcher/ipython/shell_channel.py", "closed")}
+FOREIGN = {("launcher/ipython/messages.py", "closed")}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted(TESTS_ROOT.rglob("*.py"))
 #: A module name may stand in two folders that tell its meanings apart, not in more.

@@ -21,11 +21,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..event_loop import close_loop, list_watched, renew_loop
 from ..features.memory_monitor import CGroup, find_limited_cgroup
 from ..platform import fork
-from ..processes import oom_score, tree, user_waits
-from ..processes.kernel_mark import replace_mark
+from ..processes import proc, tree
+from ..processes.cell_processes import hide_own_children
+from ..processes.shell_session import NO_MOVES, MovedDirectories
+from ..processes.tree import replace_mark
 from ..protocol import (
     CHECKPOINT_SOCKET,
     DROP_REQUEST,
@@ -36,25 +37,10 @@ from ..protocol import (
     Obstacle,
     RestoreRequest,
 )
-from .automatic import AutomaticCheckpoints
-from .descriptors import OwnDescriptors
-from .fork_safety import find_obstacles
-from .memory_costs import MemoryCosts, find_excess
-from .moved_directories import NO_MOVES, MovedDirectories
-from .native_threads import end_pools, find_native_threads
-from .open_files import OpenFiles
-from .shared_memory import SharedMemory
+from .costs import AutomaticCheckpoints, MemoryCosts, find_excess
+from .fork_safety import NAMES_MAX, end_pools, find_native_threads, find_obstacles
+from .shared_state import OpenFiles, OwnDescriptors, SharedMemory, SharedState, close_loop, list_watched, renew_loop
 from .stopped_copy import StoppedCopy, bind
-
-_NAMES = 8
-
-
-@dataclass(frozen=True)
-class SharedState:
-    """What a fork would share instead of copying it."""
-
-    files: OpenFiles
-    memory: SharedMemory
 
 
 @dataclass(frozen=True)
@@ -180,7 +166,7 @@ class Checkpoints:
         if not entry["pid"] or target is not None:  # this is a kernel that goes on from the checkpoint, or it is another's
             return entry
         for older in self._entries.values():  # children that were not waited for
-            oom_score.set_score(older["pid"], oom_score.HIGHEST)
+            proc.set_oom_score(older["pid"], proc.HIGHEST_OOM_SCORE)
         self._number = copy.number
         self._entries[copy.number] = entry
         if not is_automatic:
@@ -201,7 +187,7 @@ class Checkpoints:
         memory = SharedMemory()
         if memory.excess_bytes:
             return _limit(f"{memory.excess_bytes >> 20} MiB of memory are shared with other processes")
-        user_waits.hide_own_children()
+        hide_own_children()
         return self._fork_without_threads(copy, entry, SharedState(files, memory))
 
     def _fork_without_threads(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> list[Obstacle]:
@@ -218,7 +204,7 @@ class Checkpoints:
             self._end(entry["pid"], copy.path)
             if not (is_first and end_pools(threads)):
                 break
-        return [{"kind": "native threads", "names": sorted(set(map(str, threads)))[:_NAMES]}]
+        return [{"kind": "native threads", "names": sorted(set(map(str, threads)))[:NAMES_MAX]}]
 
     def _fork(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> None:
         """Fork the process of a checkpoint; return in this process, and in each kernel that goes on from the checkpoint."""
@@ -226,9 +212,9 @@ class Checkpoints:
         on_term = signal.getsignal(signal.SIGTERM)
         timers = [(each, *signal.getitimer(each)) for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
         begun = time.perf_counter()
-        score = oom_score.choose_for_checkpoint(None if self._group is None else self._group.read_limit())
+        score = proc.choose_checkpoint_score(None if self._group is None else self._group.read_limit())
         with bind(str(copy.path)) as listener:
-            with oom_score.raise_for_copy(score):
+            with proc.raise_oom_score_for_copy(score):
                 pid = copy.fork()
             if pid:
                 entry["pid"], entry["seconds"] = pid, time.perf_counter() - begun
@@ -239,7 +225,7 @@ class Checkpoints:
                 random.setstate(state)  # Python has chosen others in the child
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # what is closed here is no mistake, and user code may want errors
-                    oom_score.set_score(os.getpid(), score)
+                    proc.set_oom_score(os.getpid(), score)
                     self._wait(listener, copy, entry, shared, loop, task)
             except BaseException:
                 traceback.print_exc(file=sys.__stderr__)

@@ -30,7 +30,7 @@ from types import CodeType
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-from ..output.truncate import truncate
+from ..output.kept_output import truncate
 from ..platform import fork
 from ..processes import proc, tree
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import platform
 from ..protocol import PROJECT_VENV
-from .own_environment import (
+from .python_environments import (
     INTERPRETER,
     INTERPRETER_PACKAGES,
     make_environment,

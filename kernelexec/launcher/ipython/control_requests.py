@@ -13,15 +13,14 @@ from typing import Any
 
 from .. import platform, protocol
 from ..features import variables
-from ..features.user_namespace import NameChanges
+from ..features.variables import NameChanges
 from ..output.iopub import Publisher
-from ..owner import OwnerQuestions
+from ..owner import ExecAudit, OwnerQuestions
 from ..processes.background_commands import Jobs
 from ..processes.cell_processes import CellProcesses
-from ..processes.exec_audit import ExecAudit
-from ..processes.working_directory import WorkingDirectory
+from ..processes.shell_session import WorkingDirectory
 from ..protocol import LaunchOptions
-from .main_thread import MainThreadProbe
+from .interrupts import MainThreadProbe
 
 _RESUMED_NAMES_MAX = 10_000
 VARIABLES_MAX = 1000

@@ -1,12 +1,14 @@
-"""Handling of SIGINT, which raises only while user code runs."""
+"""Handling of SIGINT, which raises only while user code runs, and whether the main thread is back from compiled code."""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import asyncio
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,6 +19,8 @@ _get_handler: Any = _signal.getsignal
 _SIGINT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
 #: Seconds for a completion or inspection, for which the next cell waits.
 _LOOK_SECONDS = 3.0
+#: More than any system's ``sem_t`` has.
+_SEMAPHORE_BYTES = 128
 
 
 def allow_interrupts() -> _InterruptHandler:
@@ -87,3 +91,41 @@ def call_with_time_limit(look: Callable[[], Any], fallback: dict[str, Any]) -> A
     except BaseException:  # user classes may raise anything
         ignore_interrupts()
         return fallback
+
+
+class MainThreadProbe:
+    """A call of C code that Python's main thread makes as soon as it is back in the interpreter, after handlers of signals.
+
+    It posts a semaphore, so no Python code runs that an interrupt could hit. Where there is no semaphore (macOS), the thread
+    counts as back at once.
+    """
+
+    def __init__(self) -> None:
+        self._semaphore = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
+        self._library: Any = None
+        self._before: int | None = None
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(None)
+            if library.sem_init(self._semaphore, 0, 0) == 0:
+                self._library, self._post = library, ctypes.cast(library.sem_post, ctypes.c_void_p)
+
+    def begin(self) -> None:
+        """Look from now on, unless that has begun already."""
+        if self._library is not None and self._before is None:
+            before = self._count()
+            if ctypes.pythonapi.Py_AddPendingCall(self._post, ctypes.byref(self._semaphore)) == 0:
+                self._before = before
+
+    def end(self) -> None:
+        """Look no more."""
+        self._before = None
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the main thread has run Python code since the beginning."""
+        return self._before is None or self._count() != self._before
+
+    def _count(self) -> int:
+        count = ctypes.c_int()
+        self._library.sem_getvalue(self._semaphore, ctypes.byref(count))
+        return count.value

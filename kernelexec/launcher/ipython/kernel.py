@@ -12,20 +12,18 @@ from ipykernel.ipkernel import IPythonKernel
 from traitlets import Instance, Type
 
 from .. import owner, platform
-from ..checkpoints.moved_directories import MovedDirectories
 from ..features import variables
 from ..features.memory_monitor import MemoryMonitor, find_limited_cgroup
-from ..features.other_pythons import find_python_with
+from ..features.python_environments import find_python_with
 from ..features.spawned_main import SpawnedMain
-from ..features.user_namespace import NameChanges
-from ..identity import named_as_base
+from ..features.variables import NameChanges
 from ..output.captured_output import CapturedFd
 from ..output.iopub import Publisher
-from ..output.kept_output import CrashBuffer, PublishedMessages
-from ..output.truncate import truncate, truncate_traceback
+from ..output.kept_output import CrashBuffer, PublishedMessages, truncate, truncate_traceback
+from ..output.streams import named_as_base
 from ..owner import notify_ready
 from ..processes import tree
-from ..processes.working_directory import WorkingDirectory
+from ..processes.shell_session import MovedDirectories, WorkingDirectory
 from ..protocol import (
     MEMORY,
     METADATA_KEY,
@@ -43,12 +41,9 @@ from ..protocol import (
 from .control_requests import VARIABLES_MAX, ControlRequests, KernelContext
 from .figures import Figures
 from .interrupts import allow_interrupts, call_with_time_limit, cancel_on_interrupt, ignore_interrupts
-from .patches.child_pipes import give_own_pipes
-from .patches.class_sources import cell_sources, find_class_sources
-from .patches.message_session import pack
-from .patches.task_context import follow_wakers
+from .messages import ShellChannel, pack
+from .patches import cell_sources, find_class_sources, follow_wakers, give_own_pipes
 from .shell import LauncherShell
-from .shell_channel import ShellChannel
 
 #: Number and least size of the variables that are named when memory gets short.
 _BIGGEST, _BIG_BYTES = 5, 1024 * 1024

@@ -23,24 +23,29 @@ from IPython.utils._process_common import arg_split
 from IPython.utils.text import LSString, SList
 from traitlets import default
 
-from ..features import pickles, testing
-from ..features.chart_pictures import add_chart_pictures
-from ..features.literal_values import find_literal
+from ..features import testing, value_transfer
+from ..features.value_transfer import find_literal
 from ..features.virtualenv import VirtualEnv
-from ..identity import named_as_base
-from ..output.truncate import truncate, truncate_traceback
+from ..output.kept_output import truncate, truncate_traceback
+from ..output.streams import named_as_base
+from ..owner import audit
 from ..platform import default_shell
-from ..processes import accounts, exec_audit
-from ..processes.command import RunningCommand
-from ..processes.owner_streams import AskOwner, OwnerStreams
-from ..processes.shell_session import ShellSession, kernel_directory
+from ..processes.command import Account, AskOwner, OwnerStreams, RunningCommand, find_account
+from ..processes.shell_session import ARGUMENT_BYTES, ShellSession, kernel_directory
 from ..protocol import PAGER, CommandProcess, CopyTarget
-from . import misbehaving
-from .patches import exception_groups
-from .patches.compiler import Compiler
-from .patches.tracebacks import Tracebacks
+from .figures import add_chart_pictures
+from .patches import Compiler
+from .tracebacks import (
+    Tracebacks,
+    contains_group,
+    drop_own_frames,
+    format_group,
+    format_unreadable,
+    is_readable,
+    read_exit_status,
+    shortened_chain,
+)
 
-_ARGUMENT_BYTES = 100_000
 _CAPTURED_CHARS = 256 * 1024 * 1024
 #: Line magics that run one program, and of which IPython hides a failure.
 _PROGRAM_MAGICS = frozenset({"pip", "uv", "conda", "mamba", "micromamba"})
@@ -244,7 +249,7 @@ class LauncherShell(ZMQInteractiveShell):
             return
         assert self.ask_for_command is not None
         streams = OwnerStreams(self.ask_for_command(), process)
-        if process["user"] is None or (account := accounts.find_other(process["user"])) is None:
+        if process["user"] is None or (account := find_account(process["user"])) is None:
             session.run(self, command, work_dir, streams.read or stdin, env=process["env"], out_bytes=streams.write)
         elif process["owner_runs"]:
             self._run_by_owner(command, streams)
@@ -261,7 +266,7 @@ class LauncherShell(ZMQInteractiveShell):
 
     def _run_by_owner(self, command: str, streams: OwnerStreams) -> None:
         """Have the owner run a command as another user; end it if this process is interrupted."""
-        exec_audit.audit(command)
+        audit(command)
         code = 130
         try:
             code = streams.run()
@@ -283,23 +288,19 @@ class LauncherShell(ZMQInteractiveShell):
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
         """Save variables into an empty directory, all of the user's for None; the answer is in the reply's metadata."""
-        self.last_answer = pickles.save(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
+        self.last_answer = value_transfer.save_variables(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
 
     def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:
         """Load saved variables; the answer is in the reply's metadata."""
-        self.last_answer = pickles.load(self.user_ns, directory, files)
+        self.last_answer = value_transfer.load_variables(self.user_ns, directory, files)
 
     def set_values(self, path: str) -> None:
         """Set the variables of a file of values; the answer is in the reply's metadata."""
-        from ..features import variable_values  # noqa: PLC0415 - few kernels need it
-
-        self.last_answer = variable_values.set_variables(self.user_ns, path)
+        self.last_answer = value_transfer.set_variables(self.user_ns, path)
 
     def write_values(self, path: str, names: list[str], limit_bytes: int) -> None:
         """Write the values of variables to a new file; the answer is in the reply's metadata."""
-        from ..features import variable_values  # noqa: PLC0415 - as above
-
-        self.last_answer = variable_values.write_variables(self.user_ns, path, names, limit_bytes)
+        self.last_answer = value_transfer.write_variables(self.user_ns, path, names, limit_bytes)
 
     def delete_value(self, name: str) -> None:
         """Delete a variable; the answer, in the reply's metadata, says whether it was missing."""
@@ -342,7 +343,7 @@ class LauncherShell(ZMQInteractiveShell):
         out_bytes: Callable[[bytes], bool] | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
-        account: accounts.Account | None = None,
+        account: Account | None = None,
     ) -> int:
         """Run a program behind the prefix, note and return its exit code; output goes to this cell's streams by default.
 
@@ -352,7 +353,7 @@ class LauncherShell(ZMQInteractiveShell):
         Raises:
             PermissionError: the owner's rules refuse it; nothing ran.
         """
-        exec_audit.audit(argv if text is None else text)
+        audit(argv if text is None else text)
         argv = [*self.programs.prefix, *argv]
         env = self.programs.environment({}) if env is None else env
         self.user_ns["_exit_code"] = self.last_exit_code = None
@@ -391,38 +392,38 @@ class LauncherShell(ZMQInteractiveShell):
         if etype is None or issubclass(etype, SyntaxError | UsageError) or options.get("exception_only"):
             super().showtraceback(exc_tuple, *args, **options)
             return
-        misbehaving.drop_own_frames(exc)
+        drop_own_frames(exc)
         lines: list[str] = []
-        if not misbehaving.is_readable(exc):
-            lines = misbehaving.format_unreadable(etype, exc, trace)
-        elif exception_groups.contains_group(exc):
+        if not is_readable(exc):
+            lines = format_unreadable(etype, exc, trace)
+        elif contains_group(exc):
             lines = [f"{etype.__name__}: {truncate(exc)}"]
             with suppress(Exception):  # a user's subclass of a group may do anything
-                lines = exception_groups.format_group(exc, truncate, self.compile.format_code_name)
+                lines = format_group(exc, truncate, self.compile.format_code_name)
         if lines:
             sys.last_type, sys.last_value, sys.last_traceback = etype, exc, trace  # for %debug
             self._showtraceback(etype, exc, lines)
             return
         try:
-            with misbehaving.shortened_chain(exc):
+            with shortened_chain(exc):
                 super().showtraceback(exc_tuple, *args, **options)
         except BaseException as failure:
             if failure is exc or isinstance(failure, KeyboardInterrupt):
                 raise
-            self._showtraceback(etype, exc, misbehaving.format_unreadable(etype, exc, trace))
+            self._showtraceback(etype, exc, format_unreadable(etype, exc, trace))
 
     def _format_exception(self, etype: type[BaseException], evalue: BaseException) -> list[str]:
         """Return IPython's traceback of an exception, or its last line if it cannot be formatted."""
         with suppress(Exception):  # a user's exception may do anything
             return list(self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__))
-        return misbehaving.format_unreadable(etype, evalue, evalue.__traceback__)
+        return format_unreadable(etype, evalue, evalue.__traceback__)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: Any) -> None:
         """Publish an exception within bounds, by ipykernel 7's own hook."""
         for stream in (sys.stdout, sys.stderr):  # the cell may have replaced them
             with suppress(Exception):
                 stream.flush()
-        self.exit_status = misbehaving.read_exit_status(evalue) if issubclass(etype, SystemExit) else None
+        self.exit_status = read_exit_status(evalue) if issubclass(etype, SystemExit) else None
         if self.exit_status == 0:
             return
         lines = [stb] if isinstance(stb, str) else stb
@@ -497,7 +498,7 @@ class _ScriptMagic:
         captured = {which: _CapturedOutput() for which, name in names.items() if name}
         sinks = {which: pieces.add for which, pieces in captured.items()}
         argv, stdin = [self._program, *program_arguments], None
-        if program_arguments or len(cell.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+        if program_arguments or len(cell.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES:
             stdin = cell
         else:
             argv += ["-c", cell]

@@ -32,11 +32,10 @@ from typing import Any
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
-from ..ipython.patches.debugger import leave_out_debugger
+from ..ipython.patches import leave_out_debugger
 from ..ipython.shell import LauncherShell
 from ..processes import proc
-from ..processes.kernel_mark import replace_mark
-from ..processes.tree import adopt_orphans
+from ..processes.tree import adopt_orphans, replace_mark
 from ..protocol import KERNEL_MARK_VARIABLE, ForkServerReport, ForkServerSettings
 from . import kernel_app
 

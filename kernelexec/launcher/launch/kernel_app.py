@@ -23,20 +23,19 @@ from traitlets.config import Config
 from zmq.eventloop.zmqstream import ZMQStream
 
 from .. import owner
-from ..checkpoints.descriptors import OwnDescriptors
 from ..checkpoints.kernel_checkpoints import Checkpoints
-from ..checkpoints.moved_directories import MovedDirectories
-from ..event_loop import close_loop
+from ..checkpoints.shared_state import OwnDescriptors, close_loop
 from ..features.virtualenv import VirtualEnv
-from ..identity import named_as_base
+from ..ipython import messages
+from ..ipython.figures import forget_directories
 from ..ipython.kernel import LauncherKernel
-from ..ipython.patches import message_session
-from ..ipython.patches.debugger import leave_out_debugger
-from ..ipython.patches.matplotlib_directories import forget_directories
-from ..ipython.patches.message_session import LauncherMessageSession
+from ..ipython.messages import LauncherMessageSession
+from ..ipython.patches import leave_out_debugger
 from ..ipython.shell import LauncherShell
-from ..output import iopub
+from ..output import iopub, streams
+from ..output.streams import named_as_base
 from ..owner import apply_limits, exit_with_owner, prepare_for_relay, write_stacks_to
+from ..processes.shell_session import MovedDirectories
 from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import KERNEL_MARK_VARIABLE, LaunchOptions, RestoreRequest
 from ..sandbox.confinement import confine
@@ -64,7 +63,7 @@ class LauncherApp(IPKernelApp):
     name = "kernelexec-kernel"
     _counting = ExitStack()
     kernel_class = LauncherKernel
-    outstream_class = f"{iopub.__name__}.OutputStream"
+    outstream_class = f"{streams.__name__}.OutputStream"
 
     descriptors = OwnDescriptors()
     """What this process has opened for itself."""
@@ -104,7 +103,8 @@ class LauncherApp(IPKernelApp):
         for fd in self._list_own_outputs()[-1:]:  # messages of this process go where the kernel's own go
             os.dup2(fd, 2)
         self.iopub_thread.leave()
-        close_loop(self.control_thread.io_loop.asyncio_loop)
+        for thread in (self.iopub_thread, self.control_thread):
+            close_loop(thread.io_loop.asyncio_loop)
 
     def resume(self, request: RestoreRequest) -> None:
         """Make this process, a copy of the kernel that has waited as a checkpoint, a kernel of its own.
@@ -145,8 +145,8 @@ class LauncherApp(IPKernelApp):
 
     def _list_own_outputs(self) -> list[int]:
         """Return the descriptors for what this process itself writes."""
-        streams = (sys.stdout, sys.stderr) if self.kernel is None else self.kernel.own_streams
-        return [fd for stream in streams if (fd := getattr(stream, "own_fd", None)) is not None]
+        outputs = (sys.stdout, sys.stderr) if self.kernel is None else self.kernel.own_streams
+        return [fd for stream in outputs if (fd := getattr(stream, "own_fd", None)) is not None]
 
     def _list_threads(self) -> list[Any]:
         """Return ipykernel's threads."""
@@ -192,7 +192,7 @@ def build_config() -> Config:
     config.HistoryManager.enabled = False
     config.IPCompleter.use_jedi = False
     config.Session.check_pid = False  # a forked child's messages are turned into text instead
-    config.Session.packer = f"{message_session.__name__}.pack"
+    config.Session.packer = f"{messages.__name__}.pack"
     return config
 
 

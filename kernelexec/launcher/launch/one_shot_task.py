@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..features.own_environment import find_pip, make_environment, own_environment_place
+from ..features.python_environments import find_pip, make_environment, own_environment_place
 from ..features.virtualenv import find_distributions
 from ..owner import apply_limits
 from ..protocol import ONE_SHOT_ANSWER, ONE_SHOT_ORDER

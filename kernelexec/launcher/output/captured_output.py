@@ -18,6 +18,8 @@ from .. import platform
 from ..processes import proc
 from ..protocol import DELIMITER
 
+#: How long a cell waits for output that is on its way, in seconds.
+DRAIN_SECONDS = 0.25
 _READ_BYTES = 64 * 1024
 _PIECE_CHARS = 400  # as JSON, at most six bytes a character, it fits into PIPE_BUF with its envelope, so writes never mix
 #: The size of a piece that a full buffer of the C library or of Python leaves; smaller pieces were written at once.

@@ -1,4 +1,4 @@
-"""Output of the newest cell that is kept for its owner.
+"""Output of the newest cell that is kept for its owner, and bounds for texts of exceptions.
 
 ``CrashBuffer`` has the newest text in a mapped file, which outlives the process: messages that libzmq holds die with it. Its
 format is in ``protocol``. ``PublishedMessages`` are for an owner that takes the kernel over while it runs. Text, and all
@@ -35,6 +35,9 @@ _OTHERS = 4
 #: The largest reply that is kept, in bytes of JSON; it holds a traceback, which has bounds of its own.
 _REPLY_BYTES = 4 * 1024 * 1024
 _OVERHEAD_BYTES = 256
+#: Bounds for texts of exceptions: a larger message might not be read at all.
+_EVALUE_CHARS = 64 * 1024
+_TRACEBACK_CHARS = 256 * 1024
 
 Frames = list[bytes]
 
@@ -232,3 +235,27 @@ class PublishedMessages:
         idle = [self._idle] if self._idle is not None else []
         for _, item in merge(self._text, self._others, idle, key=lambda numbered: numbered[0]):
             yield item
+
+
+def truncate(value: object) -> str:
+    """Return the text of a value, whatever its ``__str__`` does, cut to 64 Ki characters."""
+    try:
+        text = str(value)
+    except BaseException as exc:  # a user's __str__ may raise anything
+        text = f"<{type(value).__name__} whose __str__ raised {type(exc).__name__}>"
+    return _cut(text, _EVALUE_CHARS)
+
+
+def truncate_traceback(lines: list[str]) -> list[str]:
+    """Return the lines of a traceback, together cut to 256 Ki characters."""
+    total = sum(len(line) for line in lines)
+    if total <= _TRACEBACK_CHARS:
+        return list(lines)
+    return _cut("\n".join(lines), _TRACEBACK_CHARS).split("\n")
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters cut ...]\n{text[-half:]}"

@@ -15,11 +15,12 @@ from contextlib import suppress
 from typing import IO, Any
 
 from .. import platform
+from ..owner import exempt
 from ..protocol import COMMAND_MARK_VARIABLE
-from . import exec_audit, oom_score, tree
-from .command import TERMINATE_SECONDS
+from . import tree
+from .command import READ_BYTES, TERMINATE_SECONDS
+from .proc import raise_oom_score
 
-_READ_BYTES = 64 * 1024
 #: Bounds of the newest lines that are kept of each stream.
 _LINES, _CHARS = 10_000, 4 * 1024 * 1024
 _LINE_CHARS = 64 * 1024
@@ -68,7 +69,7 @@ class _Job:
         self._killed = False
         self._exit_code: int | None = None
         self._start_time, self._end_time = time.monotonic(), 0.0
-        with oom_score.raise_score(), exec_audit.exempt():
+        with raise_oom_score(), exempt():
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,
@@ -162,7 +163,7 @@ class _NewestLines:
     def _read(self) -> int | None:
         """Take what the pipe has, and return its size in bytes: 0 at its end, None if there is nothing yet."""
         try:
-            content = os.read(self._pipe.fileno(), _READ_BYTES)
+            content = os.read(self._pipe.fileno(), READ_BYTES)
         except BlockingIOError:
             return None
         except OSError:

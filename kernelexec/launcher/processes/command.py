@@ -1,4 +1,8 @@
-"""One command in a session and process group of its own, with streamed output and an end that leaves no process."""
+"""One command in a session and process group of its own, with streamed output and an end that leaves no process.
+
+It may run as another account of the system, read and write streams that the owner has, or be run by the owner altogether. Then
+the container engine starts ``main`` as its user.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,31 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from typing import Any
 
 from .. import platform
-from ..protocol import COMMAND_MARK_VARIABLE
-from . import exec_audit, oom_score, tree
-from .accounts import Account
+from ..owner import exempt
+from ..platform import pwd
+from ..protocol import COMMAND_MARK_VARIABLE, END_COMMAND_FLAG, CommandProcess
+from . import proc, tree
 
 #: Seconds for a command to obey SIGINT, and then SIGTERM, before the next signal.
 TERMINATE_SECONDS = 0.4
 #: Seconds between two looks at a process where the system reports no end.
 _LOOK_SECONDS = 0.05
-_READ_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
+#: Seconds between two looks for processes with the mark of a command that has to end.
+_MARK_SECONDS = 0.02
 _SHELL_SIGNAL_BASE = 128
+_OWNER_GONE = "The process that {} is gone: it is unknown how far the command came."
 
 
 class RunningCommand:
@@ -80,7 +91,7 @@ class RunningCommand:
             return self._run()
 
     def _run(self) -> int:
-        with oom_score.raise_score(), exec_audit.exempt():
+        with proc.raise_oom_score(), exempt():
             process = subprocess.Popen(
                 self._argv,
                 executable=shutil.which(self._argv[0]),
@@ -158,7 +169,7 @@ class RunningCommand:
                 self._close(pipe)
                 return
         try:
-            written = os.write(pipe.fileno(), self._input[:_READ_BYTES])
+            written = os.write(pipe.fileno(), self._input[:READ_BYTES])
         except BlockingIOError:
             return
         except OSError:
@@ -170,7 +181,7 @@ class RunningCommand:
     def _read(self, pipe: Any, sink: Callable[[str], Any]) -> int:
         """Pass on the output that is ready; return its size in bytes."""
         try:
-            content = os.read(pipe.fileno(), _READ_BYTES)
+            content = os.read(pipe.fileno(), READ_BYTES)
         except BlockingIOError:
             return 0
         except OSError:
@@ -237,3 +248,125 @@ def _handle_signal(signum: signal.Signals, handler: signal.Handlers, before: sig
         yield
     finally:
         signal.signal(signum, present)
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account of this system that a command runs as instead of the kernel's own."""
+
+    uid: int
+    gid: int
+    variables: dict[str, str]
+    """The variables that name it to programs."""
+    process_options: dict[str, Any]
+    """Arguments of ``subprocess.Popen`` for a process of the account."""
+
+
+def find_account(user: str) -> Account | None:
+    """Return the account of a name or number, which this process may not know; None if it is this process's own."""
+    entry = _find_account_entry(user)
+    if entry is None:
+        uid = int(user) if user.isdecimal() else -1
+        return None if uid == os.getuid() else Account(uid, uid, {}, {"user": uid, "group": uid, "extra_groups": []})
+    if entry.pw_uid == os.getuid():
+        return None
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    process_options = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
+    return Account(entry.pw_uid, entry.pw_gid, _account_variables(entry), process_options)
+
+
+def _find_account_entry(user: str) -> Any:
+    """Return the entry of ``passwd`` for a name or number; None if there is none."""
+    try:
+        return pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
+    except (KeyError, AttributeError):
+        return None
+
+
+def _account_variables(entry: Any) -> dict[str, str]:
+    """Return the variables that name an account to programs."""
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+
+
+#: Sends a question to the owner, and returns its answer.
+AskOwner = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+class OwnerStreams:
+    """The owner's side of one command; ``read`` and ``write`` are None for streams that are the kernel's."""
+
+    def __init__(self, ask: AskOwner, process: CommandProcess) -> None:
+        self._ask = ask
+        self._has_input = True
+        self.read = self._read if process["reads_owner"] else None
+        self.write = self._write if process["writes_owner"] else None
+
+    def _read(self) -> bytes:
+        """Return the next bytes of the standard input; none at the end.
+
+        Raises:
+            RuntimeError: another owner has taken over this kernel, and does not have them.
+        """
+        if not self._has_input:
+            return b""
+        answer = self._ask({"action": "read"})
+        if "content" not in answer:
+            raise RuntimeError(_OWNER_GONE.format("had the rest of the command's input"))
+        self._has_input = answer.get("more") is True
+        return b64decode(str(answer.get("content", "")))
+
+    def _write(self, content: bytes) -> bool:
+        """Pass on bytes of the standard output; return whether more is wanted."""
+        return self._ask({"action": "write", "content": b64encode(content).decode()}).get("more") is True
+
+    def run(self) -> int:
+        """Run the command as its user, and return its exit code.
+
+        Raises:
+            RuntimeError: another owner has taken over this kernel, and did not start the command.
+        """
+        code = self._ask({"action": "run"}).get("exit_code")
+        if not isinstance(code, int):
+            raise RuntimeError(_OWNER_GONE.format("ran the command"))  # noqa: TRY004 - no argument of the caller
+        return code
+
+    def end(self) -> None:
+        """End that process, and wait for its end."""
+        self._ask({"action": "end"})
+
+
+def main(flag: str, arguments: list[str]) -> None:
+    """Replace this process by the shell of a command of its user, or end all processes that carry the mark of a command.
+
+    Raises:
+        SystemExit: the shell cannot be started.
+    """
+    if flag == END_COMMAND_FLAG:
+        _end_marked(f"{COMMAND_MARK_VARIABLE}={arguments[0]}".encode())
+        return
+    entry = _find_account_entry(str(os.getuid()))
+    variables = {} if entry is None else _account_variables(entry)
+    chosen, command = arguments[0].split(","), arguments[1]
+    os.environ.update({name: value for name, value in variables.items() if name not in chosen})
+    with suppress(OSError):
+        os.setsid()
+    argv = [*platform.default_shell(), command]
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606 - the shell is the program
+    except OSError as exc:
+        sys.exit(f"{argv[0]} cannot be started: {exc.strerror}.")
+
+
+def _end_marked(entry: bytes) -> None:
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        for pid, status in _marked(entry).items():
+            proc.signal_process(pid, signum, status)
+        deadline = time.monotonic() + TERMINATE_SECONDS
+        while _marked(entry) and time.monotonic() < deadline:
+            time.sleep(_MARK_SECONDS)  # processes of other parents: the system reports no end of them
+    name, _, mark = entry.decode().partition("=")
+    tree.kill_marked(name, mark)
+
+
+def _marked(entry: bytes) -> dict[int, proc.ProcessStatus]:
+    return {pid: status for pid, status in proc.read_processes().items() if proc.has_variable(pid, entry)}

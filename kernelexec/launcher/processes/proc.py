@@ -1,7 +1,8 @@
-"""Processes as Linux shows them in ``/proc``: their status, descent and environment, and signals that never hit a reused id.
+"""Processes as Linux shows them in ``/proc``: their status, descent, environment and score when memory is short, and signals.
 
 Driver and launcher both end trees of processes, so both import this module; it uses the standard library only. Where a system
-has no ``/proc`` no process is found, and where it has no descriptors of processes none is signalled.
+has no ``/proc`` no process is found, and where it has no descriptors of processes none is signalled: a signal never hits a
+reused id.
 """
 
 from __future__ import annotations
@@ -9,20 +10,29 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-#: The file of a process with its score when memory is short.
-OOM_SCORE = "oom_score_adj"
+#: The file of a process with its score (proc(5)), which is inherited. When memory is short, the system adds this number to the
+#: memory of each process, in thousandths of all that there may be, and ends the one with the most.
+_OOM_SCORE = "oom_score_adj"
+HIGHEST_OOM_SCORE = 1000
+_SCORE_BYTES = 16
+#: A checkpoint is ended before the kernel unless the kernel alone uses this part of the memory, ...
+_KERNELS_PART = 0.8
+#: ... and in any case if both use the same, in thousandths of the memory.
+_LEAST_MORE = 50
+#: This process's own score, opened at the start, while it may still write it.
+_own_score_file: int | None = None
 #: How much of an environment is searched for a variable: four of the longest entries that Linux allows; a usual environment has
 #: some KiB. The search finds ordinary programs, which inherit the variable: a program that hides from it can as well remove the
 #: variable. Without a bound, long environments of many processes would hold up the end of every session.
 _ENVIRONMENT_BYTES, _PIECE_BYTES = 512 * 1024, 64 * 1024
 #: Rounds of signals: some programs fork faster than they die.
-_ROUNDS = 5
+SIGNAL_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,6 @@ def find_descendants(pid: int, table: Mapping[int, ProcessStatus], *, session: i
     return {member for member in family - {pid} if member in table and not table[member].has_ended}
 
 
-def give_oom_score(pid: int) -> None:
-    """Give a process, which may be the fork of a checkpoint, the score of this one: see ``oom_score``."""
-    with suppress(OSError):
-        score = (PROC / "self" / OOM_SCORE).read_text(encoding="ascii")
-        (PROC / str(pid) / OOM_SCORE).write_text(score, encoding="ascii")
-
-
 def has_variable(pid: int, entry: bytes) -> bool:
     """Return whether ``NAME=VALUE`` is in the head of a process's first environment; False for another user's process."""
     wanted, window, size = b"\0" + entry + b"\0", b"\0", 0
@@ -127,7 +130,7 @@ def kill_rounds(
 ) -> set[int]:
     """Kill the living processes that ``find`` selects of the table, until it selects none; return the killed ones."""
     killed: set[int] = set()
-    for _ in range(_ROUNDS):
+    for _ in range(SIGNAL_ROUNDS):
         table = read_processes()
         selected = [pid for pid in find(table) if pid not in spared and not table[pid].has_ended]
         if not selected:
@@ -136,3 +139,91 @@ def kill_rounds(
             pid for pid in selected if signal_process(pid, signal.SIGKILL, table[pid], wait_milliseconds=wait_milliseconds)
         )
     return killed
+
+
+def open_own_score() -> None:
+    """Open the score of this process, in a copy of another one too."""
+    global _own_score_file  # noqa: PLW0603 - one a process
+    if _own_score_file is not None:
+        os.close(_own_score_file)
+        _own_score_file = None
+    with suppress(OSError):
+        _own_score_file = os.open(PROC / "self" / _OOM_SCORE, os.O_RDWR | os.O_CLOEXEC)
+
+
+def read_own_score() -> int | None:
+    """Return the score of this process; None where it is unknown."""
+    if _own_score_file is None:
+        return None
+    try:
+        return int(os.pread(_own_score_file, _SCORE_BYTES, 0))
+    except (OSError, ValueError):
+        return None
+
+
+def _set_own_score(score: int) -> bool:
+    try:
+        return _own_score_file is not None and os.pwrite(_own_score_file, str(score).encode(), 0) > 0
+    except OSError:
+        return False
+
+
+def set_oom_score(pid: int, score: int) -> None:
+    """Set the score of this process or a child, where that is allowed: the confinement of local kernels allows neither."""
+    with suppress(OSError):
+        (PROC / str(pid) / _OOM_SCORE).write_text(str(score), encoding="ascii")
+
+
+def give_oom_score(pid: int) -> None:
+    """Give a process, which may be the fork of a checkpoint, the score of this one."""
+    with suppress(OSError):
+        score = (PROC / "self" / _OOM_SCORE).read_text(encoding="ascii")
+        (PROC / str(pid) / _OOM_SCORE).write_text(score, encoding="ascii")
+
+
+@contextmanager
+def raise_oom_score(score: int = HIGHEST_OOM_SCORE) -> Iterator[None]:
+    """Let processes that are started within the block, and copies of this one, have a higher score.
+
+    A shell may start others before it could be marked, so the score is inherited. It stays as it is on systems where a process
+    that raised its own score cannot lower it again.
+    """
+    own_pid, before = os.getpid(), read_own_score()
+    if before is None or before >= score or not (_set_own_score(before + 1) and _set_own_score(before)):
+        yield
+        return
+    _set_own_score(score)
+    try:
+        yield
+    finally:
+        if os.getpid() == own_pid:
+            _set_own_score(before)
+
+
+def raise_oom_score_for_copy(score: int) -> AbstractContextManager[None]:
+    """Have a copy of this process that is forked within the block inherit a score, where confinement lets it set none itself.
+
+    Elsewhere this process keeps its score meanwhile: the fork may itself be what memory is short for.
+    """
+    return nullcontext() if _may_open_own_score() else raise_oom_score(score)
+
+
+def _may_open_own_score() -> bool:
+    try:
+        os.close(os.open(PROC / "self" / _OOM_SCORE, os.O_WRONLY))
+    except OSError:
+        return False
+    return True
+
+
+def choose_checkpoint_score(limit_bytes: int | None) -> int:
+    """Return the score of a checkpoint of this process, a kernel with so much memory for both.
+
+    A cell that writes to what it shares with the checkpoint must not be ended for the copies of those pages; but a cell that
+    needs all the memory by itself is, and the checkpoint is there afterwards.
+    """
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    limit_bytes = limit_bytes or os.sysconf("SC_PHYS_PAGES") * page_bytes
+    used_bytes = int((PROC / "self/statm").read_text(encoding="ascii").split()[1]) * page_bytes
+    more = round(HIGHEST_OOM_SCORE * (_KERNELS_PART - used_bytes / limit_bytes))
+    return min(HIGHEST_OOM_SCORE, (read_own_score() or 0) + max(_LEAST_MORE, more))

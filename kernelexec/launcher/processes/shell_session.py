@@ -1,4 +1,8 @@
-"""The session's shell: each command is a new process; ``cd`` and ``export`` last for the next one."""
+"""The state of commands and cells: the shell's directory and environment, and the kernel's directory.
+
+Each command is a new process; ``cd`` and ``export`` last for the next one. Programs may delete or replace the directory of the
+kernel, or close it to the kernel, and a branch of a kernel works in others.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,17 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from .. import platform
-from ..protocol import COMMAND_MARK_VARIABLE
+from ..protocol import COMMAND_MARK_VARIABLE, DirectoryReport
 
-_ARGUMENT_BYTES = 100_000
+#: Longer text is no argument of a program: Linux allows 128 KiB for one.
+ARGUMENT_BYTES = 100_000
 _STATE = "KERNELEXEC_STATE"
 # Saves the last directory and the environment of a command; on one line, so that the shell counts the lines from one.
 _SAVE_STATE = 'trap \'{{ printf "%s\\0" "$PWD"; {env} -0; }} >"${state}" 2>/dev/null\' EXIT; {run}'
@@ -27,6 +32,8 @@ _EXEC = re.compile(r"\bexec\b")
 _CHANGE_OF_STATE = re.compile(r"\b(?:cd|chdir|pushd|set|setx|set-location)\b|\$env:", re.IGNORECASE)
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 _NOT_SAVED = frozenset({"_", "PWD", "SHLVL", COMMAND_MARK_VARIABLE, _STATE})
+#: Variables of the environment with a directory in which programs work.
+_DIRECTORY_VARIABLES = ("PWD", "OLDPWD", "TMPDIR")
 
 
 class ShellSession:
@@ -82,7 +89,7 @@ class ShellSession:
     def _argv_with_state(self, shell: Any, command: str, state: Path) -> list[str]:
         """Return the arguments of a shell that runs a command and saves its state; raise OSError if no file can be written."""
         run = command
-        if len(command.encode("utf-8", "surrogateescape")) > _ARGUMENT_BYTES:
+        if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES:
             Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
             run = f'. "${_STATE}.sh"'
         saving = (_SAVE_BEFORE if shell.programs.prefix else "") + _SAVE_STATE
@@ -137,3 +144,95 @@ def _entries(path: str | Path) -> list[str]:
 
 def _variables(entries: Iterable[str]) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+class WorkingDirectory:
+    """The kernel's directory at its start, the workspace: cells go on there when the current one cannot be used."""
+
+    def __init__(self) -> None:
+        self._workspace: str | None = None
+        self._inode: tuple[int, int] | None = None
+        self._reported: DirectoryReport | None = None
+        if (directory := kernel_directory()) is not None:
+            self.move_to(directory)
+
+    def move_to(self, workspace: str) -> None:
+        """Take another directory, which is the current one, as the workspace."""
+        self._workspace, self._inode = workspace, _read_inode()
+        multiprocessing: Any = sys.modules.get("multiprocessing.process")
+        if multiprocessing is not None:  # a fork server has imported it elsewhere; its processes import from there
+            multiprocessing.ORIGINAL_DIR = workspace
+
+    def check(self) -> DirectoryReport | None:
+        """Change to the workspace if the current directory cannot be used; return a report of that if it is new."""
+        problem = _find_problem()
+        report = None if problem is None else self._go_on(problem)
+        is_new, self._reported = report != self._reported, report
+        return report if is_new else None
+
+    def _go_on(self, problem: str) -> DirectoryReport:
+        report: DirectoryReport = {"problem": problem, "workspace": self._workspace, "is_new": False, "reason": None}
+        if self._workspace is None:
+            return report
+        try:
+            os.chdir(self._workspace)
+        except OSError as exc:
+            return {**report, "reason": exc.strerror}
+        problem_there = _find_problem()
+        return {**report, "is_new": _read_inode() != self._inode, "reason": problem_there and f"it {problem_there}"}
+
+
+def _read_inode() -> tuple[int, int] | None:
+    try:
+        status = os.stat(".")  # noqa: PTH116 - as it is
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _find_problem() -> str | None:
+    """Return why the current directory cannot be used; None if it can."""
+    try:
+        os.getcwd()  # noqa: PTH109 - before each cell
+    except OSError:
+        return "was deleted"
+    return None if os.access(".", os.X_OK) else "cannot be entered"
+
+
+class MovedDirectories:
+    """Directories that are others for a branch of a kernel: its workspace first, and the one for temporary files."""
+
+    def __init__(self, moves: Sequence[Sequence[str]]) -> None:
+        self._moves = [(str(old), str(new)) for old, new in moves]
+
+    def translate(self, path: str) -> str:
+        """Return the path in the new place of the first directory that contains it; other paths stay."""
+        for old, new in self._moves:
+            if path == old or path.startswith(f"{old}/"):
+                return new + path[len(old) :]
+        return path
+
+    def follow(self, directory: WorkingDirectory, shell: ShellSession) -> None:
+        """Go on there: in the same directory, or in the workspace if that has no such one.
+
+        Paths in variables of user code stay, and so does the home directory with the files that belong to the user.
+        """
+        if not self._moves:
+            return
+        present = None
+        with suppress(OSError):
+            present = self.translate(os.getcwd())  # noqa: PTH109 - text in, text out
+        with suppress(OSError):
+            os.chdir(self._moves[0][1])
+            directory.move_to(self._moves[0][1])
+        with suppress(OSError):
+            os.chdir(present or ".")
+        shell.move(self.translate)
+        for name in _DIRECTORY_VARIABLES:
+            if name in os.environ:
+                os.environ[name] = self.translate(os.environ[name])
+        module: Any = tempfile
+        module.tempdir = None
+
+
+NO_MOVES = MovedDirectories(())

@@ -1,18 +1,20 @@
-"""The tree of processes below this one: adopted orphans, zombies, and their end."""
+"""The tree of processes below this one: adopted orphans, zombies, their end, and the mark by which others know the kernel's."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from .. import platform
+from ..owner import exempt
 from ..platform import prctl
 from ..protocol import KERNEL_MARK_VARIABLE, SUDO_VARIABLE
-from . import oom_score, proc
-from .exec_audit import exempt
+from . import proc
 
 #: The mark of the kernel's first environment; cells may change the present one.
 MARK_ENVIRONMENT: dict[str, str] = {}
@@ -32,12 +34,14 @@ running_groups: set[int] = set()
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _SUDO_SECONDS = 5.0
 _NUMBER_BYTES = 32
+#: Where proc_pid_stat(5) has ``env_start`` and ``env_end``, counted from the field after the command's name.
+_ENV_START, _ENV_END = 47, 48
 
 
 def initialize_tree() -> None:
     """Note this process's mark, and adopt orphans."""
     global _by_sudo  # noqa: PLW0603 - one tree a process
-    oom_score.open_own()
+    proc.open_own_score()
     MARK_ENVIRONMENT.update({name: value for name, value in os.environ.items() if name == KERNEL_MARK_VARIABLE})
     _by_sudo = os.environ.get(SUDO_VARIABLE) == "1"
     adopt_orphans()
@@ -185,3 +189,25 @@ def list_children(pid: int | None = None) -> list[int]:
         with suppress(OSError):
             pids += map(int, listing.read_text().split())
     return pids
+
+
+def replace_mark(mark: str) -> None:
+    """Replace the mark in this process's first environment, where others read it, by another one of the same length.
+
+    A fork has the first environment of its original until then. Nothing happens in a process that began without any mark.
+    """
+    replace_first_value(KERNEL_MARK_VARIABLE, mark)
+
+
+def replace_first_value(name: str, text: str) -> None:
+    """Replace a variable of the first environment by ASCII text of the same length; nothing happens without such a variable."""
+    prefix = f"{name}=".encode()
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+        position, value = start, text.encode("ascii")
+        for entry in ctypes.string_at(start, end - start).split(b"\0"):
+            if entry.startswith(prefix) and len(entry) == len(prefix) + len(value):
+                ctypes.memmove(position + len(prefix), value, len(value))
+                return
+            position += len(entry) + 1

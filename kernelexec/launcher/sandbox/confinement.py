@@ -20,8 +20,18 @@ from .. import platform
 from ..owner import apply_limits
 from ..platform import capset, prctl, unshare
 from ..protocol import LaunchOptions
-from .landlock import IOCTL, READ_FILE, TRUNCATE, WRITE, WRITE_FILE, Ruleset, allow_except, set_no_new_privileges
-from .seccomp import block_foreign_access, block_network
+from .restrictions import (
+    IOCTL,
+    READ_FILE,
+    TRUNCATE,
+    WRITE,
+    WRITE_FILE,
+    Ruleset,
+    allow_except,
+    block_foreign_access,
+    block_network,
+    set_no_new_privileges,
+)
 
 #: Devices that programs write to, graphics cards included.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")

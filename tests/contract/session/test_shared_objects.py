@@ -93,8 +93,8 @@ def test_named_shared_memory_is_private_in_namespaces(kind: str, tmp_path: Path)
 
 SYSTEM_V = """
 import ctypes, errno, json, sys
-from kernelexec.launcher.sandbox.landlock import set_no_new_privileges
-from kernelexec.launcher.sandbox.seccomp import block_foreign_access
+from kernelexec.launcher.sandbox.restrictions import set_no_new_privileges
+from kernelexec.launcher.sandbox.restrictions import block_foreign_access
 set_no_new_privileges()
 block_foreign_access(allows_system_v=sys.argv[1] == "True")
 libc = ctypes.CDLL(None, use_errno=True)

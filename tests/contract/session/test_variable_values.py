@@ -125,7 +125,7 @@ LIES: dict[str, str] = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_kernel_that_lies_gives_an_error(session: Session, lie: str) -> None:
     session.execute(
-        "module = __import__('importlib').import_module('launcher.features.variable_values')\n"
+        "module = __import__('importlib').import_module('launcher.features.value_transfer')\n"
         "real, other = module.write_variables, 5\ndef lie(variables, path, names, limit):\n"
         f"    __import__('os').makedirs(__import__('os').path.dirname(path), exist_ok=True)\n    {lie}\n    return {{}}\n"
         "module.write_variables = lie"

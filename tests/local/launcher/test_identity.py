@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor
-from kernelexec.launcher.identity import named_as_base
+from kernelexec.launcher.output.streams import named_as_base
 from tests.support.preloading import make_font_list, preloaded_session
 from tests.support.stock_kernel import stock_kernel
 

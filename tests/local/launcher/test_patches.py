@@ -16,8 +16,8 @@ from ipykernel.compiler import XCachingCompiler
 from IPython.core.ultratb import AutoFormattedTB
 
 from kernelexec import Executor
-from kernelexec.launcher.ipython.patches.compiler import Compiler
-from kernelexec.launcher.ipython.patches.exception_groups import format_group
+from kernelexec.launcher.ipython.patches import Compiler
+from kernelexec.launcher.ipython.tracebacks import format_group
 
 LOADED = 7
 KERNEL = """

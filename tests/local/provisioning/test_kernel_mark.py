@@ -13,7 +13,7 @@ from kernelexec.launcher.processes.proc import has_variable
 
 _PROGRAM = """
 import os, sys
-from kernelexec.launcher.processes.kernel_mark import replace_mark
+from kernelexec.launcher.processes.tree import replace_mark
 os.environ["MORE"] = "x" * 1000
 replace_mark(sys.argv[1])
 print("ready", flush=True)

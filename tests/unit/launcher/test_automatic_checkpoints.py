@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.launcher.checkpoints.automatic import AutomaticCheckpoints, is_pure
+from kernelexec.launcher.checkpoints.costs import AutomaticCheckpoints, is_pure
 from kernelexec.launcher.protocol import NOTHING_SOURCE, save_variables_source, set_values_source, write_values_source
 
 

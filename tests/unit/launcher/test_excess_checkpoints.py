@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.launcher.checkpoints.memory_costs import find_excess, find_excess_bytes
+from kernelexec.launcher.checkpoints.costs import find_excess, find_excess_bytes
 
 
 @pytest.mark.parametrize(

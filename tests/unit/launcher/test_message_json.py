@@ -7,7 +7,7 @@ from typing import Any
 import jupyter_client.session as jupyter
 import pytest
 
-from kernelexec.launcher.ipython.patches.message_session import pack
+from kernelexec.launcher.ipython.messages import pack
 
 ODD = {"text": '\u65e5\n"', "nested": {"a": [1, None, True, 1.5]}, "when": jupyter.utcnow()}
 

@@ -9,7 +9,7 @@ import jupyter_client.session as jupyter
 import pytest
 import zmq
 
-from kernelexec.launcher.ipython.patches.message_session import LauncherMessageSession, pack
+from kernelexec.launcher.ipython.messages import LauncherMessageSession, pack
 
 KEY = b"secret"
 ODD = {"text": '\u65e5\n"', "nested": {"a": [1, None, True, 1.5]}, "when": jupyter.utcnow()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.launcher.checkpoints import native_threads
+from kernelexec.launcher.checkpoints import fork_safety
 from tests.support.takeovers import wait_until
 
 TASKS = Path("/proc/self/task")
@@ -26,11 +26,11 @@ def start_thread() -> tuple[int, Callable[[], object]]:
 
 def test_a_thread_of_no_library_is_listed_until_it_ends() -> None:
     number, end = start_thread()
-    [thread] = [thread for thread in native_threads.find_native_threads() if thread.number == number]
+    [thread] = [thread for thread in fork_safety.find_native_threads() if thread.number == number]
     assert (thread.library, str(thread)) == ("", thread.name)
     end()
     wait_until(lambda: not (TASKS / str(number)).exists())
-    assert number not in [thread.number for thread in native_threads.find_native_threads()]
+    assert number not in [thread.number for thread in fork_safety.find_native_threads()]
 
 
 def test_a_thread_that_ends_while_it_is_looked_at_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,10 +42,10 @@ def test_a_thread_that_ends_while_it_is_looked_at_is_not_listed(monkeypatch: pyt
             wait_until(lambda: not task.exists())
         return set()
 
-    monkeypatch.setattr(native_threads, "_find_libraries", look_late)
-    assert number not in [thread.number for thread in native_threads.find_native_threads()]
+    monkeypatch.setattr(fork_safety, "_find_libraries", look_late)
+    assert number not in [thread.number for thread in fork_safety.find_native_threads()]
 
 
 def test_only_threads_of_openmp_end_on_request() -> None:
-    assert not native_threads.end_pools([native_threads.NativeThread(1, "python", "/lib/libother.so")])
-    assert not native_threads.end_pools([])
+    assert not fork_safety.end_pools([fork_safety.NativeThread(1, "python", "/lib/libother.so")])
+    assert not fork_safety.end_pools([])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kernelexec.launcher.checkpoints.descriptors import list_open
-from kernelexec.launcher.checkpoints.open_files import OpenFiles
+from kernelexec.launcher.checkpoints.shared_state import OpenFiles, list_open
 
 
 def note(*descriptors: int) -> OpenFiles:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.launcher.processes.owner_streams import OwnerStreams
+from kernelexec.launcher.processes.command import OwnerStreams
 from kernelexec.launcher.protocol import CommandProcess
 
 PROCESS: CommandProcess = {"env": {}, "user": None, "owner_runs": True, "reads_owner": True, "writes_owner": True}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.launcher.output.truncate import truncate, truncate_traceback
+from kernelexec.launcher.output.kept_output import truncate, truncate_traceback
 
 
 def test_a_text_keeps_its_head_and_its_tail() -> None:

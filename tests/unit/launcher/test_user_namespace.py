@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.launcher.features.user_namespace import UserNames
+from kernelexec.launcher.features.variables import UserNames
 
 
 class Text(str):

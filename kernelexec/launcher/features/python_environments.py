@@ -1,18 +1,22 @@
-"""The virtual environment that each session has of its own: programs of the kernel's interpreter, and room for packages.
+"""Python environments beside the kernel's own interpreter: the one that each session has of its own, and others in sight.
 
-It sees the packages of that interpreter, so pip, commands and cells have one environment before and after an installation,
-which writes in the workspace only. It is made without a process and without pip, in less than a millisecond.
+The session's environment sees the packages of that interpreter, so pip, commands and cells have one environment before and
+after an installation, which writes in the workspace only. It is made without a process and without pip, in less than a
+millisecond. The others are searched for a module that the kernel's lacks.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import site
 import sys
 import sysconfig
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from ..protocol import OURS, OWN_ENVIRONMENTS, OWN_PACKAGES
@@ -23,6 +27,10 @@ INTERPRETER = sys.executable
 INTERPRETER_PACKAGES = (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else ()))
 _PIP = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
 _PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+_INTERPRETER = re.compile(r"python3?(?:\.\d+)?")
+_MODULE = re.compile(r"[A-Za-z_]\w*")
+#: Environments of one search, and the names of those that projects keep beside their code.
+_ENVIRONMENTS_MAX, _PROJECT_VENVS = 20, (".venv", "venv", "env")
 
 
 def own_environment_place(workspace: str, interpreter: str = INTERPRETER) -> tuple[str, tuple[str, ...]]:
@@ -84,3 +92,41 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
             return
     path.write_text(text, encoding="utf-8")
     path.chmod(mode)
+
+
+def find_python_with(module: str) -> str | None:
+    """Return the path of the first other interpreter that has a top-level module; it is not run."""
+    own = {os.path.realpath(directory) for directory in sys.path if directory}
+    if not _MODULE.fullmatch(module):
+        return None
+    for python in islice(_interpreters(), _ENVIRONMENTS_MAX):
+        with suppress(OSError):
+            directories = [path for path in _package_directories(python) if os.path.realpath(path) not in own]
+            if any(_has_module(path, module) for path in directories):
+                return str(python)
+    return None
+
+
+def _interpreters() -> Iterator[Path]:
+    """Yield the interpreters of nearby virtual environments and of the search path, each environment once."""
+    nearby = [Path(name, "bin") for name in _PROJECT_VENVS]
+    searched = [Path(entry) for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry]
+    seen = {os.path.realpath(sys.prefix)}
+    for directory in (*(path.absolute() for path in nearby), *searched):
+        prefix = os.path.realpath(directory.parent)
+        if prefix in seen:
+            continue
+        seen.add(prefix)
+        with suppress(OSError):
+            names = sorted(path.name for path in directory.iterdir() if _INTERPRETER.fullmatch(path.name))
+            yield from (directory / name for name in names[-1:])
+
+
+def _package_directories(python: Path) -> Iterator[Path]:
+    for pattern in ("lib/python3*/site-packages", "lib/python3*/dist-packages", "local/lib/python3*/dist-packages"):
+        yield from python.parent.parent.glob(pattern)
+
+
+def _has_module(directory: Path, module: str) -> bool:
+    files = (directory / module / "__init__.py", directory / f"{module}.py")
+    return any(path.is_file() for path in files) or any(directory.glob(f"{module}.*.so"))

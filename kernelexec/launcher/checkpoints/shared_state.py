@@ -1,0 +1,255 @@
+"""What a fork shares with the kernel instead of copying it: descriptors, files, pipes, memory, and those of the event loop.
+
+So a copy that only waits would hold a lock that the kernel has released, and keep a pipe open at whose end a program waits; and
+a kernel that goes on from it would read where this one has stopped. Each copy closes what the kernel has opened for itself, and
+gets its own of what user code has open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import mmap
+import os
+import re
+import selectors
+import signal
+import socket
+import stat
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..platform import fcntl, unread_bytes
+
+_STDERR = 2
+#: The flags that an open file keeps; others only matter when it is opened.
+_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DIRECT | os.O_NOATIME
+#: The most bytes of memory that are kept with a checkpoint.
+_MOST_BYTES = 64 * 1024 * 1024
+#: Shared mappings of files without a name, in /proc/self/maps; those of System V outlive their processes.
+_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) r([w-])([x-])s \S+ \S+ \d+ +(?!/SYSV)[^\n]* \(deleted\)$", re.MULTILINE)
+#: Pages of such mappings in this process, in /proc/self/status, which is read in a fiftieth of the time.
+_NO_PAGES = b"\nRssShmem:\t       0 kB\n"
+_MAP_FIXED = 0x10
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class OwnDescriptors:
+    """The kernel's own descriptors: those opened within ``count_opened``, and both ends of connections to its sockets."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, str] = {}
+        self._prefix = ""
+
+    @contextmanager
+    def count_opened(self) -> Iterator[None]:
+        """Count the descriptors that are opened within the block as the kernel's own."""
+        before = list_open()
+        yield
+        self._own |= {fd: link for fd, link in list_open().items() if fd > _STDERR and before.get(fd) != link}
+
+    def keep(self, fd: int) -> None:
+        """Leave a descriptor open in copies."""
+        self._own.pop(fd, None)
+
+    def serve_at(self, prefix: str) -> None:
+        """Count connections to sockets whose paths begin so as the kernel's own."""
+        self._prefix = prefix
+
+    def list(self) -> list[int]:
+        """Return the kernel's own descriptors that are open."""
+        present = list_open()
+        return [fd for fd, link in present.items() if fd > _STDERR and (self._own.get(fd) == link or self._is_connection(fd))]
+
+    def close(self) -> None:
+        """Close them all, and forget them: the process is a copy of the kernel."""
+        for fd in self.list():
+            with suppress(OSError):
+                os.close(fd)
+        self._own = {}
+
+    def _is_connection(self, fd: int) -> bool:
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                return False
+            with socket.socket(fileno=os.dup(fd)) as copy:
+                return any(self._is_ours(get) for get in (copy.getsockname, copy.getpeername))
+        return False
+
+    def _is_ours(self, get_name: Callable[[], object]) -> bool:
+        """Return whether one end of a connection is one of the kernel's sockets."""
+        with suppress(OSError):
+            name = get_name()
+            return bool(self._prefix) and isinstance(name, str) and name.startswith(self._prefix)
+        return False
+
+
+def list_open() -> dict[int, str]:
+    """Return what each descriptor leads to; nothing where the system does not show it."""
+    links = {}
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names only
+    except OSError:
+        return {}
+    for name in names:
+        with suppress(OSError):
+            links[int(name)] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - text
+    return links
+
+
+class OpenFiles:
+    """The files and pipes with their positions, as they are now; ``own`` are descriptors of the launcher."""
+
+    def __init__(self, own: Iterable[int]) -> None:
+        spared = set(own)
+        self._files: dict[int, tuple[int, int]] = {}
+        """The flags and the position of each file."""
+        self._pipes: dict[int, tuple[str, int]] = {}
+        """The name of each pipe, which both ends have, and the flags of this end."""
+        self._identities: dict[int, tuple[int, int]] = {}
+        """Device and inode of each, by which a descriptor that was closed and opened again is known."""
+        for fd, link in list_open().items():
+            if fd <= _STDERR or fd in spared:
+                continue
+            with suppress(OSError):
+                status, flags = os.fstat(fd), fcntl.fcntl(fd, fcntl.F_GETFL) & _FLAGS
+                if stat.S_ISREG(status.st_mode):
+                    self._files[fd] = flags, os.lseek(fd, 0, os.SEEK_CUR)
+                elif stat.S_ISFIFO(status.st_mode):
+                    self._pipes[fd] = link, flags
+                self._identities[fd] = status.st_dev, status.st_ino
+
+    def separate(self) -> None:
+        """Open them once more, in a copy. A pipe whose other end another process has is closed at that end.
+
+        A file that cannot be opened again, since its rights have changed, stays shared. Descriptors that have been closed since
+        are left alone.
+        """
+        present = {fd for fd, identity in self._identities.items() if _identify(fd) == identity}
+        for fd in present & self._files.keys():
+            flags, position = self._files[fd]
+            with suppress(OSError):
+                opened = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+                try:
+                    os.lseek(opened, position, os.SEEK_SET)
+                    _replace(fd, opened)
+                finally:
+                    os.close(opened)
+        for ends in _group({fd: self._pipes[fd] for fd in present & self._pipes.keys()}).values():
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+            for fd, flags in ends.items():
+                end = writer if flags & os.O_ACCMODE else reader
+                os.set_blocking(end, not flags & os.O_NONBLOCK)
+                _replace(fd, end)
+                self._identities[fd] = _identify(end)
+            os.close(reader)
+            os.close(writer)
+
+    def list_unread_pipes(self) -> list[str]:
+        """Return the pipes that hold bytes and have both ends here: a copy would lack the bytes, or share them."""
+        unread_pipes = []
+        for link, ends in _group(self._pipes).items():
+            kinds = {flags & os.O_ACCMODE for flags in ends.values()}
+            if link.startswith("pipe:") and len(kinds) > 1 and (unread := unread_bytes(min(ends))):
+                unread_pipes.append(f"a pipe with {unread} unread bytes")
+        return unread_pipes
+
+
+def _group(pipes: Mapping[int, tuple[str, int]]) -> dict[str, dict[int, int]]:
+    """Return the descriptors and their flags by pipe."""
+    grouped: dict[str, dict[int, int]] = {}
+    for fd, (link, flags) in pipes.items():
+        grouped.setdefault(link, {})[fd] = flags
+    return grouped
+
+
+def _identify(fd: int) -> tuple[int, int]:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return -1, -1
+    return status.st_dev, status.st_ino
+
+
+def _replace(fd: int, opened: int) -> None:
+    os.dup2(opened, fd, inheritable=os.get_inheritable(fd))
+
+
+class SharedMemory:
+    """Memory without a name, as it is now: of ``mmap.mmap(-1, ...)``, and of multiprocessing's locks and values.
+
+    Its content is kept with a checkpoint, and each kernel that goes on from that has its own.
+    """
+
+    def __init__(self) -> None:
+        parts = []
+        maps = b"" if _NO_PAGES in Path("/proc/self/status").read_bytes() else Path("/proc/self/maps").read_bytes()
+        for mapping in _MAPPING.finditer(maps):
+            start, end = int(mapping[1], 16), int(mapping[2], 16)
+            protection = mmap.PROT_READ | (mapping[3] == b"w") * mmap.PROT_WRITE | (mapping[4] == b"x") * mmap.PROT_EXEC
+            parts.append((start, end - start, protection))
+        size = sum(length for _, length, _ in parts)
+        self.excess_bytes = size if size > _MOST_BYTES else 0
+        """Its size if it is more than is kept, which is nothing then; else 0."""
+        kept = () if self.excess_bytes else parts
+        self._parts = [(start, protection, ctypes.string_at(start, length)) for start, length, protection in kept]
+        """Address, protection and content of each part."""
+
+    def separate(self) -> None:
+        """Put a copy in its place that no other process has.
+
+        Raises:
+            OSError: the system has no memory for it.
+        """
+        if not self._parts:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        for start, protection, content in self._parts:
+            if libc.mmap(start, len(content), protection | mmap.PROT_WRITE, flags, -1, 0) == _FAILED:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+            ctypes.memmove(start, content, len(content))
+            if not protection & mmap.PROT_WRITE:
+                libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(len(content)), protection)
+
+
+@dataclass(frozen=True)
+class SharedState:
+    """What a fork would share instead of copying it."""
+
+    files: OpenFiles
+    memory: SharedMemory
+
+
+def list_watched(loop: Any, own: Container[int]) -> list[selectors.SelectorKey]:
+    """Return the descriptors for which asyncio's loop calls functions, but for the launcher's ``own``."""
+    return [key for key in loop._selector.get_map().values() if key.fd not in own]  # noqa: SLF001 - asyncio has no other way
+
+
+def close_loop(loop: Any) -> None:
+    """Close the descriptors of asyncio's loop (CPython 3.11 to 3.14) in a copy, and leave those of the kernel as they are."""
+    loop._selector.close()  # noqa: SLF001 - asyncio has no other way
+    for sock in (loop._ssock, loop._csock):  # noqa: SLF001 - as above
+        sock.close()
+
+
+def renew_loop(loop: Any, task: asyncio.Task[Any] | None, watched: Iterable[selectors.SelectorKey]) -> None:
+    """Let asyncio's loop run on in this copy, within a task, with new descriptors: asyncio forgets in a fork what runs."""
+    asyncio._set_running_loop(loop)  # noqa: SLF001 - as above
+    if task is not None and asyncio.current_task(loop) is not task:
+        asyncio.tasks._enter_task(loop, task)  # noqa: SLF001 - as above
+    wakeup = signal.set_wakeup_fd(-1)
+    loop._selector = selectors.DefaultSelector()  # noqa: SLF001 - as above
+    for key in watched:
+        with suppress(OSError):  # it was closed
+            loop._selector.register(key.fd, key.events, key.data)  # noqa: SLF001 - as above
+    loop._internal_fds = 0  # noqa: SLF001 - as above
+    loop._make_self_pipe()  # noqa: SLF001 - as above
+    if wakeup != -1:
+        signal.set_wakeup_fd(loop._csock.fileno())  # noqa: SLF001 - as above
