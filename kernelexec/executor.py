@@ -42,7 +42,7 @@ from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.environment import read_env_file
-from kernelexec.results.readable.one_line import count_things, join_parts, list_some
+from kernelexec.results.one_line import count_things, join_parts, list_some
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import TEMPORARY, Workspace, check_name, new_temporary_workspace

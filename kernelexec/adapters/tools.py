@@ -14,7 +14,7 @@ from kernelexec.adapters.shared.calls import await_result, call_in_thread
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
 from kernelexec.results import ExecutionResult
-from kernelexec.results.model.answer import LIMIT_MIN
+from kernelexec.results.model_answers import LIMIT_MIN
 from kernelexec.untrusted_text import format_note, quote_output
 
 _TIMEOUT_SCHEMA = {"type": ["number", "null"], "description": "Seconds that it may run; null for the session's default."}

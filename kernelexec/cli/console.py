@@ -15,7 +15,7 @@ from kernelexec.cli.terminal.picture_protocol import PictureChoice
 from kernelexec.cli.terminal.picture_sequences import TerminalPictures
 from kernelexec.cli.terminal.text_filter import RESET, TerminalFilter, TerminalStream, format_remark, inner_stream, neutralise
 from kernelexec.results import Error, ExecutionResult, Output, Stream, output_text
-from kernelexec.results.readable.one_line import count_things
+from kernelexec.results.one_line import count_things
 from kernelexec.untrusted_text import escape_line
 
 if TYPE_CHECKING:

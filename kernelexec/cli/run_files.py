@@ -50,7 +50,7 @@ from kernelexec.launcher.protocol import NOTHING_SOURCE
 from kernelexec.records.notebook.html_report import load_exporter
 from kernelexec.records.notebook.notebook_io import CellFile
 from kernelexec.records.notebook.parameters import read_value
-from kernelexec.results.readable.one_line import count_things, format_seconds
+from kernelexec.results.one_line import count_things, format_seconds
 from kernelexec.workspace.safe_files import replace_file
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from kernelexec.results.json_values import JsonReadable, is_count, read_list, read_text
-from kernelexec.results.readable.one_line import count_things, format_bytes, join_parts, join_some, list_some
+from kernelexec.results.one_line import count_things, format_bytes, join_parts, join_some, list_some
 
 #: Whether code can be run as it stands; ``unknown`` if the kernel cannot decide.
 CodeStatus = Literal["complete", "incomplete", "invalid", "unknown"]

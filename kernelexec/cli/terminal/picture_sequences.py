@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kernelexec.cli.terminal.picture_protocol import PictureChoice, PictureProtocol, PictureTerminal
 from kernelexec.provisioning import platform
 from kernelexec.results import DisplayData, ExecuteResult, Image, Output, best_image
-from kernelexec.results.media.decoding import DECODED_PIXELS, decode_picture, is_whole_png
+from kernelexec.results.media import DECODED_PIXELS, decode_picture, is_whole_png
 
 if TYPE_CHECKING:
     import PIL.Image

@@ -11,7 +11,7 @@ from typing import Any
 from kernelexec.recorded_history import CellLineage, History, RecordedCell, restore_call
 from kernelexec.records.journal.reader import SECONDS_MAX, read, read_number
 from kernelexec.results import Snapshot
-from kernelexec.results.readable.one_line import count_things
+from kernelexec.results.one_line import count_things
 
 _DEPTH_MAX = 16
 _OF_CELLS = frozenset({"started", "finished", "aborted", "restored", "promoted"})

@@ -14,7 +14,7 @@ from kernelexec.cancellation import CallerCalls
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import FilesCopied, NotCopied
-from kernelexec.results.readable.one_line import format_bytes
+from kernelexec.results.one_line import format_bytes
 from kernelexec.workspace.agent_files.access import Access, check_plain
 from kernelexec.workspace.agent_files.paths import WorkspacePath, short
 from kernelexec.workspace.agent_files.tracking import ReadTracker

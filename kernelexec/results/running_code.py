@@ -1,7 +1,8 @@
-"""Background commands of a session, and their output."""
+"""Code that still runs: background commands with their output, and cells that ask for input."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -53,3 +54,18 @@ class BackgroundOutput(JsonConvertible):
     stderr: str
     stdout_dropped: int = 0
     stderr_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequest:
+    """A cell's ``input(prompt)`` or ``getpass(prompt)``; the answer of the latter is a ``password``, which is not shown."""
+
+    execution_id: str
+    session: str
+    prompt: str
+    password: bool = False
+
+
+OnInput = Callable[[InputRequest], str | Awaitable[str | None] | None]
+"""A function that answers an input request. If it returns None or raises, the cell gets an ``EOFError``. A plain function is
+called in a thread."""

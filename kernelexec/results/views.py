@@ -1,9 +1,9 @@
-"""Results as notebooks show them: text, tables, pictures and errors in order, as the cell itself would.
+"""Results as notebooks and terminals show them: text, tables, pictures and errors in order, as the cell itself would.
 
 Kernels are not trusted, and a notebook runs the scripts of what it shows with the rights of its page, which can run any code
 in the caller's kernel. So the HTML of a cell is shown in frames with an origin of their own (``sandbox`` of HTML) that load
-nothing from elsewhere and lead nowhere else, SVG as a picture, whose scripts no browser runs, and text is escaped.
-Markdown becomes HTML in such a frame. LaTeX that only sets formulas is left to the notebook.
+nothing from elsewhere and lead nowhere else, SVG as a picture, whose scripts no browser runs, and text is escaped. Markdown
+becomes HTML in such a frame. LaTeX that only sets formulas is left to the notebook. Terminals get text, by rich.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kernelexec.results.outputs import DisplayData, Error, ExecuteResult, MimeBundle, Output, Stream, best_image, output_text
+from kernelexec.untrusted_text import escape_invisible
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 #: Types that notebooks render by code of their own.
 _RENDERED = re.compile(r"application/(?:json|geo\+json|vnd\.plotly\.v1\+json|vnd\.vega(?:lite)?\.v[\d.]+\+json)")
@@ -137,3 +142,12 @@ def _height(markup: str) -> int:
     lines += (not rows) - (_FRAME_OF_TABLE.match(head) is not None)
     room = _ROW * rows + _LINE * lines + (_ROW // 2 if rows else 0)
     return min(max(_LOWEST, room if not stated else 0, *stated), _HIGHEST)
+
+
+def make_renderable(text: str, verdict: str, *, ok: bool) -> Group:
+    """Return what rich prints for a result; markup and control characters of the cell are shown as text."""
+    from rich.console import Group  # noqa: PLC0415 - imported where it is needed only
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    shown = [Text(escape_invisible(text.rstrip("\n")))] if text.strip() else []
+    return Group(*shown, Text(verdict, style="dim" if ok else "red"))
