@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from kernelexec.policy.magics import SHELL_CELLS, split_cell
-from kernelexec.policy.shell.reader import Command, Script, UnparsableScript, read
-from kernelexec.policy.shell.unknown_text import UNKNOWN
+from kernelexec.policy.magics import SHELL_CELLS, UNKNOWN, split_cell
+from kernelexec.policy.shell_reader import Command, Script, UnparsableScript, read
 
 _DEPTH_MAX = 12
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh")

@@ -18,7 +18,7 @@ from functools import cache
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from kernelexec.policy.shell.unknown_text import UNKNOWN
+from kernelexec.policy.magics import UNKNOWN
 
 #: Characters of patterns that a shell replaces by names of files.
 GLOB = frozenset("*?[")
