@@ -29,8 +29,15 @@ from kernelexec.diagnosis.explanations import (
     USER_INSTALL,
     Explanation,
 )
-from kernelexec.diagnosis.source import CellSource
-from kernelexec.diagnosis.traceback_lines import SYNTAX, TREE_ERROR, call_lines, group_traceback, is_outside_cell, last_line
+from kernelexec.diagnosis.traceback_lines import (
+    SYNTAX,
+    TREE_ERROR,
+    CellSource,
+    call_lines,
+    group_traceback,
+    is_outside_cell,
+    last_line,
+)
 from kernelexec.results import Cause, Diagnosis, Error, Interrupted, Output, Status, Stream
 from kernelexec.results.outputs import last_error
 

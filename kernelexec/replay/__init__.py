@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kernelexec.replay.history_reader import read_history
-from kernelexec.replay.player import replay
+from kernelexec.replay.player import read_history, replay
 
 __all__ = ["read_history", "replay"]

@@ -23,7 +23,7 @@ import pytest
 from kernelexec.kernel.wire.messages import MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher.values import ValueDecoder, ValueRefused
-from kernelexec.outputs.bundles import WholeBundles, read_bundle
+from kernelexec.outputs.displays import WholeBundles, read_bundle
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Image, output_text
 from kernelexec.results.media import decode_picture, is_whole_png

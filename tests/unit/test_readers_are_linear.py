@@ -25,7 +25,7 @@ from kernelexec.results.model_answers import compact_table, render_table
 from kernelexec.results.outputs import read_audio
 from kernelexec.results.readable import describe_widget
 from kernelexec.results.views import make_bundle
-from kernelexec.secrets.masker import Masker
+from kernelexec.secrets.store import Masker
 from kernelexec.text import TextBudget, TextRun, apply_cursor_moves, apply_returns, clean_text
 from kernelexec.untrusted_text import escape_line, quote_output
 
