@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from kernelexec.blocking.methods import documented_as, iterate, make_blocking
 from kernelexec.blocking.parts import Checkpoint, Files, SavedState
 from kernelexec.blocking.portal import Portal
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.names import SESSION
+from kernelexec.imports import SESSION, explain_attribute
 from kernelexec.results import ExecutionResult, Output, Replay, Restored, Statistics
 from kernelexec.session.features.saved_state.branches import BranchKeywords
 from kernelexec.session.session import AsyncSession

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.names import RESULT
+from kernelexec.imports import RESULT, explain_attribute
 from kernelexec.results.json_values import JsonReadable, json_adapter, read_literal
 from kernelexec.results.media import Audio, Image, describe_images
 from kernelexec.results.one_line import count_things, format_seconds, join_parts, list_some, quote_line

@@ -22,8 +22,7 @@ from kernelexec.events import (
     SessionReplayed,
     wants_output,
 )
-from kernelexec.imports import explain_attribute, explain_keywords
-from kernelexec.imports.names import EXECUTE_KEYWORDS, SESSION
+from kernelexec.imports import EXECUTE_KEYWORDS, SESSION, explain_attribute, explain_keywords
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Backend
 from kernelexec.provisioning.runtime.discovery import write_session_file
