@@ -15,6 +15,7 @@ from typing import Any
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results.media import Image, select_pictures
+from kernelexec.results.one_line import JOINED_MAX, join_names
 from kernelexec.results.outputs import (
     DisplayData,
     Error,
@@ -40,8 +41,7 @@ _RULE = re.compile(r"-{20,}")
 _FIGURE = re.compile(r"<Figure size \d+x\d+ with \d+ Axes>")
 #: The least limit of an output in bytes: a character.
 LIMIT_MIN = 4
-#: The limits of names or files in a line, and of its characters.
-JOINED_MAX = 100
+#: The limit of the characters of a line.
 _LINE_CHARS = 4000
 #: The largest table that is read, in characters and in tags of HTML: 0.1 s at most.
 _HTML_CHARS, _TAGS_MAX = 2_000_000, 40_000
@@ -202,12 +202,6 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
 def _list_names(result: ExecutionResult) -> str:
     """Return the names of lost variables; one that is no name of Python stands in quotes, for it may say anything."""
     return ", ".join(name if name.isidentifier() else repr(name) for name in result.lost_names[:JOINED_MAX])
-
-
-def join_names(names: Sequence[str], limit: int = JOINED_MAX) -> str:
-    """Return the names in one line, with the number of further ones."""
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 class TableBudget:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from kernelexec.untrusted_text import escape_line
 
+#: The limit of names or files in a line.
+JOINED_MAX = 100
 _QUOTED_CHARS, _LINE_CHARS, _NAMES_MAX = 40, 100, 8
 #: Numbers from which a number is shown with a digit less, or in the next unit, since it would be rounded up to that.
 _TEN, _THOUSAND = 9.95, 999.5
@@ -48,6 +50,12 @@ def list_some(heading: str, names: Iterable[str], total: int | None = None) -> s
     """Return a heading, and after a colon the first names, if there are any."""
     listed = join_some(names, total)
     return f"{heading}: {listed}" if listed else heading
+
+
+def join_names(names: Sequence[str], limit: int = JOINED_MAX) -> str:
+    """Return the names in one line, with the number of further ones."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def format_seconds(seconds: float) -> str:
