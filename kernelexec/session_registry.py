@@ -35,7 +35,7 @@ from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session_resources import SessionResources, SessionStart, adopted_resources, config_of_orphan
 from kernelexec.workspace import FileWatcher
-from kernelexec.workspace.session_names import has_owner
+from kernelexec.workspace.directory import has_owner
 
 if TYPE_CHECKING:
     from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile

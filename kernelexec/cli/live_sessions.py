@@ -28,7 +28,7 @@ from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
 from kernelexec.results.variables import VARIABLES_MAX
 from kernelexec.untrusted_text import escape_line
-from kernelexec.workspace.session_names import read_owner
+from kernelexec.workspace.directory import read_owner
 
 if TYPE_CHECKING:
     from kernelexec.blocking import AttachedSession

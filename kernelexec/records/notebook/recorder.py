@@ -30,7 +30,7 @@ from kernelexec.records.notebook.notebook_io import bundle, code_cell, mark_undo
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.text import clean, has_more_elements, make_json_encoder
 from kernelexec.workspace.safe_files import closing_fd, create_file, has_content, open_top, read_regular, replace_file
-from kernelexec.workspace.spool import Spool, SpooledBytes
+from kernelexec.workspace.spill import Spool, SpooledBytes
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
