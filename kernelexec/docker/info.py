@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from kernelexec.docker.client import Engine, map_docker_errors
-from kernelexec.docker.connection import host, socket_at
+from kernelexec.docker.client import Engine, host, map_docker_errors, socket_at
 
 
 @dataclass(frozen=True, slots=True)
