@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import make_getattr
 
 if TYPE_CHECKING:
-    from kernelexec.results.environments import Installation as Installation
-    from kernelexec.results.environments import Package as Package
-    from kernelexec.results.environments import PythonEnvironment as PythonEnvironment
-    from kernelexec.results.environments import Served as Served
     from kernelexec.results.file_operations import FileBytes as FileBytes
     from kernelexec.results.file_operations import FileEntry as FileEntry
     from kernelexec.results.file_operations import FileKind as FileKind
@@ -60,6 +56,18 @@ if TYPE_CHECKING:
     from kernelexec.results.running_code import BackgroundOutput as BackgroundOutput
     from kernelexec.results.running_code import InputRequest as InputRequest
     from kernelexec.results.running_code import OnInput as OnInput
+    from kernelexec.results.session_contents import CodeStatus as CodeStatus
+    from kernelexec.results.session_contents import Completion as Completion
+    from kernelexec.results.session_contents import Installation as Installation
+    from kernelexec.results.session_contents import Package as Package
+    from kernelexec.results.session_contents import PythonEnvironment as PythonEnvironment
+    from kernelexec.results.session_contents import Restored as Restored
+    from kernelexec.results.session_contents import SavedVariable as SavedVariable
+    from kernelexec.results.session_contents import Served as Served
+    from kernelexec.results.session_contents import SkippedVariable as SkippedVariable
+    from kernelexec.results.session_contents import Snapshot as Snapshot
+    from kernelexec.results.session_contents import Variable as Variable
+    from kernelexec.results.session_contents import Variables as Variables
     from kernelexec.results.usage import CallStatistics as CallStatistics
     from kernelexec.results.usage import KernelStatus as KernelStatus
     from kernelexec.results.usage import LargeVariable as LargeVariable
@@ -68,18 +76,9 @@ if TYPE_CHECKING:
     from kernelexec.results.usage import Statistics as Statistics
     from kernelexec.results.usage import StatisticsAccumulator as StatisticsAccumulator
     from kernelexec.results.usage import Stats as Stats
-    from kernelexec.results.variables import CodeStatus as CodeStatus
-    from kernelexec.results.variables import Completion as Completion
-    from kernelexec.results.variables import Restored as Restored
-    from kernelexec.results.variables import SavedVariable as SavedVariable
-    from kernelexec.results.variables import SkippedVariable as SkippedVariable
-    from kernelexec.results.variables import Snapshot as Snapshot
-    from kernelexec.results.variables import Variable as Variable
-    from kernelexec.results.variables import Variables as Variables
 
 #: The names by their modules. A module is imported at the first use of one of its names.
 _NAMES = {
-    "environments": "Installation Package PythonEnvironment Served",
     "file_operations": (
         "FileBytes FileEntry FileKind FileList FilesCopied FilesDeleted FileText FileWritten NotCopied NotDeleted"
     ),
@@ -92,8 +91,11 @@ _NAMES = {
         "Progress SecurityError State Status Timing"
     ),
     "running_code": "BackgroundCommand BackgroundOutput InputRequest OnInput",
+    "session_contents": (
+        "CodeStatus Completion Installation Package PythonEnvironment Restored SavedVariable Served SkippedVariable "
+        "Snapshot Variable Variables"
+    ),
     "usage": "CallStatistics KernelStatus LargeVariable LimitsSet MemoryUse Statistics StatisticsAccumulator Stats",
-    "variables": "CodeStatus Completion Restored SavedVariable SkippedVariable Snapshot Variable Variables",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table

@@ -19,7 +19,7 @@ import anyio
 
 from kernelexec.cancellation import call_in_own_thread
 from kernelexec.cells import Cell, ShellCell
-from kernelexec.config.secret_references import FromFile, FromFunction, FromVariable, Reference
+from kernelexec.config.types import FromFile, FromFunction, FromVariable, Reference
 from kernelexec.errors import InvalidConfig
 from kernelexec.secrets.finder import LEAST_CHARS, LINE_CHARS, SecretFinder, Span, encodings, remove_breaks
 from kernelexec.text import NESTING_MAX

@@ -29,7 +29,7 @@ from kernelexec.results import DisplayData, Image, output_text
 from kernelexec.results.media import decode_picture, is_whole_png
 from kernelexec.results.model_answers import compact_table, render_table
 from kernelexec.results.readable import describe_widget
-from kernelexec.results.variables import Completion, Variables
+from kernelexec.results.session_contents import Completion, Variables
 from kernelexec.results.views import make_bundle
 from kernelexec.text import parse_untrusted_json
 from tests.contract.records.test_recorder import executed

@@ -15,7 +15,7 @@ import pytest
 
 from kernelexec.cli.terminal.text_filter import TerminalFilter
 from kernelexec.diagnosis import diagnose
-from kernelexec.diagnosis.explanations import MESSAGES
+from kernelexec.diagnosis.diagnosis import MESSAGES
 from kernelexec.mcp.tools.code_tools import unwrap_code
 from kernelexec.model_prompts import write_debug_prompt
 from kernelexec.records.notebook.notebook_io import notebook_output

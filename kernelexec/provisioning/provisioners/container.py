@@ -20,7 +20,7 @@ from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker import networks
 from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.create_options import LOOPBACK, Order, network_of
-from kernelexec.docker.events import EventStream
+from kernelexec.docker.engine_reports import EventStream
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
 from kernelexec.docker.running_container import ContainerCommand
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelConnectionFailed, KernelStartFailed

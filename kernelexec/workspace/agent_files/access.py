@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelexec.errors import FileRefused, InvalidPath, InvalidWorkDir
-from kernelexec.results import FileKind
 from kernelexec.text import clean_text
 from kernelexec.workspace.directory import give_to_owner, missing_workspace_message
 from kernelexec.workspace.safe_files import closing_fd
 from kernelexec.workspace.system_calls import WAY, open_beneath
+
+if TYPE_CHECKING:
+    from kernelexec.results import FileKind
 
 #: The longest path that the system accepts, in bytes.
 PATH_BYTES = 4095
