@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 #: The first bytes by which the type of a picture is known, and those of each type but WebP, whose length is among them.
 BEGINNING_BYTES = 12
-_BEGINNINGS = {"image/png": (b"\x89PNG\r\n\x1a\n",), "image/jpeg": (b"\xff\xd8\xff",), "image/gif": (b"GIF87a", b"GIF89a")}
+_PNG_BEGINNING = b"\x89PNG\r\n\x1a\n"
+_BEGINNINGS = {"image/png": (_PNG_BEGINNING,), "image/jpeg": (b"\xff\xd8\xff",), "image/gif": (b"GIF87a", b"GIF89a")}
 #: Markers of JPEG: frames, whose header has the size, but for three of the same range that are none (ITU T.81, table B.1).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEGMENTS_MAX = 1000
@@ -41,7 +42,6 @@ logger = logging.getLogger("kernelexec")
 DECODED_PIXELS = 64_000_000
 #: The largest picture that is converted as a whole, and the part of a larger one that is, in pixels.
 _COPIED_PIXELS, _STRIP_PIXELS = 16_000_000, 1_000_000
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
 
@@ -217,9 +217,9 @@ def _encode(picture: PIL.Image.Image) -> tuple[Image, tuple[int, int]] | None:
 
 def is_whole_png(content: bytes) -> bool:
     """Return whether a PNG is complete and all its chunks have their checksums; the pixels are not decoded."""
-    if not content.startswith(_SIGNATURE):
+    if not content.startswith(_PNG_BEGINNING):
         return False
-    at, kind, data = len(_SIGNATURE), b"", 0
+    at, kind, data = len(_PNG_BEGINNING), b"", 0
     while kind != b"IEND":
         length, kind = int.from_bytes(content[at : at + 4], "big"), content[at + 4 : at + 8]
         end = at + 8 + length

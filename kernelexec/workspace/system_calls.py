@@ -22,6 +22,7 @@ _OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8
 #: Flags for a directory on the way, which need not be readable where the system has `O_PATH`.
 WAY = NAMED | os.O_DIRECTORY
+#: Events of ``inotify(7)``.
 MODIFY, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
 #: Events that come unasked: the queue was full, a watch has ended; and the mark of events about directories.
 OVERFLOW, IGNORED, IS_DIRECTORY = 0x4000, 0x8000, 0x40000000
@@ -131,7 +132,7 @@ class Inotify:
     """
 
     def __init__(self) -> None:
-        self._libc: Any = ctypes.CDLL(None, use_errno=True)
+        self._libc = _libc()
         if not hasattr(self._libc, "inotify_init1"):
             raise OSError("this system has no inotify")
         self.fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))

@@ -22,7 +22,7 @@ from docker.types.services import Mount
 
 from kernelexec.config.container import DEFAULT_PYTHON
 from kernelexec.docker.client import Engine, map_docker_errors
-from kernelexec.docker.images.image_info import PYTHON_MIN, ImageFacts, at_least, ipykernel_min
+from kernelexec.docker.images.image_info import MARK, PYTHON_MIN, ImageFacts, at_least, ipykernel_min
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, EngineRefused, EngineUnavailable, ImageMissing
 
@@ -48,7 +48,6 @@ asking = threading.Lock()
 LABEL = "kernelexec.runtime"
 _FILLING = Path(__file__).with_name("export_python.py")
 _COPY_SECONDS = 300.0
-_MARK = "kernelexec="
 _COMPLAINT_CHARS = 500
 _filled: dict[str, PythonVolume] = {}
 
@@ -237,6 +236,6 @@ def _fill(engine: Engine, image: str) -> PythonVolume:
     finally:
         engine.remove(container)
     with suppress(ValueError, LookupError, TypeError):
-        answer = json.loads(next(line for line in output.splitlines() if line.startswith(_MARK)).removeprefix(_MARK))
+        answer = json.loads(next(line for line in output.splitlines() if line.startswith(MARK)).removeprefix(MARK))
         return PythonVolume(volume, str(answer["python"]), "")
     raise EngineRefused(f"A Python could not be copied out of the image {image}: {output.strip()[-_COMPLAINT_CHARS:]}")
