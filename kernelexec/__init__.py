@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelexec.imports import make_getattr
-from kernelexec.imports.names import PACKAGE
+from kernelexec.imports import PACKAGE, make_getattr
 
 if TYPE_CHECKING:
     from kernelexec.blocking import AttachedSession as AttachedSession

@@ -22,8 +22,8 @@ import anyio.to_thread
 import kernelexec as package  # in annotations, which are resolvable and import nothing until then
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config, isolation_help, short_options
-from kernelexec.config.messages import check_known
 from kernelexec.config.short_options import ShortOptions
+from kernelexec.config.types import check_known
 from kernelexec.dialects.autogen_config import load
 from kernelexec.errors import (
     Closed,
@@ -35,14 +35,13 @@ from kernelexec.errors import (
     UnknownSession,
     did_you_mean,
 )
-from kernelexec.imports import explain_attribute, explain_keywords
-from kernelexec.imports.names import EXECUTOR, SESSION_KEYWORDS
+from kernelexec.imports import EXECUTOR, SESSION_KEYWORDS, explain_attribute, explain_keywords
 from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.environment import read_env_file
-from kernelexec.results.readable.one_line import count_things, join_parts, list_some
+from kernelexec.results.one_line import count_things, join_parts, list_some
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import TEMPORARY, Workspace, check_name, new_temporary_workspace

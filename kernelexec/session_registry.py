@@ -1,4 +1,4 @@
-"""The open sessions of one executor: new ones, and those adopted from dead owners."""
+"""The open sessions of one executor: new ones, and those adopted from dead owners; with notices of their containers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import anyio.to_thread
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, KernelexecError, KernelStartFailed, Refused
-from kernelexec.events import Hook
+from kernelexec.events import Event, Hook, KernelChanged, KernelContainer, SessionAdopted, SessionClosed, SessionClosing
 from kernelexec.executor_directories import ExecutorDirectories
+from kernelexec.notices import print_notice, print_once
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.pool import KernelPool, warm_kernel
 from kernelexec.provisioning import ForkServers
 from kernelexec.provisioning.runtime.discovery import find_session_elsewhere
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.records.container_notices import ContainerNotices
 from kernelexec.session import AsyncSession
 from kernelexec.session.features.saved_state.branches import BranchOptions, BranchOrigin, OpenBranch, SessionBranches
 from kernelexec.session.kernels.losses import FormerSession
@@ -35,11 +35,12 @@ from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session_resources import SessionResources, SessionStart, adopted_resources, config_of_orphan
 from kernelexec.workspace import FileWatcher
-from kernelexec.workspace.session_names import has_owner
+from kernelexec.workspace.directory import has_owner
 
 if TYPE_CHECKING:
     from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
     from kernelexec.secrets import SecretStore
+
 
 logger = logging.getLogger("kernelexec")
 _FORMER_MAX = 1000
@@ -47,6 +48,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _SIMILAR = 0.8
 #: In names that programs make; no user mistypes them.
 _DIGEST = re.compile(r"[0-9a-f]{16}")
+_CUT = "the kernel ({}) was killed: its threads or exit handlers had not ended after the time of budgets.stop."
 
 
 class FormerSessions:
@@ -333,3 +335,48 @@ def _open_secrets(config: Config) -> SecretStore | None:
     from kernelexec.secrets import SecretStore  # noqa: PLC0415 - few executors have secrets
 
     return SecretStore(config.secrets)
+
+
+class ContainerNotices:
+    """A hook for one session: it prints the first container of a process, and logs every start and removal of a container.
+
+    A kernel is killed at the end of its session if its threads or exit handlers do not end in time: that is printed too.
+
+    With ``quiet`` it prints nothing; the logger ``kernelexec`` has the same events.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._containers: dict[str, str] = {}
+
+    def __call__(self, event: Event, /) -> None:
+        """Print what is new, and track the containers."""
+        match event:
+            case KernelChanged(change="started", container=KernelContainer() as container):
+                self._containers[event.language] = container.name
+                self._announce_container(event.session, container)
+            case KernelChanged(change="died"):
+                self._containers.pop(event.language, None)
+            case SessionAdopted(container=KernelContainer() as container):
+                self._containers["python"] = container.name
+                logger.info("kernelexec.session_adopted", extra={"session": event.session, "container": container.name})
+                if not self._quiet:
+                    print_notice(f"session {event.session!r}: continues in its container {container.name}, whose owner died.")
+            case SessionClosing() if self._containers:
+                names = ", ".join(self._containers.values())
+                logger.info("kernelexec.containers_removed", extra={"session": event.session, "containers": names})
+
+            case SessionClosed(cut=(_, *_) as cut):
+                logger.info("kernelexec.kernels_cut", extra={"session": event.session, "languages": ", ".join(cut)})
+                if not self._quiet:
+                    print_notice(f"session {event.session!r}: {_CUT.format(', '.join(cut))}")
+
+    def _announce_container(self, session: str, container: KernelContainer) -> None:
+        writable = sum(not only for *_, only in container.mounts)
+        read_only = len(container.mounts) - writable
+        extra = {"session": session, "container": container.name, "image": container.image, "network": container.network}
+        counts = {"mounts_written": writable, "mounts_read": read_only, "sudo": container.sudo}
+        logger.info("kernelexec.container_started", extra={**extra, **counts})
+        if not self._quiet:
+            sudo = "with sudo, " * container.sudo
+            print_once("container", f"code runs in containers of {container.image}, {sudo}network: {container.network}.")

@@ -177,7 +177,7 @@ class SessionResources:
             directory = make_directory()
             cleanup.callback(_remove_empty, directory)
             if config.notebook:
-                from kernelexec.records.notebook.new_notebook import open_recorder  # noqa: PLC0415 - for a notebook only
+                from kernelexec.records.notebook.recorder import open_recorder  # noqa: PLC0415 - for a notebook only
 
                 try:
                     recorder = open_recorder(name, workspace.path, notebook, is_replay=is_replay)

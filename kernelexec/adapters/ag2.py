@@ -24,8 +24,7 @@ from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_p
 from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, FunctionPrompt, Functions, warn_about_restart
 from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
 from kernelexec.blocking import Executor, Session
-from kernelexec.config.messages import check_known, mapping_error
-from kernelexec.config.types import is_count
+from kernelexec.config.types import check_known, is_count, mapping_error
 from kernelexec.errors import Disabled, InvalidConfig
 from kernelexec.executor import ExecutorOptions
 

@@ -14,7 +14,7 @@ from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
 from kernelexec.executor import ExecutorOptions
 from kernelexec.results import ExecuteResult, ExecutionResult, Output, best_image, model_notes
-from kernelexec.results.media.model_pictures import open_picture
+from kernelexec.results.media import open_picture
 from kernelexec.untrusted_text import format_notes, quote_output
 
 try:

@@ -13,7 +13,7 @@ from kernelexec.adapters.shared.commands import await_result, call_in_thread
 from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
 from kernelexec.results import ExecutionResult, Image, make_model_answer
-from kernelexec.results.model.answer import LIMIT_MIN
+from kernelexec.results.model_answers import LIMIT_MIN
 from kernelexec.text import utf8_size
 from kernelexec.untrusted_text import format_note, quote_output
 

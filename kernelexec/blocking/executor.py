@@ -14,8 +14,7 @@ from kernelexec.blocking.portal import CallerThread, Portal, call_at_end, cancel
 from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest
 from kernelexec.executor import AsyncExecutor, ExecutorKeywords
-from kernelexec.imports import explain_attribute, explain_keywords
-from kernelexec.imports.names import EXECUTOR, SESSION_KEYWORDS
+from kernelexec.imports import EXECUTOR, SESSION_KEYWORDS, explain_attribute, explain_keywords
 from kernelexec.results import ExecutionResult
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kernelexec.blocking.portal import Portal, make_blocking
 from kernelexec.config import FileBounds
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.names import FILES
+from kernelexec.imports import FILES, explain_attribute
 from kernelexec.results import Snapshot
 from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint
 from kernelexec.session.features.session_files import AsyncFiles

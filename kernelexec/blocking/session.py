@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from kernelexec.blocking.parts import Checkpoint, Files, SavedState
 from kernelexec.blocking.portal import Portal, documented_as, iterate, make_blocking
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.names import SESSION
+from kernelexec.imports import SESSION, explain_attribute
 from kernelexec.results import ExecutionResult, Output, Replay, Restored, Statistics
 from kernelexec.session.features.saved_state.branches import BranchKeywords
 from kernelexec.session.session import AsyncSession

@@ -44,8 +44,8 @@ from kernelexec.results import (
     best_image,
     output_text,
 )
-from kernelexec.results.media.decoding import DECODED_PIXELS, decode_picture, is_whole_png
-from kernelexec.results.readable.one_line import count_things
+from kernelexec.results.media import DECODED_PIXELS, decode_picture, is_whole_png
+from kernelexec.results.one_line import count_things
 from kernelexec.untrusted_text import escape_line
 
 if TYPE_CHECKING:

@@ -184,7 +184,7 @@ def check_engine(config: Config) -> tuple[list[Check], str | None]:
     if (cause := explain_unavailable(config)) is not None:
         return [Check("container engine", ok=False, detail=cause, remedy=_NO_ENGINE)], None
     from kernelexec.docker.client import Engine
-    from kernelexec.docker.info import about
+    from kernelexec.docker.engine_reports import about
 
     try:
         with Engine.acquire() as engine:

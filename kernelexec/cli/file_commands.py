@@ -16,8 +16,7 @@ from kernelexec.config import FileBounds
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
 from kernelexec.workspace import FileOperations, Workspace
-from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import FileRoot
+from kernelexec.workspace.agent_files.access import Access, FileRoot
 
 files_app = typer.Typer(
     name="files",

@@ -65,8 +65,7 @@ def build(
     """Build an image, with its steps on stderr; print its name, its size and the build time in seconds."""
     from kernelexec.docker.client import Engine
     from kernelexec.docker.images.build import BuildOrder, build_image
-    from kernelexec.docker.images.build_files import authorities, own_authorities
-    from kernelexec.docker.images.recipes import recipe, wheels_in
+    from kernelexec.docker.images.recipes import authorities, own_authorities, recipe, wheels_in
 
     order = BuildOrder(
         recipe=recipe(name),
@@ -94,7 +93,7 @@ def check(
 ) -> int:
     """Check whether kernels can run in an image, and print how to add missing parts."""
     from kernelexec.docker.client import Engine
-    from kernelexec.docker.images.image_probe import probe_image
+    from kernelexec.docker.images.image_python import probe_image
     from kernelexec.docker.images.recipes import how_to_get
 
     with Engine() as engine:
@@ -137,8 +136,7 @@ def wheels(
     platform: PlatformOption = None,
 ) -> int:
     """Download the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
-    from kernelexec.docker.images.build_files import fetch_wheels
-    from kernelexec.docker.images.recipes import recipe
+    from kernelexec.docker.images.recipes import fetch_wheels, recipe
 
     fetched = fetch_wheels(recipe(name), output, python=python, platform=platform)
     size = sum(path.stat().st_size for path in fetched) // _MEGABYTE

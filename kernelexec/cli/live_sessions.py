@@ -25,9 +25,9 @@ from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_exe
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
-from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.results.session_contents import VARIABLES_MAX
 from kernelexec.untrusted_text import escape_line
-from kernelexec.workspace.session_names import read_owner
+from kernelexec.workspace.directory import read_owner
 
 if TYPE_CHECKING:
     from kernelexec.blocking import AttachedSession

@@ -25,7 +25,7 @@ from kernelexec.records.journal import SUFFIX, JournalRow, journals, read, rows,
 from kernelexec.results.usage import format_size
 from kernelexec.session.features.statistics_hook import CALLS_MAX
 from kernelexec.untrusted_text import escape_line
-from kernelexec.workspace.session_names import find_names
+from kernelexec.workspace.directory import find_names
 
 if TYPE_CHECKING:
     from kernelexec.results import CallStatistics, Statistics

@@ -48,9 +48,9 @@ from kernelexec.errors import InvalidCode, InvalidConfig, InvalidRequest, Kernel
 from kernelexec.events import Event, LateOutputReported
 from kernelexec.launcher.protocol import NOTHING_SOURCE
 from kernelexec.records.notebook.html_report import load_exporter
+from kernelexec.records.notebook.notebook_formats import read_value
 from kernelexec.records.notebook.notebook_io import CellFile
-from kernelexec.records.notebook.parameters import read_value
-from kernelexec.results.readable.one_line import count_things, format_seconds
+from kernelexec.results.one_line import count_things, format_seconds
 from kernelexec.workspace.safe_files import replace_file
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from kernelexec.config import short_options
 from kernelexec.config.container import Container, is_image_name
-from kernelexec.config.messages import explain, short_repr
 from kernelexec.config.settings import Budgets, Config, Isolation, Profile
-from kernelexec.config.types import SHORTEST_TIMEOUT, without_infinity
+from kernelexec.config.types import SHORTEST_TIMEOUT, explain, short_repr, without_infinity
 from kernelexec.errors import InvalidConfig, InvalidTimeout, did_you_mean
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "t"}), frozenset({"0", "false", "no", "f"})

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSe
 
 from kernelexec.config import short_options
 from kernelexec.config.container import Container
-from kernelexec.config.secret_references import Secrets, source_variables
 from kernelexec.config.types import (
     MIB,
     CellSeconds,
@@ -30,6 +29,7 @@ from kernelexec.config.types import (
     ReadOnlyMapping,
     ResolvedPath,
     Seconds,
+    Secrets,
     Size,
     Variables,
     absolute_path,
@@ -37,6 +37,7 @@ from kernelexec.config.types import (
     as_tuple,
     matching,
     resolve_path,
+    source_variables,
 )
 from kernelexec.errors import InvalidConfig
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from kernelexec.config.messages import short_repr
+from kernelexec.config.types import short_repr
 from kernelexec.errors import InvalidConfig
 
 #: Values of the options ``volumes``, ``mounts`` and ``context_paths``.

@@ -1,20 +1,32 @@
-"""Types of settings: strict numbers, possible paths, frozen models."""
+"""Types of settings: strict numbers, possible paths, frozen models, references to secrets; and messages about invalid options.
+
+A configuration holds only references to secrets, which may be shown, and never values. A message has one line.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationError,
+)
 
-from kernelexec.config.messages import explain, short_repr
-from kernelexec.errors import InvalidConfig
+from kernelexec.errors import InvalidConfig, did_you_mean
 
 _K = TypeVar("_K")
 _V_co = TypeVar("_V_co", covariant=True)
@@ -25,6 +37,24 @@ _UNITS = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": MIB * MIB}
 SHORTEST_TIMEOUT = 0.001
 #: What stands for no limit of seconds: 31 years.
 LONGEST_TIMEOUT = 1e9
+#: Options whose values may be secrets, so messages do not show them.
+_PRIVATE = frozenset({"environment", "docker_run_args", "secrets"})
+#: pydantic's error types for an expected mapping; its own messages would name our classes.
+_WANTS_MAPPING = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"})
+_WANTS_LIST = frozenset({"tuple_type", "list_type"})
+_KIND_NAMES = (
+    (Mapping, "`key: value` pairs"),
+    (list | tuple, "a list"),
+    (type(None), "nothing"),
+    (bool, "true or false"),
+    (int | float, "a number"),
+    (str, "text"),
+)
+_MESSAGE_CHARS = 80
+#: The name of a secret: a variable name that every shell accepts, and that fits into a mask.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+_RESERVED_PREFIX = "KERNELEXEC_"
+_REFERENCE_FORMS = "must be {'env': NAME}, {'file': PATH}, or a function that returns a str; never the value itself"
 
 
 class ReadOnlyMapping(Mapping[_K, _V_co]):
@@ -204,3 +234,165 @@ def parse_size(value: object, name: str) -> int:
         if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
             return size
     raise InvalidConfig(f"{name}={short_repr(value)}: must be a size, as in 512m, 1.5g or 1048576.")
+
+
+class FromVariable(FrozenModel):
+    """A variable of this process's environment."""
+
+    env: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The variable's name."""
+
+    def __str__(self) -> str:
+        return f"the environment variable {self.env}"
+
+
+class FromFile(FrozenModel):
+    """A regular file. One newline at its end is removed."""
+
+    file: Directory
+    """The file's path. A link must belong to the caller or root."""
+
+    def __str__(self) -> str:
+        return f"the file {self.file}"
+
+
+class FromFunction:
+    """A function of the caller. Its representation is hidden, since it may contain the value.
+
+    It is not a dataclass, whose fields pydantic would dump.
+    """
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], str]) -> None:
+        self.call = call
+
+    def __eq__(self, other: object) -> bool:
+        return self.call == other.call if isinstance(other, FromFunction) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.call)
+
+    def __str__(self) -> str:
+        return "its function"
+
+    def __repr__(self) -> str:
+        return "FromFunction(...)"
+
+
+#: The source of one secret.
+Reference = FromVariable | FromFile | FromFunction
+
+
+def _parse_reference(value: object) -> object:
+    """Return a reference. Messages never show an invalid value, since it may be the secret."""
+    if isinstance(value, FromVariable | FromFile | FromFunction):
+        return value
+    if callable(value):
+        if inspect.iscoroutinefunction(value) or isinstance(value, type):
+            raise ValueError("must be a plain function that returns a str")
+        return FromFunction(value)
+    if isinstance(value, Mapping) and len(value) == 1:
+        for name, kind in (("env", FromVariable), ("file", FromFile)):
+            if isinstance(value.get(name), str) or (name == "file" and name in value):
+                return kind.model_validate(dict(value))
+    raise ValueError(_REFERENCE_FORMS)
+
+
+def _check_names(value: Mapping[str, Reference]) -> Mapping[str, Reference]:
+    for name in value:
+        if not _NAME.fullmatch(name) or name.startswith(_RESERVED_PREFIX):
+            raise ValueError(
+                f"a secret's name must be letters, digits and underscores, and not begin with a digit or {_RESERVED_PREFIX}"
+            )
+    return ReadOnlyMapping(value)
+
+
+def _serialize(value: Mapping[str, Reference], info: SerializationInfo) -> dict[str, Any]:
+    hidden = {"function": "..."} if info.mode == "json" else None
+    return {
+        name: hidden or reference if isinstance(reference, FromFunction) else reference.model_dump(mode="json")
+        for name, reference in value.items()
+    }
+
+
+#: References by the names of kernels' variables, as a read-only mapping.
+Secrets = Annotated[
+    Mapping[str, Annotated[Any, BeforeValidator(_parse_reference)]],
+    AfterValidator(_check_names),
+    PlainSerializer(_serialize),
+]
+
+
+def source_variables(secrets: Mapping[str, Reference]) -> frozenset[str]:
+    """Return the names of this process's variables that hold secrets."""
+    return frozenset(reference.env for reference in secrets.values() if isinstance(reference, FromVariable))
+
+
+def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:
+    """Describe a validation error in one line: every unknown option with the closest known one, every invalid value."""
+    lines = []
+    for error in exc.errors():
+        location, value = error["loc"], error["input"]
+        path = ".".join(shorten(str(part)) for part in location)
+        if error["type"] == "extra_forbidden":
+            lines.append(f"{path} is not an option{did_you_mean(str(location[-1]), _option_names(model, location[:-1]))}")
+        elif error["type"] in _WANTS_MAPPING:
+            lines.append(f"{path}: {mapping_error(value)}" if path else mapping_error(value))
+        elif error["type"] in _WANTS_LIST:
+            lines.append(f"{path}: must be a list, not {_describe_kind(value)}")
+        else:
+            reason = error["msg"].removeprefix("Value error, ").removesuffix(".")
+            may_show = not _PRIVATE & set(location) and not isinstance(value, Mapping | BaseModel)
+            where = f"{path}: " if path else ""  # a message about several options names them itself
+            lines.append(f"{where}{reason}" + (f" (given: {short_repr(value)})" if may_show else ""))
+    return f"{title}: " + "; ".join(lines) + "."
+
+
+def check_known(names: Iterable[object], known: Iterable[str], where: str = "") -> None:
+    """Reject unknown names; ``where`` begins the message.
+
+    Raises:
+        InvalidConfig: a name is unknown; the message names the closest known one.
+    """
+    known = tuple(known)
+    for name in names:
+        if name not in known:
+            raise InvalidConfig(f"{where}{shorten(str(name))} is not an option{did_you_mean(str(name), known)}.")
+
+
+def shorten(text: str, most: int = _MESSAGE_CHARS) -> str:
+    """Shorten a text to its beginning and an ellipsis."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def short_repr(value: object) -> str:
+    """Return the shortened ``repr`` of a value, for messages."""
+    return shorten(repr(value))
+
+
+def mapping_error(value: object) -> str:
+    """Return the message for a value that must be a mapping."""
+    return f"must be `key: value` pairs, not {_describe_kind(value)}"
+
+
+def _describe_kind(value: object) -> str:
+    return next((word for kind, word in _KIND_NAMES if isinstance(value, kind)), "something else")
+
+
+def _option_names(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    branch: type[BaseModel] | None = model
+    parts = iter(path)
+    for part in parts:
+        field = branch.model_fields.get(str(part)) if branch else None
+        branch = _model_in(field.annotation) if field else None
+        if field and branch is not field.annotation:
+            next(parts, None)  # the index in a sequence, or the key in a mapping
+    return list(branch.model_fields) if branch else []
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """Return the first model in a type: the type itself, or that of a sequence's items or a mapping's values."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for model in map(_model_in, get_args(annotation)) if model), None)

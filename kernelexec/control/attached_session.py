@@ -14,8 +14,8 @@ from kernelexec.control.control_client import ControlClient
 from kernelexec.errors import Closed, OwnerEnded
 from kernelexec.provisioning.runtime.discovery import LiveSession
 from kernelexec.results import ExecutionResult, Output, Progress, Restored, Variables
-from kernelexec.results.readable.one_line import join_parts
-from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.results.one_line import join_parts
+from kernelexec.results.session_contents import VARIABLES_MAX
 from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.features.saved_state.branches import BranchKeywords
 from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint

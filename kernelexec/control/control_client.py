@@ -24,8 +24,8 @@ from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelexecError
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.results.json_values import read_list
+from kernelexec.workspace.directory import find_names
 from kernelexec.workspace.safe_files import read_regular
-from kernelexec.workspace.session_names import find_names
 
 #: The longest request, and the longest answer, in bytes.
 REQUEST_BYTES, _ANSWER_BYTES = 16 * 2**20, 512 * 2**20

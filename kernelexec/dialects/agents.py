@@ -13,9 +13,8 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter
 
 from kernelexec.config import container, settings, short_options
-from kernelexec.config.messages import check_known, mapping_error, short_repr, shorten
 from kernelexec.config.settings import Config, Isolation
-from kernelexec.config.types import parse_size
+from kernelexec.config.types import check_known, mapping_error, parse_size, short_repr, shorten
 from kernelexec.dialects.autogen_config import CodeExecutionConfig, load
 from kernelexec.dialects.yaml_loader import parse
 from kernelexec.errors import InvalidConfig

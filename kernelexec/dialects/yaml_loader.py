@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kernelexec.config.messages import shorten
+from kernelexec.config.types import shorten
 from kernelexec.errors import InvalidConfig
 
 #: The number of values that all aliases of one text may expand to, since a few aliases can expand to any amount.

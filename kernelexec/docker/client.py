@@ -1,22 +1,27 @@
-"""Calls to the container engine by one shared connection, each with a time bound. They block: for threads."""
+"""Calls to the container engine by one shared connection, each with a time bound. They block: for threads.
+
+The address of the engine and connections to its unix socket are here too. Unlike docker's own, a failed one leaves no socket
+open.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from docker.api.client import APIClient
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.transport import unixconn
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
-from kernelexec.docker.connection import connect_client, host
 from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
 
 #: The time bounds of a call, and of the first answer of the engine, in seconds. An engine that starts many containers on a busy
@@ -28,6 +33,9 @@ _LOG_BYTES = 4096
 _FRESH_SECONDS = 10.0
 _CONFLICT = 409
 _ALIVE = frozenset({"running", "paused"})
+_answered: dict[str, float] = {}
+#: How long the engine may take to accept a connection, in seconds.
+_CONNECT_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +204,6 @@ def _actions(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker
             yield str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", ""))
 
 
-_answered: dict[str, float] = {}
-
-
 def probe() -> str | None:
     """Return why no engine can be used, in a sentence; None if it answers, or did a moment ago."""
     address, now = host(), time.monotonic()
@@ -245,3 +250,48 @@ def _cause(exc: BaseException) -> str:
                 return f"{address} did not answer in time."
         reason = reason.__cause__ or reason.__context__
     return f"{address} did not answer in time." if "timed out" in str(exc).lower() else f"{address}: {exc}"
+
+
+def host() -> str:
+    """Return the engine's address from ``DOCKER_HOST``, or its default."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def socket_at(address: str) -> str | None:
+    """Return the path of the unix socket of an address; None for other kinds of addresses."""
+    return "/" + address.removeprefix("unix://").lstrip("/") if address.startswith("unix://") else None
+
+
+def connect_client(client: APIClient) -> APIClient:
+    """Make a client open such connections; return the same client."""
+    if (path := socket_at(host())) is not None:
+        client.mount("http+docker://", _Adapter(path, client.timeout))  # type: ignore[no-untyped-call]
+    return client
+
+
+class _Connection(unixconn.UnixHTTPConnection):
+    def connect(self) -> None:
+        with ExitStack() as failed:
+            sock = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            sock.settimeout(_CONNECT_SECONDS)
+            sock.connect(self.unix_socket)
+            sock.settimeout(self.timeout)
+            failed.pop_all()
+        self.sock = sock
+
+
+class _Pool(unixconn.UnixHTTPConnectionPool):
+    def _new_conn(self) -> _Connection:
+        return _Connection(self.base_url, self.socket_path, self.timeout)  # type: ignore[no-untyped-call]
+
+
+class _Adapter(unixconn.UnixHTTPAdapter):
+    """Requests of all addresses share connections: docker's own adapter keeps one open for each of the last 25."""
+
+    def get_connection(self, _url: str, _proxies: object = None) -> _Pool:
+        with self.pools.lock:
+            pool = self.pools.get(self.socket_path)
+            if pool is None:
+                pool = _Pool("localhost", self.socket_path, self.timeout, self.max_pool_size)  # type: ignore[no-untyped-call]
+                self.pools[self.socket_path] = pool
+        return pool

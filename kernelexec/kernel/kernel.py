@@ -183,7 +183,7 @@ class Kernel(KernelProcess):
                 self.variable_names.update(info)
                 self.next_cell = count if is_count(count := info.get("next_cell")) else self.next_cell
             if "programs" in info:
-                from kernelexec.results.environments import programs_note  # noqa: PLC0415 - few cells change it
+                from kernelexec.results.session_contents import programs_note  # noqa: PLC0415 - few cells change it
 
                 self.remark = programs_note(info["programs"])
 

@@ -32,8 +32,7 @@ from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.logs import HANDLE
 from kernelexec.mcp.server_options import QuotaTracker
 from kernelexec.untrusted_text import escape_line
-from kernelexec.workspace.directory import check_name
-from kernelexec.workspace.session_names import OWNED_NAME_CHARS, make_owner_prefix
+from kernelexec.workspace.directory import OWNED_NAME_CHARS, check_name, make_owner_prefix
 
 #: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.
 AGENT_META, AGENT_HEADER, AGENT_VARIABLE = "kernelexec/agent", "x-kernelexec-agent", "KERNELEXEC_AGENT"

@@ -14,8 +14,18 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from kernelexec.config import OutputLimits
-from kernelexec.outputs.bundles import OVERHEAD_BYTES, Bundle, WholeBundles, read_bundle
-from kernelexec.outputs.displays import Budget, DisplayBudgets, DisplayEntry, Displays, WidgetStates, read_widget_state
+from kernelexec.outputs.displays import (
+    OVERHEAD_BYTES,
+    Budget,
+    Bundle,
+    DisplayBudgets,
+    DisplayEntry,
+    Displays,
+    WholeBundles,
+    WidgetStates,
+    read_bundle,
+    read_widget_state,
+)
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream, strip_ansi
 from kernelexec.text import RUN_BYTES, TextBudget, TextRun, add_piece, clean, cut_middle, utf8_size
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import make_getattr
 
 if TYPE_CHECKING:
-    from kernelexec.policy.code_rules import CodeRules as CodeRules
-    from kernelexec.policy.command_rules import CommandRules as CommandRules
+    from kernelexec.policy.policy import CodeRules as CodeRules
+    from kernelexec.policy.policy import CommandRules as CommandRules
     from kernelexec.policy.policy import Policy as Policy
     from kernelexec.policy.refusal import Refusal as Refusal
 
 _MODULES = {
-    "CodeRules": "code_rules",
-    "CommandRules": "command_rules",
+    "CodeRules": "policy",
+    "CommandRules": "policy",
     "Policy": "policy",
     "Refusal": "refusal",
 }

@@ -38,6 +38,8 @@ _SIGN = re.compile(
 _PUT_IN = re.compile(r"(?<!\$)\{[^{}\s,]*\}")
 _PYTHON = re.compile(r"\{sys\.executable\}|\$sys\.executable\b")
 _ARGUMENT = re.compile(r"%[sl]")
+#: Stands for such text among literal text. No command can hold this character.
+UNKNOWN = "\x00"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelexec.policy.shell.unknown_text import UNKNOWN
+from kernelexec.policy.magics import UNKNOWN
 from kernelexec.results import Diagnosis
 
 _SHOWN_CHARS = 200

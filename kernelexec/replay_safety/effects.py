@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Sequence
 
-from kernelexec.policy.shell.reader import Command, UnparsableScript, read
-from kernelexec.policy.shell.unknown_text import UNKNOWN
+from kernelexec.policy.magics import UNKNOWN
+from kernelexec.policy.shell_reader import Command, UnparsableScript, read
 
 
 def words(text: str) -> list[str]:

@@ -7,12 +7,6 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import make_getattr
 
 if TYPE_CHECKING:
-    from kernelexec.results.background import BackgroundCommand as BackgroundCommand
-    from kernelexec.results.background import BackgroundOutput as BackgroundOutput
-    from kernelexec.results.environments import Installation as Installation
-    from kernelexec.results.environments import Package as Package
-    from kernelexec.results.environments import PythonEnvironment as PythonEnvironment
-    from kernelexec.results.environments import Served as Served
     from kernelexec.results.file_operations import FileBytes as FileBytes
     from kernelexec.results.file_operations import FileEntry as FileEntry
     from kernelexec.results.file_operations import FileKind as FileKind
@@ -23,13 +17,11 @@ if TYPE_CHECKING:
     from kernelexec.results.file_operations import FileWritten as FileWritten
     from kernelexec.results.file_operations import NotCopied as NotCopied
     from kernelexec.results.file_operations import NotDeleted as NotDeleted
-    from kernelexec.results.inputs import InputRequest as InputRequest
-    from kernelexec.results.inputs import OnInput as OnInput
-    from kernelexec.results.media.images import Audio as Audio
-    from kernelexec.results.media.images import Image as Image
-    from kernelexec.results.model.answer import ModelAnswer as ModelAnswer
-    from kernelexec.results.model.answer import make_model_answer as make_model_answer
-    from kernelexec.results.model.notes import model_notes as model_notes
+    from kernelexec.results.media import Audio as Audio
+    from kernelexec.results.media import Image as Image
+    from kernelexec.results.model_answers import ModelAnswer as ModelAnswer
+    from kernelexec.results.model_answers import make_model_answer as make_model_answer
+    from kernelexec.results.model_answers import model_notes as model_notes
     from kernelexec.results.outputs import DisplayData as DisplayData
     from kernelexec.results.outputs import Error as Error
     from kernelexec.results.outputs import ExecuteResult as ExecuteResult
@@ -60,6 +52,22 @@ if TYPE_CHECKING:
     from kernelexec.results.result import State as State
     from kernelexec.results.result import Status as Status
     from kernelexec.results.result import Timing as Timing
+    from kernelexec.results.running_code import BackgroundCommand as BackgroundCommand
+    from kernelexec.results.running_code import BackgroundOutput as BackgroundOutput
+    from kernelexec.results.running_code import InputRequest as InputRequest
+    from kernelexec.results.running_code import OnInput as OnInput
+    from kernelexec.results.session_contents import CodeStatus as CodeStatus
+    from kernelexec.results.session_contents import Completion as Completion
+    from kernelexec.results.session_contents import Installation as Installation
+    from kernelexec.results.session_contents import Package as Package
+    from kernelexec.results.session_contents import PythonEnvironment as PythonEnvironment
+    from kernelexec.results.session_contents import Restored as Restored
+    from kernelexec.results.session_contents import SavedVariable as SavedVariable
+    from kernelexec.results.session_contents import Served as Served
+    from kernelexec.results.session_contents import SkippedVariable as SkippedVariable
+    from kernelexec.results.session_contents import Snapshot as Snapshot
+    from kernelexec.results.session_contents import Variable as Variable
+    from kernelexec.results.session_contents import Variables as Variables
     from kernelexec.results.usage import CallStatistics as CallStatistics
     from kernelexec.results.usage import KernelStatus as KernelStatus
     from kernelexec.results.usage import LargeVariable as LargeVariable
@@ -68,34 +76,26 @@ if TYPE_CHECKING:
     from kernelexec.results.usage import Statistics as Statistics
     from kernelexec.results.usage import StatisticsAccumulator as StatisticsAccumulator
     from kernelexec.results.usage import Stats as Stats
-    from kernelexec.results.variables import CodeStatus as CodeStatus
-    from kernelexec.results.variables import Completion as Completion
-    from kernelexec.results.variables import Restored as Restored
-    from kernelexec.results.variables import SavedVariable as SavedVariable
-    from kernelexec.results.variables import SkippedVariable as SkippedVariable
-    from kernelexec.results.variables import Snapshot as Snapshot
-    from kernelexec.results.variables import Variable as Variable
-    from kernelexec.results.variables import Variables as Variables
 
 #: The names by their modules. A module is imported at the first use of one of its names.
 _NAMES = {
-    "background": "BackgroundCommand BackgroundOutput",
-    "environments": "Installation Package PythonEnvironment Served",
     "file_operations": (
         "FileBytes FileEntry FileKind FileList FilesCopied FilesDeleted FileText FileWritten NotCopied NotDeleted"
     ),
-    "inputs": "InputRequest OnInput",
-    "media.images": "Audio Image",
-    "model.answer": "ModelAnswer make_model_answer",
-    "model.notes": "model_notes",
+    "media": "Audio Image",
+    "model_answers": "ModelAnswer make_model_answer model_notes",
     "outputs": "DisplayData Error ExecuteResult Output Stream best_image decode_base64 output_text read_audio strip_ansi",
     "reports": "Attempt Attempts Outcome Replay ReplayedCell TestCase TestReport",
     "result": (
         "Cause CellLine Diagnosis ExecutionFailed ExecutionResult Interrupted InterruptStep OutputPage "
         "Progress SecurityError State Status Timing"
     ),
+    "running_code": "BackgroundCommand BackgroundOutput InputRequest OnInput",
+    "session_contents": (
+        "CodeStatus Completion Installation Package PythonEnvironment Restored SavedVariable Served SkippedVariable "
+        "Snapshot Variable Variables"
+    ),
     "usage": "CallStatistics KernelStatus LargeVariable LimitsSet MemoryUse Statistics StatisticsAccumulator Stats",
-    "variables": "CodeStatus Completion Restored SavedVariable SkippedVariable Snapshot Variable Variables",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table

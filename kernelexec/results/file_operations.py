@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelexec.results.json_values import JsonReadable
-from kernelexec.results.readable.one_line import count_things, format_bytes, join_parts, list_some, quote_head
+from kernelexec.results.one_line import count_things, format_bytes, join_parts, list_some, quote_head
 
 #: ``other`` is a pipe, a socket or a device; no file operation opens one.
 FileKind = Literal["file", "directory", "link", "other"]

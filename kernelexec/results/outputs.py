@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
-from kernelexec.results.media.images import Audio, Image
+from kernelexec.results.media import Audio, Image
+from kernelexec.results.one_line import format_bytes, join_parts, join_some, quote_head, quote_line
 from kernelexec.results.readable import DisplayReader
-from kernelexec.results.readable.one_line import format_bytes, join_parts, join_some, quote_head, quote_line
 from kernelexec.text import apply_cursor_moves, utf8_size
 from kernelexec.untrusted_text import escape_line
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kernelexec.results.json_values import JsonConvertible, to_plain_json
-from kernelexec.results.model.notes import join_names
+from kernelexec.results.one_line import join_names
 from kernelexec.results.result import ExecutionResult
 
 #: In order: run again and ended as before; run again and failed; not run, because it is not safe to repeat; not run, because

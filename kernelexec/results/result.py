@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernelexec.errors import InvalidRequest, KernelexecError
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.names import RESULT
+from kernelexec.imports import RESULT, explain_attribute
 from kernelexec.results.json_values import JsonReadable, json_adapter, read_literal
-from kernelexec.results.media.images import Audio, Image, describe_images
+from kernelexec.results.media import Audio, Image, describe_images
+from kernelexec.results.one_line import count_things, format_seconds, join_parts, list_some, quote_line
 from kernelexec.results.outputs import (
     DisplayData,
     Error,
@@ -25,7 +25,6 @@ from kernelexec.results.outputs import (
     read_audio,
     stream_text,
 )
-from kernelexec.results.readable.one_line import count_things, format_seconds, join_parts, list_some, quote_line
 
 if TYPE_CHECKING:
     from kernelexec.results import ModelAnswer
@@ -150,12 +149,12 @@ class ExecutionResult(JsonReadable):
         return f"<{self.summary}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> MimeBundle:  # noqa: ARG002 - IPython's
-        from kernelexec.results.views.notebook_view import make_bundle  # noqa: PLC0415 - as above
+        from kernelexec.results.views import make_bundle  # noqa: PLC0415 - as above
 
         return make_bundle(self.outputs, self.verdict)
 
     def __rich__(self) -> Any:  # noqa: ANN401 - as above
-        from kernelexec.results.views.terminal_view import make_renderable  # noqa: PLC0415 - as above
+        from kernelexec.results.views import make_renderable  # noqa: PLC0415 - as above
 
         return make_renderable(self.text, self.summary, ok=self.ok)
 

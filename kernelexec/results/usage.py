@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from kernelexec.results.json_values import JsonConvertible, is_count, read_list, read_text, to_plain_json
-from kernelexec.results.readable.one_line import format_bytes, format_seconds, join_parts
+from kernelexec.results.one_line import format_bytes, format_seconds, join_parts
 
 #: ``none``: no kernel is alive; the next cell starts one.
 KernelStatus = Literal["idle", "busy", "starting", "none"]

@@ -22,13 +22,12 @@ from kernelexec.events import (
     SessionReplayed,
     wants_output,
 )
-from kernelexec.imports import explain_attribute, explain_keywords
-from kernelexec.imports.names import EXECUTE_KEYWORDS, SESSION
+from kernelexec.imports import EXECUTE_KEYWORDS, SESSION, explain_attribute, explain_keywords
 from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Backend
 from kernelexec.provisioning.runtime.discovery import write_session_file
 from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
-from kernelexec.results.readable.one_line import count_things, join_parts, list_some
+from kernelexec.results.one_line import count_things, join_parts, list_some
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from kernelexec.workspace.agent_files.operations import FileOperations as FileOperations
     from kernelexec.workspace.agent_files.tracking import ReadTracker as ReadTracker
     from kernelexec.workspace.agent_files.transfers import FileTransfers as FileTransfers
+    from kernelexec.workspace.cell_files import DisplayFiles as DisplayFiles
+    from kernelexec.workspace.cell_files import FileChanges as FileChanges
     from kernelexec.workspace.directory import Workspace as Workspace
-    from kernelexec.workspace.displays import DisplayFiles as DisplayFiles
-    from kernelexec.workspace.file_changes import FileChanges as FileChanges
     from kernelexec.workspace.file_watch import FileWatcher as FileWatcher
     from kernelexec.workspace.spill import SpillFile as SpillFile
 
 _MODULES = {
-    "DisplayFiles": "displays",
-    "FileChanges": "file_changes",
+    "DisplayFiles": "cell_files",
+    "FileChanges": "cell_files",
     "FileOperations": "agent_files.operations",
     "FileTransfers": "agent_files.transfers",
     "FileWatcher": "file_watch",

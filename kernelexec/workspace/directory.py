@@ -1,14 +1,19 @@
-"""The directory of a session, and where its commands may start."""
+"""The directory of a session, where its commands may start, and the session's name with its owner.
+
+In ``alice.0f3k1q8mr2tc5v7b-default`` the session ``default`` of ``alice`` has an owner: the MCP server makes such names,
+since each of its agents has its own sessions.
+"""
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -21,6 +26,12 @@ TEMPORARY = "temporary"
 #: Our directory in a workspace, with copies and the workspaces of branches: a link below it was put there by a kernel.
 OURS = protocol.OURS
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: The characters of an owner that a person reads, and those of a digest (80 bits).
+_LABEL_CHARS, _DIGEST_CHARS = 8, 16
+#: The most characters of the name behind them.
+OWNED_NAME_CHARS = 38
+_OWNED = re.compile(rf"([A-Za-z0-9-]{{1,{_LABEL_CHARS}}})\.[0-9a-v]{{{_DIGEST_CHARS}}}-(?=.)")
+_NO_LABEL = re.compile(r"[^A-Za-z0-9]+")
 
 
 def new_temporary_workspace() -> Path:
@@ -204,3 +215,27 @@ def numbered_paths(path: Path) -> Iterator[Path]:
     """Yield a path, then that path with the numbers from 2 at the end of its name, without end."""
     yield path
     yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+
+
+def make_owner_prefix(title: str, digest: bytes) -> str:
+    """Return what stands before the names of an owner's sessions; the digest tells owners of one title apart."""
+    label = _NO_LABEL.sub("-", title).strip("-")[:_LABEL_CHARS].strip("-")
+    return f"{label or 'client'}.{base64.b32hexencode(digest).decode().lower()[:_DIGEST_CHARS]}-"
+
+
+def has_owner(session: str) -> bool:
+    """Return whether a name has an owner."""
+    return _OWNED.match(session) is not None
+
+
+def read_owner(session: str) -> str:
+    """Return a session's name for people: ``alice/default``; a name without an owner as it is."""
+    return _OWNED.sub(r"\1/", session, count=1) if has_owner(session) else session
+
+
+def find_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the sessions of a name: in full, as ``read_owner`` returns it, or without its owner."""
+    names = list(known)
+    if name in names:
+        return [name]
+    return [each for each in names if has_owner(each) and name in (read_owner(each), read_owner(each).partition("/")[2])]

@@ -20,7 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from kernelexec.workspace.inotify import (
+from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, open_top
+from kernelexec.workspace.system_calls import (
     CLOSE_WRITE,
     CREATE,
     DELETE,
@@ -30,11 +31,11 @@ from kernelexec.workspace.inotify import (
     MOVED_FROM,
     MOVED_TO,
     OVERFLOW,
+    WAY,
     FileEvent,
     Inotify,
+    open_beneath,
 )
-from kernelexec.workspace.openat2 import WAY, open_beneath
-from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, open_top
 
 #: The bounds of one workspace: watched directories, entries of the first walk, and changed files between two looks.
 DIRECTORIES_MAX, ENTRIES_MAX, CHANGES_MAX = 100_000, 1_000_000, 100_000

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.workspace.agent_files.walk import WalkEntry, walk
+from kernelexec.workspace.agent_files.access import WalkEntry, walk
+from kernelexec.workspace.cell_files import IGNORED
 from kernelexec.workspace.directory import give_to_owner, numbered_paths
-from kernelexec.workspace.file_changes import IGNORED
-from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import (
     DIRECTORY,
@@ -30,6 +29,7 @@ from kernelexec.workspace.safe_files import (
     open_top,
     short_temporary_name,
 )
+from kernelexec.workspace.system_calls import open_beneath
 
 #: Directories of tools, and of the journals of sessions, which both sides use together; a repository belongs to the files.
 _SHARED = IGNORED - {".git"} | {".journals"}

@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelexec import AsyncExecutor, AsyncSession
-from kernelexec.docker.client import Engine
-from kernelexec.docker.connection import host
+from kernelexec.docker.client import Engine, host
 from kernelexec.kernel.startup import KernelStarter
 from kernelexec.provisioning import RuntimeDirectory
 from kernelexec.provisioning.container import socket_probe

@@ -16,9 +16,8 @@ import pytest
 
 from kernelexec.docker.client import Engine
 from kernelexec.docker.images.build import BuildOrder, BuiltImage, build_image, built_images
-from kernelexec.docker.images.build_files import own_authorities
-from kernelexec.docker.images.image_probe import PROBE, probe_image
-from kernelexec.docker.images.recipes import Recipe, recipe, wheels_in
+from kernelexec.docker.images.image_python import PROBE, probe_image
+from kernelexec.docker.images.recipes import Recipe, own_authorities, recipe, wheels_in
 from kernelexec.errors import ImageBuildFailed, ImageMissing
 from tests.conftest import Command
 from tests.support.engine import BASE, MINIMAL, containers, nameless, needs_engine, output_of, removed_after

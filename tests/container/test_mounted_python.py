@@ -11,8 +11,7 @@ import pytest
 from kernelexec import Executor, KernelStartFailed, Session
 from kernelexec.config import Config
 from kernelexec.docker.client import Engine
-from kernelexec.docker.images import image_probe as probing
-from kernelexec.docker.images import python_volume as mounted
+from kernelexec.docker.images import image_python
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.provisioning.container import mounted_python
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
@@ -148,11 +147,11 @@ def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path) -> None
 def test_one_volume_serves_all_and_stays(executor: Executor) -> None:
     with Engine() as engine:
         wanted = engine.api.inspect_image(MINIMAL)["Id"]
-        actual = engine.api.volumes(filters={"label": f"{mounted.LABEL}={wanted}"})["Volumes"]
+        actual = engine.api.volumes(filters={"label": f"{image_python.LABEL}={wanted}"})["Volumes"]
         names = {volume["Name"] for volume in actual}
-        first = mounted._fill(engine, wanted)
-        assert mounted._fill(engine, wanted) == first
-        after = engine.api.volumes(filters={"label": f"{mounted.LABEL}={wanted}"})["Volumes"]
+        first = image_python._fill(engine, wanted)
+        assert image_python._fill(engine, wanted) == first
+        after = engine.api.volumes(filters={"label": f"{image_python.LABEL}={wanted}"})["Volumes"]
     assert first.volume in names
     assert {volume["Name"] for volume in after} == names
 
@@ -165,15 +164,15 @@ def test_a_volume_that_was_not_finished_is_filled_again(executor: Executor) -> N
         engine.api.create_volume(volume)
         try:
             command = ("sh", "-c", "mkdir -p $0/base/bin $0/bin && echo > $0/ld", RUNTIME_INSIDE)
-            for program in (command, ("python3", "-c", mounted._FILLING.read_text())):
+            for program in (command, ("python3", "-c", image_python._FILLING.read_text())):
                 assert run(engine, wanted, program, volume) == 0
         finally:
             engine.api.remove_volume(volume)
 
 
 def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> int:
-    host = probing.restricted_host_config() | {"binds": [f"{volume}:{RUNTIME_INSIDE}"]}
-    container = engine.create(None, probing.settings_of(image, command, "0:0"), host)
+    host = image_python.restricted_host_config() | {"binds": [f"{volume}:{RUNTIME_INSIDE}"]}
+    container = engine.create(None, image_python.settings_of(image, command, "0:0"), host)
     try:
         engine.start(container)
         return int(engine.api.wait(container, timeout=120)["StatusCode"])

@@ -12,7 +12,7 @@ from kernelexec import Executor, KernelStartFailed
 from kernelexec.config import Config, load
 from kernelexec.docker.client import Engine
 from kernelexec.docker.create_options import Order
-from kernelexec.docker.info import Whereabouts, _listener
+from kernelexec.docker.engine_reports import Whereabouts, _listener
 from kernelexec.docker.labels import ROOT
 from kernelexec.errors import EngineRefused, EngineUnavailable
 from kernelexec.provisioning import platform as systems

@@ -17,7 +17,7 @@ import pytest
 
 from kernelexec.records.notebook.html_report import load_exporter
 from kernelexec.results import DisplayData
-from kernelexec.results.views.notebook_view import make_bundle
+from kernelexec.results.views import make_bundle
 from tests.support.pace import slow
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]

@@ -23,14 +23,14 @@ import pytest
 from kernelexec.kernel.wire.messages import MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher.values import ValueDecoder, ValueRefused
-from kernelexec.outputs.bundles import WholeBundles, read_bundle
+from kernelexec.outputs.displays import WholeBundles, read_bundle
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Image, output_text
-from kernelexec.results.media.decoding import decode_picture, is_whole_png
-from kernelexec.results.model.tables import compact_table, render_table
+from kernelexec.results.media import decode_picture, is_whole_png
+from kernelexec.results.model_answers import compact_table, render_table
 from kernelexec.results.readable import describe_widget
-from kernelexec.results.variables import Completion, Variables
-from kernelexec.results.views.notebook_view import make_bundle
+from kernelexec.results.session_contents import Completion, Variables
+from kernelexec.results.views import make_bundle
 from kernelexec.text import parse_untrusted_json
 from tests.contract.records.test_recorder import executed
 from tests.support.carried_values import file_of

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from kernelexec.docker.connection import host, socket_at
+from kernelexec.docker.client import host, socket_at
 
 _PIECE_BYTES = 64 * 1024
 

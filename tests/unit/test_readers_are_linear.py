@@ -15,17 +15,17 @@ import pytest
 
 from kernelexec.cli.terminal import TerminalFilter
 from kernelexec.diagnosis import diagnose
-from kernelexec.diagnosis.explanations import MESSAGES
+from kernelexec.diagnosis.diagnosis import MESSAGES
 from kernelexec.mcp.tools.code_tools import unwrap_code
 from kernelexec.model_prompts import write_debug_prompt
 from kernelexec.records.notebook.notebook_io import notebook_output
 from kernelexec.replay_safety import OutsideUse
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
-from kernelexec.results.model.tables import compact_table, render_table
+from kernelexec.results.model_answers import compact_table, render_table
 from kernelexec.results.outputs import read_audio
 from kernelexec.results.readable import describe_widget
-from kernelexec.results.views.notebook_view import make_bundle
-from kernelexec.secrets.masker import Masker
+from kernelexec.results.views import make_bundle
+from kernelexec.secrets.store import Masker
 from kernelexec.text import TextBudget, TextRun, apply_cursor_moves, apply_returns, clean_text
 from kernelexec.untrusted_text import escape_line, quote_output
 

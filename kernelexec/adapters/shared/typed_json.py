@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelexec.results.media.model_pictures import open_picture
+from kernelexec.results.media import open_picture
 from kernelexec.text import NESTING_MAX, parse_untrusted_json
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_MARK = "kernelexec="
+#: The beginning of the line that our programs in images print.
+MARK = "kernelexec="
 _PROGRAM = re.compile(r"program=(?P<name>[a-z0-9]+) (?P<version>.*)")
 _VERSION = re.compile(r"\d+(\.\d+)+\S*")
 _LONGEST = 200
@@ -61,8 +62,8 @@ class ImageFacts:
         for line in output.splitlines():
             if match := _PROGRAM.fullmatch(line):
                 programs[match["name"]] = match["version"]
-            elif line.startswith(_MARK):
-                answer = _object(line.removeprefix(_MARK))
+            elif line.startswith(MARK):
+                answer = _object(line.removeprefix(MARK))
         specs = answer.get("kernelspecs")
         return cls(
             id=id,

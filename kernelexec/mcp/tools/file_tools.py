@@ -19,7 +19,7 @@ from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.sessions import SessionService
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
 from kernelexec.results import FileBytes, FilesDeleted, FileText, FileWritten, Image
-from kernelexec.results.media.images import BEGINNING_BYTES, read_picture_type
+from kernelexec.results.media import BEGINNING_BYTES, read_picture_type
 from kernelexec.untrusted_text import format_note, quote_line
 
 if TYPE_CHECKING:

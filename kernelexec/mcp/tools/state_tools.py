@@ -22,8 +22,8 @@ from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.sessions import SessionService
 from kernelexec.mcp.tools.code_tools import make_text_answer, report_errors
 from kernelexec.results import Restored
-from kernelexec.results.readable.one_line import format_bytes, join_some
-from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.results.one_line import format_bytes, join_some
+from kernelexec.results.session_contents import VARIABLES_MAX
 from kernelexec.text import NESTING_MAX, clean, utf8_size
 
 if TYPE_CHECKING:

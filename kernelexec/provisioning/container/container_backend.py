@@ -125,7 +125,7 @@ class ContainerBackend:
 
     async def list_kernelspecs(self) -> KernelspecCatalog:
         """Return the kernelspecs of the image; a container of it lists them, once in this process."""
-        from kernelexec.docker.images.image_probe import known_facts  # noqa: PLC0415 - local kernels need no docker package
+        from kernelexec.docker.images.image_python import known_facts  # noqa: PLC0415 - local kernels need no docker package
 
         options = self.config.container
         try:

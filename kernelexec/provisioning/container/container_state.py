@@ -12,8 +12,8 @@ import anyio.to_thread
 
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import Container
-from kernelexec.docker.container_usage import change_limits, usage
-from kernelexec.docker.events import EventStream
+from kernelexec.docker.engine_reports import EventStream
+from kernelexec.docker.running_container import change_limits, usage
 from kernelexec.errors import EngineRefused, KernelStartFailed, LimitRefused
 from kernelexec.results import Stats
 from kernelexec.results.usage import format_size

@@ -12,7 +12,7 @@ from kernelexec.errors import EngineFailed, ImageMissing, KernelStartFailed
 from kernelexec.provisioning.container.mounts import Bind
 
 if TYPE_CHECKING:
-    from kernelexec.docker.images.python_volume import PythonVolume
+    from kernelexec.docker.images.image_python import PythonVolume
 
 #: The interpreter of the mounted Python.
 MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
@@ -32,7 +32,7 @@ async def choose_python(options: Container, failure: KernelStartFailed | None) -
     """
     if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
         return
-    from kernelexec.docker.images.python_volume import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``explain_unavailable``
+    from kernelexec.docker.images.image_python import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``explain_unavailable``
 
     image, python = options.image, options.python
     if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):

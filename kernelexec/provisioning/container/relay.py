@@ -20,7 +20,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from kernelexec.docker.client import Engine
-from kernelexec.docker.container_command import ContainerStream
+from kernelexec.docker.running_container import ContainerStream
 from kernelexec.errors import ContainerGone, EngineFailed
 from kernelexec.launcher.relayed_connections import INSTANCE_BYTES, OPEN, READY, LinkError, RelayedConnections
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RELAY_SECONDS

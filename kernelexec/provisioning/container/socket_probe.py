@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from kernelexec.config import Config, in_container
-from kernelexec.docker.client import Engine
-from kernelexec.docker.connection import host
+from kernelexec.docker.client import Engine, host
 from kernelexec.docker.create_options import Order
-from kernelexec.docker.info import Whereabouts
+from kernelexec.docker.engine_reports import Whereabouts
 from kernelexec.errors import EngineFailed, EngineRefused
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.create import DirectoryNotShared, create_container

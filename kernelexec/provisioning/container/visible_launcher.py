@@ -33,7 +33,7 @@ def find_launcher(root: Path) -> str:
 @cache
 def _is_engine_outside() -> bool:
     """Return whether this process is in a container, and the engine's socket was mounted into it."""
-    from kernelexec.docker.connection import host, socket_at  # noqa: PLC0415 - local kernels need no docker package
+    from kernelexec.docker.client import host, socket_at  # noqa: PLC0415 - local kernels need no docker package
 
     path = socket_at(host())
     return path is not None and in_container() and _is_mounted(path)

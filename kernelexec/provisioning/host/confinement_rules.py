@@ -30,7 +30,7 @@ from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
 from kernelexec.provisioning.runtime.locations import all_bases, create_temp_directory
 from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
-from kernelexec.workspace.agent_files.paths import FileRoot
+from kernelexec.workspace.agent_files.access import FileRoot
 from kernelexec.workspace.contexts import contexts, permissions
 
 #: Paths with secrets in home directories: keys, passwords, tokens, histories, browser profiles.

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelexec.config import CREDENTIALS, HOME_INSIDE, Config, Environment
-from kernelexec.config.secret_references import source_variables
+from kernelexec.config.types import source_variables
 from kernelexec.errors import InvalidConfig
 from kernelexec.launcher.protocol import SUDO_VARIABLE
 

@@ -20,10 +20,10 @@ from traitlets import Bool, Dict, List, Unicode
 from kernelexec.cancellation import await_to_end
 from kernelexec.config import WORKSPACE_INSIDE, Container, Limits
 from kernelexec.docker.client import ContainerStatus, Engine
-from kernelexec.docker.container_command import ContainerCommand
 from kernelexec.docker.create_options import Order
-from kernelexec.docker.events import EventStream
+from kernelexec.docker.engine_reports import EventStream
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_INSIDE, container_name
+from kernelexec.docker.running_container import ContainerCommand
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelConnectionFailed, KernelStartFailed
 from kernelexec.events import KernelContainer
 from kernelexec.launcher import protocol

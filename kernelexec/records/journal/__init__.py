@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernelexec.records.journal.history import read_history
+from kernelexec.records.journal.history import RunningCell, read_history, running_cell
 from kernelexec.records.journal.journal import Journal
-from kernelexec.records.journal.reader import (
+from kernelexec.records.journal.records import (
     SUFFIX,
     JournaledRequest,
     JournalRow,
@@ -13,10 +13,9 @@ from kernelexec.records.journal.reader import (
     path_of,
     read,
     rows,
+    shorten_result,
     statistics,
 )
-from kernelexec.records.journal.records import shorten_result
-from kernelexec.records.journal.running_cell import RunningCell, running_cell
 
 __all__ = [
     "SUFFIX",

@@ -1,21 +1,28 @@
-"""The recorded cells of a session's last life, in order, with their ends."""
+"""The recorded cells of a session's last life, in order, with their ends; and the cell that was running when its owner died."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kernelexec import cells
+from kernelexec.cells import Cell
+from kernelexec.errors import InvalidCode
 from kernelexec.recorded_history import CellLineage, History, RecordedCell, restore_call
-from kernelexec.records.journal.reader import SECONDS_MAX, read, read_number
+from kernelexec.records.journal.records import SECONDS_MAX, read, read_number
 from kernelexec.results import Snapshot
-from kernelexec.results.readable.one_line import count_things
+from kernelexec.results.one_line import count_things
 
 _DEPTH_MAX = 16
 _OF_CELLS = frozenset({"started", "finished", "aborted", "restored", "promoted"})
 _UNDONE = "{} had been undone before the session ended, and are left out."
+#: The timeout of a running cell whose record names none, in seconds.
+_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +183,48 @@ def _finish_cell(cell: RecordedCell, record: dict[str, Any]) -> RecordedCell:
         seconds=read_number(record.get("seconds"), SECONDS_MAX),
         ename=str(error.get("ename")) if isinstance(error, dict) else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCell:
+    """A cell that was sent to a kernel, and whose end is not recorded."""
+
+    execution_id: str
+    cell: Cell
+    kernel_epoch: int
+    request_id: str | None
+    timeout: float
+    """The timeout from its start, in seconds."""
+    began: float
+    """The time when it was sent, in seconds of ``time.monotonic``."""
+
+
+def running_cell(path: Path) -> RunningCell | None:
+    """Return the cell that is running in the newest life of a session, if any. For a thread: a journal may be long."""
+    running: dict[str, Any] | None = None
+    for fields in read(path):
+        match fields.get("event"):
+            case "opened" | "closed":
+                running = None
+            case "started":
+                running = fields
+            case "finished" | "aborted" if running and running.get("execution_id") == fields.get("execution_id"):
+                running = None
+    with suppress(LookupError, TypeError, ValueError, InvalidCode):
+        return None if running is None else _restore_running(running)
+    return None
+
+
+def _restore_running(fields: dict[str, Any]) -> RunningCell | None:
+    """Return the cell of a record; None if it cannot be restored."""
+    timeout, epoch, request_id, execution_id = (
+        fields.get(name) for name in ("timeout", "kernel_epoch", "request_id", "execution_id")
+    )
+    cell = cells.from_record(fields)
+    if not isinstance(execution_id, str) or not isinstance(epoch, int) or cells.source_digest(cell) != fields["sha256"]:
+        return None
+    if request_id is not None and (not isinstance(request_id, str) or cells.fingerprint(cell) != fields["fingerprint"]):
+        return None
+    elapsed = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(fields["time"])).total_seconds())
+    budget = float(timeout) if isinstance(timeout, int | float) and timeout > 0 else _TIMEOUT
+    return RunningCell(execution_id, cell, epoch, request_id, budget, time.monotonic() - elapsed)

@@ -16,16 +16,17 @@ from kernelexec.errors import Refused
 from kernelexec.events import Event
 from kernelexec.provisioning.platform import lock
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.records.journal.reader import (
+from kernelexec.records.journal.records import (
     JournaledRequest,
+    line,
     next_part,
     parse_record,
     parts,
+    record,
     requests,
     requests_of_life,
     sibling_path,
 )
-from kernelexec.records.journal.records import line, record
 from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
 
 #: The bound of files of a journal; the newest one has the journal's name, the others are numbered.

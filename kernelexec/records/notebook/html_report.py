@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.results import DisplayData, output_text, strip_ansi
-from kernelexec.results.views.notebook_view import render_frame
+from kernelexec.results.views import render_frame
 
 _SCRIPTS, _WIDGET = ("application/javascript", "text/javascript"), "application/vnd.jupyter.widget-view+json"
 #: How many escape sequences of a text become colours.

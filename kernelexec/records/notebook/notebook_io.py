@@ -16,9 +16,7 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported, RecordedOutputs
 from kernelexec.launcher.protocol import PAGER
 from kernelexec.recorded_history import History, RecordedCell, RecordedStatus, restore_call
-from kernelexec.records.notebook.notebook_repair import NotANotebook, read_notebook
-from kernelexec.records.notebook.parameters import inject_parameters
-from kernelexec.records.notebook.script_format import read_script
+from kernelexec.records.notebook.notebook_formats import NotANotebook, inject_parameters, read_notebook, read_script
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 from kernelexec.workspace.safe_files import replace_file
 
@@ -65,7 +63,7 @@ class CellFile:
 
     @classmethod
     def read(cls, path: Path, *, piped: bool = False, parameters: Mapping[str, Any] | None = None) -> Self:
-        """Read a notebook or a script, by its extension, and set its parameters: see ``parameters``.
+        """Read a notebook or a script, by its extension, and set its parameters: see ``inject_parameters``.
 
         A pipe is read to its end, which may never come, only if it may be ``piped``.
 
@@ -100,7 +98,7 @@ class CellFile:
 
     @classmethod
     def script(cls, text: str, parameters: Mapping[str, Any] | None = None) -> Self:
-        """Read a script: see `script_format`."""
+        """Read a script: see `read_script`."""
         return cls(read_script(text), parameters=parameters)
 
     def list_headings(self, number: int) -> tuple[str, ...]:

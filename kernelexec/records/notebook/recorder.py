@@ -1,7 +1,11 @@
-"""The notebook of a session: a valid ``.ipynb`` in its workspace, replaced as a whole after every cell."""
+"""The notebook of a session: a valid ``.ipynb`` in its workspace, replaced as a whole after every cell.
+
+A new session has a notebook under a name of its own, or continues that of an earlier session of its name.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -10,7 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,13 +29,15 @@ from kernelexec.events import (
     LateOutputReported,
     StateRestored,
 )
-from kernelexec.provisioning.runtime.owned_directory import close_fd
+from kernelexec.provisioning import platform
+from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.recorded_history import CellLineage
 from kernelexec.records.notebook.notebook_io import bundle, code_cell, mark_undone, notebook_output, saved_outputs
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
 from kernelexec.text import clean, has_more_elements, make_json_encoder
+from kernelexec.workspace.directory import numbered_paths
 from kernelexec.workspace.safe_files import closing_fd, create_file, has_content, open_top, read_regular, replace_file
-from kernelexec.workspace.spool import Spool, SpooledBytes
+from kernelexec.workspace.spill import Spool, SpooledBytes
 
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -55,6 +62,10 @@ _SEPARATORS, _END = (b"\n", b",\n"), b"]}"
 #: What stands between the other fields of a cell and its outputs.
 _OUTPUTS = b', "outputs": ['
 _encode = make_json_encoder()
+#: Errors that end when space is freed.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+#: The notebooks of earlier sessions of one name that stay in a workspace, and how old the one is that a new one replaces.
+_NOTEBOOKS_MAX, _NOTEBOOK_SECONDS = 9, 3600.0
 
 
 @dataclass(slots=True)
@@ -397,3 +408,59 @@ def _is_long(value: object, depth: int) -> bool:
     if isinstance(value, dict) and depth:
         return any(_is_long(item, depth - 1) for item in value.values())
     return isinstance(value, str) and len(value) > _PIECE_CHARS
+
+
+def open_recorder(name: str, directory: Path, existing: Path | None = None, *, is_replay: bool = False) -> Recorder:
+    """Return the recorder of a notebook that no other session uses; on a full disk its name is reserved later.
+
+    An ``existing`` notebook of this session in that directory is continued, else that of an earlier session of this name: but
+    not if another session records in that directory, or if this one ``is_replay``, perhaps of that notebook.
+
+    Raises:
+        OSError: no file can be created there.
+    """
+    lock = _lock(directory)
+    try:
+        return _open(name, directory, existing, lock, is_replay=is_replay)
+    except BaseException:
+        if lock is not None:
+            close_fd(lock)
+        raise
+
+
+def _lock(directory: Path) -> int | None:
+    """Lock the directory of a notebook for its recorder; None if another one has it, or if the file system has no locks."""
+    with suppress(OSError), closing_fd(open_top(directory)) as fd:
+        platform.lock(fd)
+        return track_fd(os.dup(fd))
+    return None
+
+
+def _open(name: str, directory: Path, existing: Path | None, lock: int | None, *, is_replay: bool) -> Recorder:
+    is_own = existing is not None and existing.parent == directory
+    earlier = existing if is_own else None if lock is None or is_replay else directory / f"{name}.ipynb"
+    if earlier is not None and (recorder := Recorder.of(earlier, lock, is_new_session=not is_own)) is not None:
+        return recorder
+    list_paths = partial(numbered_paths, directory / f"{name}.ipynb")
+    if all(path.exists() for path in islice(list_paths(), _NOTEBOOKS_MAX)):
+        _remove_oldest_notebook(islice(list_paths(), _NOTEBOOKS_MAX))
+    for path in list_paths():
+        try:
+            make_empty(path)
+        except FileExistsError:
+            continue
+        except OSError as exc:
+            if exc.errno in _FULL:
+                return Recorder(path, is_reserved=False, lock=lock)
+            raise
+        return Recorder(path, lock=lock)
+    raise AssertionError
+
+
+def _remove_oldest_notebook(paths: Iterable[Path]) -> None:
+    """Remove the oldest of several notebooks if a recorder wrote it and nothing changed it lately."""
+    with suppress(OSError):
+        changed, path = min((path.stat().st_mtime, path) for path in paths)
+        if time.time() - changed > _NOTEBOOK_SECONDS and Recorder.of(path) is not None:
+            with closing_fd(open_top(path.parent)) as directory:
+                os.unlink(path.name, dir_fd=directory)

@@ -14,7 +14,7 @@ from kernelexec.results import Diagnosis, ExecutionResult
 if TYPE_CHECKING:
     from kernelexec.recorded_history import History, RecordedCell
     from kernelexec.secrets import SecretStore
-    from kernelexec.secrets.masker import Masker
+    from kernelexec.secrets.store import Masker
 
 
 class ResultMasking:

@@ -10,9 +10,9 @@ from kernelexec.cells import Cell, ShellCell
 from kernelexec.kernel import Execution, is_unread
 from kernelexec.outputs import read_execution_count
 from kernelexec.results import Cause, Diagnosis, Error, ExecutionResult, Output, Status, Timing
-from kernelexec.results.environments import directory_note
 from kernelexec.results.json_values import LITERAL_CHARS, read_text
 from kernelexec.results.outputs import last_error
+from kernelexec.results.session_contents import directory_note
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
 

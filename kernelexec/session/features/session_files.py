@@ -14,8 +14,7 @@ import anyio.to_thread
 from kernelexec.cancellation import CallerCalls, Outcome, await_with_stop
 from kernelexec.errors import Closed, InvalidRequest, Refused
 from kernelexec.events import FilesTouched
-from kernelexec.imports import explain_attribute
-from kernelexec.imports.names import FILES
+from kernelexec.imports import FILES, explain_attribute
 from kernelexec.provisioning import file_roots
 from kernelexec.results import FileBytes, FileList, FilesCopied, FilesDeleted, FileText, FileWritten
 from kernelexec.session.context import SessionContext

@@ -16,8 +16,8 @@ from kernelexec.errors import InvalidRequest, Refused, UnknownVariable, did_you_
 from kernelexec.launcher import protocol
 from kernelexec.launcher.values import SLACK_BYTES, EncodedValues, ValueDecoder, ValueRefused
 from kernelexec.results.json_values import read_list, read_text
-from kernelexec.results.readable.one_line import join_some
-from kernelexec.results.variables import VARIABLES_MAX
+from kernelexec.results.one_line import join_some
+from kernelexec.results.session_contents import VARIABLES_MAX
 from kernelexec.session.context import SessionContext
 from kernelexec.session.kernel_directory import KernelDirectory
 from kernelexec.session.short_turns import short_turns

@@ -22,7 +22,7 @@ from kernelexec.outputs import Displays, WidgetStates
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.results import Cause
-from kernelexec.results.readable.one_line import count_things
+from kernelexec.results.one_line import count_things
 from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
 from kernelexec.session.kernels.losses import LOST_WITH_OWNER, Losses, LostState, describe_return

@@ -1,24 +1,145 @@
-"""Files that are opened when they are used, by descriptors beneath a root, so that no link leads out of it."""
+"""Paths of agents, and files and directories opened by descriptors beneath a root, so that no link leads out of it.
+
+A kernel may change directories during a walk through them: no link is followed, and the number of entries is bounded. Errors
+of the system become ours.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelexec.errors import FileRefused, InvalidPath, InvalidWorkDir
 from kernelexec.text import clean_text
-from kernelexec.workspace.agent_files.paths import FileRoot, WorkspacePath, os_errors_as_ours, path_text, short, system_error
 from kernelexec.workspace.directory import give_to_owner, missing_workspace_message
-from kernelexec.workspace.openat2 import WAY, open_beneath
 from kernelexec.workspace.safe_files import closing_fd
+from kernelexec.workspace.system_calls import WAY, open_beneath
 
+if TYPE_CHECKING:
+    from kernelexec.results import FileKind
+
+#: The longest path that the system accepts, in bytes.
+PATH_BYTES = 4095
+_SHOWN_CHARS = 200
+_INVALID = {
+    errno.ENOENT: " does not exist: list the directory.",
+    errno.ENOTDIR: ": it, or its parent, is not a directory.",
+    errno.EISDIR: " is a directory, and no file.",
+}
+_REFUSED = {
+    errno.ELOOP: "a symbolic link is there or on the way, and none is followed: name the file itself",
+    errno.EXDEV: "another file system is mounted there, which no file operation goes into",
+    errno.ENXIO: "it is not a regular file",
+    errno.EAGAIN: "a program holds a lease on it, and an open file would have to wait: try again after that program",
+}
 #: Flags for a directory that is listed.
 LISTED = os.O_RDONLY | os.O_DIRECTORY
+#: Directories are nested at most so deep: each entry holds its whole path, so that deeper ones would cost much memory and time.
+DEPTH_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FileRoot:
+    """A directory, or a single file, whose files an agent may name.
+
+    ``path`` is absolute with all links resolved; ``inside`` is the path that kernels see.
+    """
+
+    path: Path
+    inside: str
+    writable: bool = True
+    protected: tuple[Path, ...] = ()
+    """Paths in it that can only be read."""
+    single: bool = False
+    """Whether it is a file."""
+    hidden: tuple[Path, ...] = ()
+    """Paths in it that are refused: kernels cannot read them either."""
+
+    def has(self, path: Path) -> bool:
+        """Return whether a path is beneath it, by its text."""
+        return path == self.path or (not self.single and path.is_relative_to(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspacePath:
+    """A path as its parts beneath a root, by its text; nothing is opened yet."""
+
+    root: FileRoot
+    parts: tuple[str, ...]
+    shown: str
+    """Return the path for answers and messages: relative to the workspace, or absolute as kernels see it."""
+
+    @property
+    def path(self) -> Path:
+        """Return the path on this machine."""
+        return self.root.path.joinpath(*self.parts)
+
+    @property
+    def name(self) -> str:
+        """Return the last part."""
+        return self.parts[-1] if self.parts else self.root.path.name
+
+    def __truediv__(self, part: str) -> WorkspacePath:
+        """Return the path of this name in it."""
+        text = clean_text(part)
+        return WorkspacePath(self.root, (*self.parts, part), text if self.shown == "." else f"{self.shown}/{text}")
+
+
+def path_text(path: object) -> str:
+    """Return a path as text that the system accepts.
+
+    Raises:
+        InvalidPath: the system would not accept it.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise InvalidPath(f"path={path!r:.100}: must be text, not empty, without NUL characters.")
+    try:
+        size = len(os.fsencode(text))
+    except UnicodeEncodeError as exc:
+        raise InvalidPath(f"path={short(text)} holds half a character, which no name has.") from exc
+    if size > PATH_BYTES:
+        raise InvalidPath(f"path={short(text)} has {size} bytes; {PATH_BYTES} is the most that a path has.")
+    if text.startswith("~"):
+        raise InvalidPath(f"path={short(text)}: '~' is no home here. Name a path in the workspace; ./~ is a file of that name.")
+    if ".." in text.split("/"):
+        raise InvalidPath(f"path={short(text)}: name it without '..'.")
+    return text
+
+
+def short(text: str) -> str:
+    """Return a path as the caller wrote it, short enough for a message."""
+    return repr(clean_text(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."))
+
+
+@contextmanager
+def os_errors_as_ours(spot: WorkspacePath) -> Iterator[None]:
+    """Translate errors of the system about a path into ours.
+
+    Raises:
+        InvalidPath: the path is missing or impossible.
+        FileRefused: any other error.
+    """
+    try:
+        yield
+    except OSError as exc:
+        number = exc.errno or 0
+        if number == errno.ENAMETOOLONG:
+            raise InvalidPath(f"{short(spot.shown)} has a name that is too long for the file system.") from exc
+        if number in _INVALID:
+            raise InvalidPath(f"{spot.shown}{_INVALID[number]}") from exc
+        raise FileRefused(f"{spot.shown} is left alone: {_REFUSED.get(number, exc.strerror or str(exc))}.") from exc
+
+
+def system_error(number: int) -> OSError:
+    """Return the exception of the system for an error number."""
+    return OSError(number, os.strerror(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +337,79 @@ def _check_rights(directory: int, rights: dict[tuple[int, int], bool], spot: Wor
     finally:
         os.close(here)
     raise InvalidPath(f"{spot.shown} has been moved away: nothing was changed.")
+
+
+@dataclass(frozen=True, slots=True)
+class WalkEntry:
+    """An entry: its parts beneath the top directory, and its state when it was listed."""
+
+    parts: tuple[str, ...]
+    seen: os.stat_result
+
+    @property
+    def kind(self) -> FileKind:
+        """Return its kind; links are not followed."""
+        return kind_of(self.seen)
+
+
+@dataclass(slots=True)
+class WalkResult:
+    """The entries, sorted by path."""
+
+    entries: list[WalkEntry] = field(default_factory=list)
+    unreadable: list[tuple[tuple[str, ...], OSError]] = field(default_factory=list)
+    """Directories that could not be listed, or are nested too deep."""
+    complete: bool = True
+    """Whether all other entries are listed."""
+
+
+def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool], across: bool = False) -> WalkResult:
+    """List an open directory, and each directory in it for which ``enters`` is true, at most ``limit`` entries.
+
+    Directories that are nested deeper than ``DEPTH_MAX`` are not listed. With ``across`` directories of other file systems
+    are listed too.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    done, left = WalkResult(), limit
+    pending: list[tuple[str, ...]] = [()]
+    while pending:
+        parts = pending.pop()
+        try:
+            if len(parts) > DEPTH_MAX:
+                raise OSError(errno.ENAMETOOLONG, f"it is nested in more than {DEPTH_MAX} directories")  # noqa: TRY301
+            entries = _entries(top, parts, left + 1, across=across)
+        except OSError as exc:
+            if not parts:
+                raise
+            done.unreadable.append((parts, exc))
+            continue
+        if len(entries) > left:
+            done.complete = False
+            entries, pending = entries[:left], []
+        left -= len(entries)
+        done.entries.extend(entries)
+        pending.extend(entry.parts for entry in entries if entry.kind == "directory" and done.complete and enters(entry))
+    done.entries.sort(key=lambda entry: entry.parts)
+    done.unreadable.sort(key=lambda entry: entry[0])
+    return done
+
+
+def _entries(top: int, parts: tuple[str, ...], limit: int, *, across: bool) -> list[WalkEntry]:
+    """List the first entries of a directory, which is opened again beneath the top: it may have been replaced."""
+    entries: list[WalkEntry] = []
+    with closing_fd(open_beneath(top, "/".join(parts) or ".", LISTED, across=across)) as fd, os.scandir(fd) as listing:
+        for entry in listing:
+            if len(entries) == limit:
+                break
+            with suppress(FileNotFoundError):
+                entries.append(WalkEntry((*parts, entry.name), entry.stat(follow_symlinks=False)))
+    return entries
+
+
+def kind_of(seen: os.stat_result) -> FileKind:
+    """Return the kind of a file from its state."""
+    if stat.S_ISDIR(seen.st_mode):
+        return "directory"
+    return "file" if stat.S_ISREG(seen.st_mode) else "link" if stat.S_ISLNK(seen.st_mode) else "other"

@@ -14,15 +14,24 @@ from itertools import pairwise, takewhile
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
-from kernelexec.workspace.agent_files.access import LISTED, Access, Target, check_plain
-from kernelexec.workspace.agent_files.paths import WorkspacePath, system_error
+from kernelexec.workspace.agent_files.access import (
+    LISTED,
+    Access,
+    Target,
+    WalkEntry,
+    WalkResult,
+    WorkspacePath,
+    check_plain,
+    kind_of,
+    system_error,
+    walk,
+)
 from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.agent_files.walk import WalkEntry, WalkResult, kind_of, walk
+from kernelexec.workspace.cell_files import IGNORED
 from kernelexec.workspace.directory import OURS
-from kernelexec.workspace.file_changes import IGNORED
-from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.rmtree import clear
 from kernelexec.workspace.safe_files import closing_fd, replace_file, short_temporary_name
+from kernelexec.workspace.system_calls import open_beneath
 
 #: The least size of a piece, in bytes: any character fits into it.
 PIECE_BYTES = 4

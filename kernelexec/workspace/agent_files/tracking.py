@@ -9,9 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from kernelexec.errors import InvalidPath
-from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import WorkspacePath
-from kernelexec.workspace.agent_files.walk import WalkEntry, kind_of, walk
+from kernelexec.workspace.agent_files.access import Access, WalkEntry, WorkspacePath, kind_of, walk
 
 #: Parts: a path is generated if one of its parts is exactly this; case counts.
 _PARTS = frozenset(

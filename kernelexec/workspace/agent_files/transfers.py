@@ -14,12 +14,9 @@ from kernelexec.cancellation import CallerCalls
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import FilesCopied, NotCopied
-from kernelexec.results.readable.one_line import format_bytes
-from kernelexec.workspace.agent_files.access import Access, check_plain
-from kernelexec.workspace.agent_files.paths import WorkspacePath, short
+from kernelexec.results.one_line import format_bytes
+from kernelexec.workspace.agent_files.access import Access, WalkEntry, WorkspacePath, check_plain, kind_of, short, walk
 from kernelexec.workspace.agent_files.tracking import ReadTracker
-from kernelexec.workspace.agent_files.walk import WalkEntry, kind_of, walk
-from kernelexec.workspace.openat2 import open_beneath
 from kernelexec.workspace.safe_files import (
     DIRECTORY,
     closing_fd,
@@ -28,6 +25,7 @@ from kernelexec.workspace.safe_files import (
     replace_file,
     short_temporary_name,
 )
+from kernelexec.workspace.system_calls import open_beneath
 
 _PIECE_BYTES = 2**20
 _FOLLOWED = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -11,7 +11,7 @@ from kernelexec import ExecutionResult, Session
 from kernelexec.cells import CodeCell
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.queue import MEMORY_BYTES_MAX, FinishedExecutions
-from kernelexec.workspace.file_changes import ENTRIES_MAX
+from kernelexec.workspace.cell_files import ENTRIES_MAX
 
 #: What runs in containers in the gate too: how a kernel is had makes no difference to the other tests here.
 ALSO_CONFINED = ("test_files_of_a_background_command_are_those_of_the_next_cell",)

@@ -30,7 +30,7 @@ from kernelexec import (
     Session,
 )
 from kernelexec.events import Event
-from kernelexec.records.journal.reader import rows
+from kernelexec.records.journal.records import rows
 from tests.support.night import at_night
 
 ALSO_CONFINED = ("test_files_go_to_cells_and_come_back",)

@@ -14,7 +14,7 @@ import pytest
 from kernelexec import Executor
 from kernelexec.events import KernelChanged, KernelContainer, SessionClosing
 from kernelexec.notices import warn_about_environment, warn_about_isolation
-from kernelexec.records.container_notices import ContainerNotices
+from kernelexec.session_registry import ContainerNotices
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 
@@ -106,7 +106,7 @@ def test_where_code_runs_is_one_short_line_once(
 def test_a_stderr_that_takes_nothing_is_no_reason_not_to_run(stderr: str) -> None:
     code = (
         "from kernelexec.events import KernelChanged, KernelContainer, SessionClosing\n"
-        "from kernelexec.records.container_notices import ContainerNotices\n"
+        "from kernelexec.session_registry import ContainerNotices\n"
         "notices = ContainerNotices(quiet=False)\n"
         f"notices({STARTED!r})\nnotices(SessionClosing('a'))\nprint('went on')"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec import Closed, Executor, Session
-from kernelexec.docker.container_usage import usage_figures
+from kernelexec.docker.running_container import usage_figures
 from kernelexec.results.usage import LargeVariable, MemoryUse, format_size
 from tests.support.low_memory import MIB, Tight
 from tests.support.pace import RunningCell

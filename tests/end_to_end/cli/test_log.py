@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidCode
-from kernelexec.workspace.session_names import make_owner_prefix
+from kernelexec.workspace.directory import make_owner_prefix
 from tests.conftest import Command
 from tests.support.command_line import kernelexec
 

@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped] # it comes without types
 import pytest
 
 from kernelexec.results import ExecutionResult
-from kernelexec.results.media.model_pictures import SIDE_PIXELS
+from kernelexec.results.media import SIDE_PIXELS
 from tests.support.mcp_clients import Agent, connected, record_of, text_of, transport
 from tests.unit.mcp.test_answer_limits import ANSWER_BYTES, pictures, size_of
 

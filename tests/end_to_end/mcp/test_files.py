@@ -16,8 +16,7 @@ from mcp.types import ImageContent
 
 from kernelexec import AsyncExecutor
 from kernelexec.mcp.server import make_server
-from kernelexec.results.media.images import read_pixel_size
-from kernelexec.results.media.model_pictures import PICTURE_BYTES
+from kernelexec.results.media import PICTURE_BYTES, read_pixel_size
 from tests.support.mcp_clients import ERAS, Agent, text_of
 
 

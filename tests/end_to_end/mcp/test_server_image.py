@@ -24,8 +24,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 
 from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.build import BuildOrder, build_image, built_images
-from kernelexec.docker.images.build_files import own_authorities
-from kernelexec.docker.images.recipes import recipe
+from kernelexec.docker.images.recipes import own_authorities, recipe
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import EngineFailed
 from kernelexec.mcp.authentication import add_token

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 from kernelexec import AsyncExecutor, Executor, KernelStartFailed
-from kernelexec.records.notebook import new_notebook
+from kernelexec.records.notebook import recorder as recorders
 from kernelexec.workspace.safe_files import replace_file
 from tests.contract.records.test_recorder import cells_of
 from tests.support.pace import BOUND
@@ -88,8 +88,8 @@ def test_later_sessions_of_a_name_go_on_in_its_notebook(tmp_path: Path) -> None:
 
 
 def test_notebooks_of_replays_do_not_pile_up_and_those_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert new_notebook._NOTEBOOKS_MAX == 9
-    monkeypatch.setattr(new_notebook, "_NOTEBOOKS_MAX", 4)
+    assert recorders._NOTEBOOKS_MAX == 9
+    monkeypatch.setattr(recorders, "_NOTEBOOKS_MAX", 4)
     (tmp_path / "cells.py").write_text("x = 1\n")
     paths = [tmp_path / "same" / f"same{end}.ipynb" for end in ("", *(f"-{number}" for number in range(2, 5)))]
     with Executor("local", workspace=tmp_path) as executor:
@@ -118,7 +118,7 @@ def test_requests_at_once_get_a_name_each(tmp_path: Path) -> None:
 
     def ask() -> None:
         begin.wait(BOUND)
-        recorder = new_notebook.open_recorder("s", tmp_path)
+        recorder = recorders.open_recorder("s", tmp_path)
         actual.append(recorder.path)
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
@@ -174,7 +174,7 @@ def test_where_no_notebook_can_be_made_a_session_goes_without(
     def fail(_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(new_notebook, "make_empty", fail)
+    monkeypatch.setattr(recorders, "make_empty", fail)
     with caplog.at_level(logging.ERROR, logger="kernelexec"), Executor("local", workspace=tmp_path) as mine:
         session = mine.session("s")
         assert session.notebook is None

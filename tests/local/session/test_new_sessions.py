@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import ExecutionResult, Executor, Session
-from kernelexec.results.model.notes import model_notes
+from kernelexec.results.model_answers import model_notes
 
 
 @pytest.fixture

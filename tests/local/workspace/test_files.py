@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec.errors import FileRefused
+from kernelexec.workspace.agent_files.access import DEPTH_MAX
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.walk import DEPTH_MAX
 from tests.unit.workspace.test_files import NOBODY, files, work
 
 __all__ = ["files", "work"]
@@ -26,7 +26,7 @@ from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import FileRoot
+from kernelexec.workspace.agent_files.access import FileRoot
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 work = Path(sys.argv[1])
@@ -62,7 +62,7 @@ from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import FileRoot
+from kernelexec.workspace.agent_files.access import FileRoot
 files = FileOperations(Access([FileRoot(Path("/tmp"), "/tmp"), FileRoot(Path({str(work)!r}), {str(work)!r})]), FileBounds())
 os.setuid({NOBODY})
 print(files.list({str(work)!r}, recursive=True).complete)

@@ -10,8 +10,8 @@ import pytest
 
 from kernelexec.config import MIB, Config, load, parse_size
 from kernelexec.config.protected_paths import mount_refusal
-from kernelexec.dialects.docker_run_args import REFUSED
-from kernelexec.dialects.docker_run_args import parse_run_args as parse
+from kernelexec.dialects.autogen_config import REFUSED
+from kernelexec.dialects.autogen_config import parse_run_args as parse
 from kernelexec.errors import InvalidConfig
 
 SECURE = {

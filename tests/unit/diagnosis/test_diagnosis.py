@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from kernelexec.diagnosis import diagnose
-from kernelexec.diagnosis.explanations import EXCEPTIONS
+from kernelexec.diagnosis.diagnosis import EXCEPTIONS
 from kernelexec.results import Cause, CellLine, Diagnosis, DisplayData, Error, Interrupted, Output, Status, Stream
 
 RULE = "-" * 75

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.docker.images.build import BuildLog, BuildOrder
-from kernelexec.docker.images.build_files import authorities, download_command, own_authorities, python_of
-from kernelexec.docker.images.recipes import Recipe, recipe
+from kernelexec.docker.images.recipes import Recipe, authorities, download_command, own_authorities, python_of, recipe
 from kernelexec.errors import InvalidRequest
 
 

@@ -14,8 +14,8 @@ from fastmcp.client.client import CallToolResult
 
 from kernelexec.mcp.answers import select_pictures
 from kernelexec.results import Image
-from kernelexec.results.media.model_pictures import PICTURE_BYTES, SIDE_PIXELS
-from kernelexec.results.model.tables import render_table
+from kernelexec.results.media import PICTURE_BYTES, SIDE_PIXELS
+from kernelexec.results.model_answers import render_table
 
 ANSWER_BYTES = 900_000
 

@@ -13,9 +13,17 @@ from mcp.types import ElicitResult, TextContent
 
 from kernelexec.mcp.answers import PREVIEW_CHARS, AnswerOptions, render_answer, render_stream
 from kernelexec.mcp.elicitation import InputAnswer, PartialResult, PendingInputs, describe_input, find_last_line
-from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, InputRequest, Output, Status, Stream
-from kernelexec.results.model import tables
-from kernelexec.results.readable import display_text
+from kernelexec.results import (
+    DisplayData,
+    ExecuteResult,
+    ExecutionResult,
+    InputRequest,
+    Output,
+    Status,
+    Stream,
+    model_answers,
+    readable,
+)
 from tests.support.night import at_night
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -109,20 +117,20 @@ def display(html: str) -> DisplayData:
 
 
 def test_the_displays_of_an_answer_are_read_within_one_bound_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = Reading(monkeypatch, display_text, "read_markup")
+    reading = Reading(monkeypatch, readable, "read_markup")
     assert texts_of(*[display("<b>" * 20_000)] * 40)[0].endswith("\n".join(["]", *["<x.Y object>"] * 40]))
-    assert sum(map(len, reading.pieces)) == display_text._MARKUP_CHARS
+    assert sum(map(len, reading.pieces)) == readable._MARKUP_CHARS
     assert threading.get_ident() not in reading.threads
 
 
 def test_the_displays_of_a_progress_report_are_read_within_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = Reading(monkeypatch, display_text, "read_markup")
+    reading = Reading(monkeypatch, readable, "read_markup")
     assert find_last_line([Stream("stdout", "shown"), *[DisplayData({"text/html": "</style>" * 10_000})] * 10]) == "shown"
-    assert sum(map(len, reading.pieces)) == display_text._MARKUP_CHARS
+    assert sum(map(len, reading.pieces)) == readable._MARKUP_CHARS
 
 
 def test_of_the_tables_of_an_answer_a_bounded_part_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = Reading(monkeypatch, tables, "render_table")
+    reading = Reading(monkeypatch, model_answers, "render_table")
     frame = '<table class="dataframe"><tr><td>the</td><td>{}</td></tr>{}</table>'
     answer = texts_of(*[display(frame.format("first", "<b>" * 30_000))] * 40, display(frame.format("last", "")))[0]
     assert "]\nthe | first\nthe | first\nthe | first\n" in answer

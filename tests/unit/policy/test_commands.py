@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kernelexec.policy import CommandRules
-from kernelexec.policy.dangers import NAMES
+from kernelexec.policy.command_check import NAMES
 
 RULES = CommandRules()
 DANGEROUS = {

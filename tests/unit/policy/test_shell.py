@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.policy import CommandRules
-from kernelexec.policy.shell.reader import UnparsableScript, read
+from kernelexec.policy.shell_reader import UnparsableScript, read
 
 UNCLEAR = [
     "echo `a",

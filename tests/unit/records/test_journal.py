@@ -30,8 +30,7 @@ from kernelexec.events import (
     SessionOpened,
 )
 from kernelexec.records.journal import Journal, journals, path_of, read, rows
-from kernelexec.records.journal.reader import parts
-from kernelexec.records.journal.records import RESULT_BYTES
+from kernelexec.records.journal.records import RESULT_BYTES, parts
 from kernelexec.results import DisplayData, Error, ExecutionResult, Stream, Timing
 
 MIB = 1024 * 1024

@@ -18,9 +18,8 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from kernelexec.cells import ShellCell
 from kernelexec.events import DisplayUpdated
 from kernelexec.records.notebook import recorder
-from kernelexec.records.notebook.new_notebook import open_recorder
 from kernelexec.records.notebook.notebook_io import notebook_output
-from kernelexec.records.notebook.recorder import Recorder, make_empty
+from kernelexec.records.notebook.recorder import Recorder, make_empty, open_recorder
 from kernelexec.results import DisplayData, Stream
 from kernelexec.workspace import FileChanges
 from kernelexec.workspace.safe_files import replace_file

@@ -11,7 +11,7 @@ from papermill.cli import _resolve_type
 from papermill.parameterize import parameterize_notebook
 
 from kernelexec.errors import InvalidRequest
-from kernelexec.records.notebook.parameters import inject_parameters, read_value
+from kernelexec.records.notebook.notebook_formats import inject_parameters, read_value
 
 VALUES: dict[str, Any] = {
     "i": 1,

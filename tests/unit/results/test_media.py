@@ -10,9 +10,8 @@ from pathlib import Path
 import PIL.Image
 import pytest
 
-from kernelexec.results import Image
-from kernelexec.results.media import decoding
-from kernelexec.results.media.decoding import decode_picture
+from kernelexec.results import Image, media
+from kernelexec.results.media import decode_picture
 
 FORMATS = {"PNG": "image/png", "GIF": "image/gif", "JPEG": "image/jpeg", "WEBP": "image/webp"}
 
@@ -79,9 +78,9 @@ def test_a_large_picture_is_made_smaller_in_strips_as_in_one(
         picture = PIL.Image.frombytes("I;16", size, chosen.randbytes(2 * size[0] * size[1]))
     picture.save(file := io.BytesIO(), "PNG")
     image = Image("image/png", file.getvalue())
-    monkeypatch.setattr(decoding, "_STRIP_PIXELS", 500)
+    monkeypatch.setattr(media, "_STRIP_PIXELS", 500)
     in_strips = decode_picture(image, 20, 30)
-    monkeypatch.setattr(decoding, "_STRIP_PIXELS", 10**9)
+    monkeypatch.setattr(media, "_STRIP_PIXELS", 10**9)
     in_one = decode_picture(image, 20, 30)
     assert in_strips is not None
     assert in_one is not None
@@ -89,7 +88,7 @@ def test_a_large_picture_is_made_smaller_in_strips_as_in_one(
     assert in_one[0].width <= 20
     assert in_one[0].height <= 30
     assert in_one[1]
-    monkeypatch.setattr(decoding, "_COPIED_PIXELS", 0)
+    monkeypatch.setattr(media, "_COPIED_PIXELS", 0)
     whole = decode_picture(image, *size)
     assert whole is not None
     assert (whole[0].size, whole[1]) == (size, False)

@@ -29,7 +29,7 @@ from kernelexec.results import (
     Variable,
     Variables,
 )
-from kernelexec.results.readable.one_line import format_bytes, format_seconds, join_some, quote_head
+from kernelexec.results.one_line import format_bytes, format_seconds, join_some, quote_head
 
 PNG = base64.b64encode(
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (640).to_bytes(4, "big") + (480).to_bytes(4, "big") + bytes(8976)

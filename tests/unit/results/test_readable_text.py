@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelexec.results import DisplayData, output_text
-from kernelexec.results.model.tables import render_table
+from kernelexec.results.model_answers import render_table
 from kernelexec.results.readable import describe_widget
 
 OBJECT = "<IPython.core.display.Object object>"

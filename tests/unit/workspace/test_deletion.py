@@ -12,11 +12,9 @@ import pytest
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import NotDeleted
-from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace.agent_files.access import Access, FileRoot, walk
 from kernelexec.workspace.agent_files.operations import CRITICAL, FileOperations, is_critical
-from kernelexec.workspace.agent_files.paths import FileRoot
 from kernelexec.workspace.agent_files.tracking import PATTERNS, ReadTracker, is_generated_file
-from kernelexec.workspace.agent_files.walk import walk
 from tests.support.night import at_night
 
 #: One path for each pattern.
@@ -338,7 +336,7 @@ def test_a_batch_takes_a_directory_that_a_pattern_names_with_all_in_it(work: Pat
 
 
 def test_directories_that_are_nested_too_deep_are_named_and_stay(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.workspace.agent_files.walk.DEPTH_MAX", 2)
+    monkeypatch.setattr("kernelexec.workspace.agent_files.access.DEPTH_MAX", 2)
     files = operations(work, read_before_delete=False)
     make(work, "a/b/c/d/x.tmp", "a/b/y.tmp")
     done = files.delete_many("*.tmp")

@@ -16,10 +16,9 @@ import pytest
 
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, KernelexecError
-from kernelexec.workspace import openat2 as beneath
-from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace import system_calls as beneath
+from kernelexec.workspace.agent_files.access import Access, FileRoot
 from kernelexec.workspace.agent_files.operations import FileOperations
-from kernelexec.workspace.agent_files.paths import FileRoot
 
 SECRET = "what is outside"  # noqa: S105 - it is none
 ROUNDS = 100

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from kernelexec.workspace import FileChanges, FileWatcher, file_changes, file_watch
+from kernelexec.workspace import FileChanges, FileWatcher, cell_files, file_watch
 from kernelexec.workspace.file_watch import read_inode_clock
-from kernelexec.workspace.inotify import Inotify
+from kernelexec.workspace.system_calls import Inotify
 from tests.support.night import at_night
 
 
@@ -140,7 +140,7 @@ def test_names_are_reported_up_to_a_bound_and_the_rest_are_counted(
     watched: tuple[Path, FileChanges], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, changes = watched
-    for module in (file_watch, file_changes):
+    for module in (file_watch, cell_files):
         monkeypatch.setattr(module, "PATHS_BYTES_MAX", 5000)
     make(root, *(f"{number}{'x' * 200}" for number in range(50)))
     seen = changes.changes()
@@ -262,7 +262,7 @@ def test_a_user_without_watches_gets_compared_files(
     watch = FileChanges(tmp_path, watcher=watcher)
     make(tmp_path, "a/b")
     assert watch.changes() == ("a/b",)
-    monkeypatch.setattr(file_changes, "ENTRIES_MAX", 5)
+    monkeypatch.setattr(cell_files, "ENTRIES_MAX", 5)
     make(tmp_path, *(f"d/{number}" for number in range(30)))
     assert watch.changes()
     assert watch.note is not None
@@ -274,7 +274,7 @@ def test_a_large_workspace_is_compared_up_to_a_bound_and_no_other_file_is_named(
 ) -> None:
     make(tmp_path, *map(str, range(30)))
     wait_for_tick()
-    monkeypatch.setattr(file_changes, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(cell_files, "ENTRIES_MAX", 10)
     watch = FileChanges(tmp_path)
     assert watch.changes() == ()
     for number in range(20):

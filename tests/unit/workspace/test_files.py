@@ -13,10 +13,9 @@ import pytest
 from kernelexec.config import Config, FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, KernelexecError
 from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
-from kernelexec.workspace import openat2 as beneath
-from kernelexec.workspace.agent_files.access import Access
+from kernelexec.workspace import system_calls as beneath
+from kernelexec.workspace.agent_files.access import Access, FileRoot
 from kernelexec.workspace.agent_files.operations import FileOperations, Globs
-from kernelexec.workspace.agent_files.paths import FileRoot
 
 NOBODY = 65534
 

@@ -18,9 +18,8 @@ from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.replay import read_history
 from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles, FileOperations
-from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import FileRoot, WorkspacePath
-from kernelexec.workspace.file_changes import FileChanges, _listing
+from kernelexec.workspace.agent_files.access import Access, FileRoot, WorkspacePath
+from kernelexec.workspace.cell_files import FileChanges, _listing
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import (
     copy_between,
@@ -135,7 +134,7 @@ def leased(*paths: Path) -> Iterator[None]:
 def test_files_with_a_lease_are_refused_by_name_and_can_be_replaced_and_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_openat2: bool
 ) -> None:
-    monkeypatch.setattr("kernelexec.workspace.openat2.has_openat2", lambda: has_openat2)
+    monkeypatch.setattr("kernelexec.workspace.system_calls.has_openat2", lambda: has_openat2)
     paths = [tmp_path / name for name in "abc"]
     for path in paths:
         path.write_text("old")

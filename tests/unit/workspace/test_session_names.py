@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.mcp.callers import Caller
-from kernelexec.workspace.session_names import find_names, read_owner
+from kernelexec.workspace.directory import find_names, read_owner
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.workspace import spool as module
-from kernelexec.workspace.spool import LEAST_BYTES, Spool, SpooledBytes
+from kernelexec.workspace import spill as module
+from kernelexec.workspace.spill import LEAST_BYTES, Spool, SpooledBytes
 
 
 def descriptors() -> int:

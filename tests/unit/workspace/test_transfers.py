@@ -16,8 +16,7 @@ from kernelexec.cancellation import CallerCalls
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, InvalidWorkDir
 from kernelexec.results import FilesCopied, NotCopied
-from kernelexec.workspace.agent_files.access import Access
-from kernelexec.workspace.agent_files.paths import FileRoot
+from kernelexec.workspace.agent_files.access import Access, FileRoot
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.agent_files.transfers import FileTransfers
 

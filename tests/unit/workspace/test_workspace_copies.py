@@ -12,7 +12,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.workspace import workspace_copies
-from kernelexec.workspace.agent_files.walk import WalkResult, walk
+from kernelexec.workspace.agent_files.access import WalkResult, walk
 from kernelexec.workspace.workspace_copies import (
     CopiedFiles,
     bring_back,

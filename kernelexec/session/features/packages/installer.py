@@ -24,8 +24,8 @@ from kernelexec.provisioning.launch.one_shot_task import (
     create_task_directory,
 )
 from kernelexec.results import ExecutionFailed, Installation
-from kernelexec.results.environments import packages_notes
 from kernelexec.results.json_values import read_text
+from kernelexec.results.session_contents import packages_notes
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features import packages as locks  # its names import the library of locks at their first use
 from kernelexec.session.features.inspection import Inspection

@@ -32,7 +32,7 @@ from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
 from kernelexec.provisioning.runtime.locations import SessionDirectories
 from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_text
-from kernelexec.results.readable.one_line import count_things
+from kernelexec.results.one_line import count_things
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, explain_failure, read_refusal
 from kernelexec.session.kernels.branch_start import FIRST_CHECKPOINT, BranchFamily, BranchStart

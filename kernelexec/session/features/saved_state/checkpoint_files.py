@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
-from kernelexec.results.readable.one_line import count_things
+from kernelexec.results.one_line import count_things
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.saved_state.checkpoints import explain_failure
 from kernelexec.workspace.directory import OURS

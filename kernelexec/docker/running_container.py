@@ -1,0 +1,255 @@
+"""What is done with a running container: commands in it as any user, its resource usage, and limits that can be changed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from docker.errors import APIError, NotFound
+
+from kernelexec.docker.client import Engine, map_docker_errors
+from kernelexec.errors import EngineFailed, EngineRefused
+from kernelexec.results import Stats
+
+_LABEL = "run the command"
+_HEADER_BYTES = 8
+#: The streams by their numbers in the engine's frames.
+_STREAMS = {1: "stdout", 2: "stderr"}
+_PIECE_BYTES = 64 * 1024
+#: How long the engine may take to report the exit code after the end of the output, in seconds.
+_EXIT_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+_NOT_STARTED = 126
+_BILLION = 1_000_000_000
+_BAD, _GONE = 400, 404
+
+
+class ContainerCommand:
+    """A started command. ``end_argv`` is run as the same user to end all of its processes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        argv: Sequence[str],
+        *,
+        user: str,
+        environment: Mapping[str, str],
+        cwd: str,
+        end_argv: Sequence[str],
+    ) -> None:
+        self._engine, self._container, self._user, self._end_argv = engine, container, user, end_argv
+        self._process = _Exec(engine, container, argv, user=user, environment=dict(environment), workdir=cwd)
+
+    def transfer(self, stdin: bytes, take: Callable[[str, bytes], bool]) -> int:
+        """Feed the standard input, and pass on the output until it ends; return the exit code.
+
+        Once ``take`` returns False for the standard output, the command is ended.
+
+        Raises:
+            EngineFailed: the connection or the container was lost.
+        """
+
+        def pass_on(stream: str, content: bytes) -> bool:
+            wants_more = take(stream, content)
+            if not wants_more and stream == "stdout":
+                self.kill()
+            return wants_more
+
+        return self._process.transfer(lambda connection: connection.sendall(stdin), pass_on)
+
+    def kill(self) -> None:
+        """End all processes of the command; nothing if the container has ended."""
+        with suppress(EngineFailed):
+            _Exec(self._engine, self._container, self._end_argv, user=self._user).transfer(lambda _: None, lambda *_: True)
+
+    def disconnect(self) -> None:
+        """End ``transfer``, whatever the command does."""
+        self._process.disconnect()
+
+
+class ContainerStream:
+    """A program in a container, and its standard streams: one thread carries them, any other writes."""
+
+    def __init__(self, engine: Engine, container: str, argv: Sequence[str], *, user: str) -> None:
+        self._process = _Exec(engine, container, argv, user=user)
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = 0
+        """The number of pieces that the thread has not written; under the lock."""
+
+    def transfer(self, take: Callable[[str, bytes], bool]) -> None:
+        """Pass on the output until it ends; raise ``EngineFailed`` if the connection was lost."""
+        self._process.carry(self._feed, take, lambda: self._outgoing.put(None))
+
+    def write(self, data: bytes) -> None:
+        """Write bytes to the standard input: at once as far as that takes them, so that most wait for no thread."""
+        with self._lock:
+            data = data[self._process.write_now(data) :] if not self._waiting else data
+            if data:
+                self._waiting += 1
+                self._outgoing.put(data)
+
+    def disconnect(self) -> None:
+        """End ``transfer``."""
+        self._outgoing.put(None)
+        self._process.disconnect()
+
+    def _feed(self, connection: socket.socket) -> None:
+        while (data := self._outgoing.get()) is not None:
+            connection.sendall(data)
+            with self._lock:
+                self._waiting -= 1
+
+
+class _Exec:
+    """One process that the engine starts in a container."""
+
+    def __init__(self, engine: Engine, container: str, argv: Sequence[str], **options: Any) -> None:  # noqa: ANN401 - the library's
+        self._api: Any = engine.api
+        self._socket: Any = None
+        self._reason = ""
+        """The engine's reason for not starting it."""
+        with map_docker_errors(_LABEL):
+            self._id = self._api.exec_create(container, list(argv), stdin=True, **options)["Id"]
+            try:
+                self._socket = self._api.exec_start(self._id, socket=True)
+            except APIError as exc:
+                self._reason = f"{exc.explanation or exc}\n"
+
+    @property
+    def _connection(self) -> socket.socket:
+        connection: socket.socket = getattr(self._socket, "_sock", self._socket)
+        return connection
+
+    def transfer(self, feed: Callable[[socket.socket], None], take: Callable[[str, bytes], bool]) -> int:
+        return self._read_exit_code() if self.carry(feed, take) else _NOT_STARTED
+
+    def carry(
+        self,
+        feed: Callable[[socket.socket], None],
+        take: Callable[[str, bytes], bool],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Have ``feed`` write, in a thread, and ``take`` read until the end; return whether it was started."""
+        if self._socket is None:
+            take("stderr", self._reason.encode())
+            return False
+        connection = self._connection
+        connection.settimeout(None)  # a command may be silent for any time
+        # The library (7.2) returns the bare socket: what came together with the answer's headers is in the reader's buffer.
+        response = self._socket._response  # noqa: SLF001 - see above
+        reader = response.raw._fp.fp  # noqa: SLF001 - see above
+        feeder = threading.Thread(target=_feed, args=(connection, feed), name="stdin of a command", daemon=True)
+        feeder.start()
+        try:
+            with map_docker_errors(_LABEL):
+                _read_frames(reader, take)
+        finally:
+            self.disconnect()
+            on_end()
+            feeder.join()
+            response.close()
+            connection.close()
+        return True
+
+    def write_now(self, data: bytes) -> int:
+        """Write without waiting; return the number of bytes that were taken."""
+        if self._socket is not None and isinstance(self._connection, socket.socket):
+            with suppress(OSError, ValueError, AttributeError):  # full, or closed; an encrypted one takes no such flag
+                return self._connection.send(data, socket.MSG_DONTWAIT)
+        return 0
+
+    def disconnect(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError, AttributeError):  # it may be closed already
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _read_exit_code(self) -> int:
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while time.monotonic() < deadline:
+            with map_docker_errors(_LABEL):
+                state = self._api.exec_inspect(self._id)
+            if not state["Running"] and state["ExitCode"] is not None:
+                return int(state["ExitCode"])
+            time.sleep(_LOOK_SECONDS)  # the engine reports no end of an exec otherwise
+        raise EngineRefused("The container engine did not report the exit code of the command.")
+
+
+def _read_frames(reader: Any, take: Callable[[str, bytes], bool]) -> None:  # noqa: ANN401 - the library's
+    wanted = dict.fromkeys(_STREAMS.values(), True)
+    while any(wanted.values()) and len(header := reader.read(_HEADER_BYTES)) == _HEADER_BYTES:
+        stream, left = _STREAMS.get(header[0]), int.from_bytes(header[4:], "big")
+        while left and (content := reader.read1(min(left, _PIECE_BYTES))):
+            left -= len(content)
+            if stream is not None and wanted[stream]:
+                wanted[stream] = take(stream, content)
+
+
+def _feed(connection: socket.socket, feed: Callable[[socket.socket], None]) -> None:
+    with suppress(OSError):
+        feed(connection)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+
+
+def usage(engine: Engine, container: str) -> Stats:
+    """Return the resource usage of a container at this moment."""
+    with map_docker_errors("tell what the container uses"):
+        used = engine.api.stats(container, stream=False, one_shot=True)
+        inspected = engine.api.inspect_container(container)
+    return usage_figures(used, inspected)
+
+
+def usage_figures(used: Mapping[str, Any], inspected: Mapping[str, Any]) -> Stats:
+    """Return the resource usage from the engine's answers to `stats` and `inspect`."""
+    host, memory, pids = inspected["HostConfig"], used.get("memory_stats") or {}, used.get("pids_stats") or {}
+    total = ((used.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
+    nano = host.get("NanoCpus")
+    return Stats(
+        isolation="container",
+        kernel="idle",
+        kernel_epoch=0,
+        memory_bytes=_in_use(memory),
+        memory_limit_bytes=host.get("Memory") or None,
+        cpu_seconds=None if total is None else total / _BILLION,
+        cpus=nano / _BILLION if nano else None,
+        pids=pids.get("current"),
+        pids_limit=host.get("PidsLimit") or None,
+        container=inspected["Id"],
+        container_name=str(inspected["Name"]).removeprefix("/"),
+        image=inspected["Config"]["Image"],
+        network=host.get("NetworkMode"),
+    )
+
+
+def change_limits(
+    engine: Engine, container: str, *, memory_bytes: int | None, swap_bytes: int | None, cpus: float | None
+) -> None:
+    """Set limits of a running container; None changes nothing. ``swap_bytes`` is memory and swap together.
+
+    The library's own call does not know `NanoCpus`, and only `NanoCpus` can change limits that were set by it.
+    """
+    wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": swap_bytes}
+    if cpus is not None:
+        wanted["NanoCpus"] = round(cpus * _BILLION)
+    api = engine.api
+    with map_docker_errors("change the container's limits"):
+        answer = api.post(f"{api.base_url}/v{api.api_version}/containers/{container}/update", json=wanted, timeout=api.timeout)
+        if answer.status_code >= _BAD:
+            refused: Any = NotFound if answer.status_code == _GONE else APIError
+            raise refused("", response=answer, explanation=str(answer.json().get("message", "")).strip())
+
+
+def _in_use(memory: Mapping[str, Any]) -> int | None:
+    """Return the memory that cannot be reclaimed at once: usage less inactive file cache."""
+    if "usage" not in memory:
+        return None
+    counters = memory.get("stats") or {}
+    idle = counters.get("total_inactive_file", counters.get("inactive_file", 0))
+    return max(0, int(memory["usage"]) - int(idle))

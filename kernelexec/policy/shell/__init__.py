@@ -1,1 +1,0 @@
-"""The language of bash, read for the commands that a script runs."""

@@ -1,1 +1,0 @@
-"""Images and sounds of outputs, decoded, and the sizes of pictures."""

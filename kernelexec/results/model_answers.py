@@ -1,0 +1,303 @@
+"""Answers for models about results: one text, and the pictures that follow it.
+
+The first line of the text is ours and says how the cell ended; its place proves that. Then come notes of ours, each marked as
+``[kernelexec: ...]``: bounded lines about the state, hints and files. In the output after them such a mark is changed, and
+tables have one line per row, without the padding and wrapping of tables for people.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernelexec.errors import InvalidRequest
+from kernelexec.results.media import Image, select_pictures
+from kernelexec.results.one_line import JOINED_MAX, join_names
+from kernelexec.results.outputs import (
+    DisplayData,
+    Error,
+    ExecuteResult,
+    Output,
+    best_image,
+    output_text,
+    read_displays,
+    strip_ansi,
+)
+from kernelexec.results.readable import Tag, read_tags
+from kernelexec.results.result import ExecutionResult
+from kernelexec.text import apply_returns, cut_middle
+from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
+
+_LATE_CHARS = 2000
+#: The value of a cell that is long, and how much of it is shown.
+_LONG_VALUE_CHARS, _VALUE_CHARS = 4000, 500
+#: How much of an exception is shown, the line of a frame that raised, and the line above a traceback.
+_ERROR_CHARS = 450
+_RAISED = re.compile(r"-+> ")
+_RULE = re.compile(r"-{20,}")
+_FIGURE = re.compile(r"<Figure size \d+x\d+ with \d+ Axes>")
+#: The least limit of an output in bytes: a character.
+LIMIT_MIN = 4
+#: The limit of the characters of a line.
+_LINE_CHARS = 4000
+#: The largest table that is read, in characters and in tags of HTML: 0.1 s at most.
+_HTML_CHARS, _TAGS_MAX = 2_000_000, 40_000
+#: How much is read of all tables of an answer.
+_ALL_CHARS, _ALL_TAGS = 4_000_000, 100_000
+#: The characters of the first tag of a table.
+_TAG_CHARS = 1000
+#: Characters allowed for a table even if its plain text is shorter, since that omits columns by terminal width.
+_WIDE_CHARS = 8000
+#: The default text of an object without a repr.
+_NO_REPR = re.compile(r"<[\w.]+ (?:object )?at 0x[0-9a-f]+>\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """The answer of a tool that ran a cell; ``is_error`` says that the cell did not run."""
+
+    text: str
+    pictures: tuple[Image, ...] = ()
+    is_error: bool = False
+
+    def openai(self, call_id: str) -> dict[str, Any]:
+        """Return the output of a function call for OpenAI's Responses API; in a chat's message of a tool ``text`` is all."""
+        pictures = [{"type": "input_image", "image_url": f"data:{each.mime};base64,{_encode(each)}"} for each in self.pictures]
+        content = [{"type": "input_text", "text": self.text}, *pictures]
+        return {"type": "function_call_output", "call_id": call_id, "output": content}
+
+    def anthropic(self, tool_use_id: str) -> dict[str, Any]:
+        """Return the block ``tool_result`` of Anthropic's Messages API."""
+        sources = [{"type": "base64", "media_type": each.mime, "data": _encode(each)} for each in self.pictures]
+        content = [{"type": "text", "text": self.text}, *({"type": "image", "source": source} for source in sources)]
+        return {"type": "tool_result", "tool_use_id": tool_use_id, "content": content, "is_error": self.is_error}
+
+
+def make_model_answer(result: ExecutionResult, limit: int, notes: Sequence[str] = ()) -> ModelAnswer:
+    """Return the answer for a model, with further ``notes``; see ``ExecutionResult.for_model``."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < LIMIT_MIN:
+        raise InvalidRequest(f"limit={limit!r:.80}: must be a whole number of bytes >= {LIMIT_MIN}.")
+    output = apply_returns(output_text(tuple(shown_outputs(result.outputs, result.language)))).rstrip("\n")
+    output = cut_middle(output, limit, quote_output) if output.strip() else ""
+    pictures = tuple(select_pictures(result.images))
+    if missing := len(result.images) - len(pictures):
+        notes = (*notes, f"{missing} of {len(result.images)} pictures are not shown here.")
+    head = head_line(result, has_output=bool(output or pictures))
+    parts = (head, format_notes([*notes, *model_notes(result)]), output, late_text(result))
+    return ModelAnswer("\n".join(filter(None, parts)), pictures, result.status == "aborted")
+
+
+def head_line(result: ExecutionResult, *, has_output: bool, is_continued: bool = False) -> str:
+    """Return the first line: how the cell ended, such as ``[error · exit code 1 · 0.02 s · state kept]``.
+
+    The answer of a cell that ``is_continued`` has only what is new.
+    """
+    facts = []
+    if result.status not in ("running", "unknown", "aborted"):
+        facts += [f"exit code {result.exit_code}"] if result.status != "ok" else []
+        facts += [f"ended by {result.interrupted}"] if result.interrupted else []
+        facts += [f"{result.timing.run:.2f} s", f"state {result.state}"]
+    if not has_output and result.status != "aborted":
+        facts.append(_describe_no_output(result, is_continued=is_continued))
+    return f"[{' · '.join([result.status, *facts])}]"
+
+
+def _describe_no_output(result: ExecutionResult, *, is_continued: bool) -> str:
+    if result.status == "unknown":
+        return "its output is unknown"
+    if result.truncated:
+        return "no output could be kept"
+    return "no new output" if is_continued else "no output"
+
+
+def late_text(result: ExecutionResult) -> str:
+    """Return the text of output that came after the end of its cell, below a note."""
+    text = quote_output(output_text(result.late)[:_LATE_CHARS]) if result.late else ""
+    return f"{format_note('output after the end of the cell')}\n{text}" if text else ""
+
+
+def shown_outputs(outputs: Iterable[Output], language: str) -> Iterator[Output]:
+    """Yield a cell's outputs with the texts that a model needs: tables without padding, long values and tracebacks cut."""
+    outputs = (output for output in outputs if _says_something(output, language))
+    return map(_shorten_error, map(_shorten_value, read_displays(compact_tables(outputs))))
+
+
+def _says_something(output: Output, language: str) -> bool:
+    """Return whether a model needs the text of an output.
+
+    That of a figure says nothing next to its picture, and an interrupt's in a command is of the code that runs commands.
+    """
+    if isinstance(output, Error):
+        return language == "python" or output.ename != "KeyboardInterrupt"
+    plain = output.data.get("text/plain") if isinstance(output, DisplayData) else None
+    return not (isinstance(plain, str) and _FIGURE.fullmatch(plain) and best_image(output) is not None)
+
+
+def _shorten_value(output: Output) -> Output:
+    """Return the value of a cell with the beginning and the end of a long repr: what is printed is shown at length."""
+    plain = output.data.get("text/plain") if isinstance(output, ExecuteResult) else None
+    if not isinstance(output, ExecuteResult) or not isinstance(plain, str) or len(plain) <= _LONG_VALUE_CHARS:
+        return output
+    return replace(output, data=output.data | {"text/plain": _cut(plain, _VALUE_CHARS, ": print the part that you need")})
+
+
+def _shorten_error(output: Output) -> Output:
+    """Return a long exception with fewer lines: of a library's frames the last one, and of that the line that raised."""
+    if not isinstance(output, Error):
+        return output
+    traceback = output.traceback or (f"{output.ename}: {output.evalue}",)
+    if sum(map(len, traceback)) <= _ERROR_CHARS:
+        return output
+    entries: list[str] = []
+    for entry in map(strip_ansi, traceback[_RULE.fullmatch(strip_ansi(traceback[0])) is not None :]):
+        if entry.startswith("File "):
+            head, *lines = entry.splitlines()
+            entry = "\n".join([head, *filter(_RAISED.match, lines)])  # noqa: PLW2901 - the entry as it is shown
+            if entries and entries[-1].startswith("File "):
+                entries.pop()
+        entries.append(entry.rstrip("\n"))
+    return replace(output, traceback=(_cut("\n".join(entries), _ERROR_CHARS),))
+
+
+def _cut(text: str, chars: int, advice: str = "") -> str:
+    """Return the head and the tail of a text that is longer."""
+    if len(text) <= chars:
+        return text
+    half = chars // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} more characters{advice} ...\n{text[-half:]}"
+
+
+def _encode(image: Image) -> str:
+    return base64.b64encode(image.content).decode("ascii")
+
+
+def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[str]:
+    """Return the notes of a result, its state, hints and files, each on one line, whatever names a cell has chosen.
+
+    ``timeout_advice`` ends the sentence about a timeout.
+    """
+    notes = list(result.notes)
+    if result.state == "lost":
+        names = _list_names(result)
+        names_text = f": {names} are gone" if names else ""
+        notes.append(f"state lost ({result.cause}){names_text}. Import and define again what you need; files are still there.")
+    elif result.state == "restored" and result.lost_names:
+        notes.append(f"state restored: {_list_names(result)} are gone. Files are as they are.")
+    elif result.state == "new":
+        notes.append("state new. Import and define again what you need.")
+    if result.interrupted == "timeout":
+        notes.append(f"Timeout: it was ended at its limit; give a larger timeout if it needs more time{timeout_advice}.")
+    if result.diagnosis is not None and result.status == "error":
+        notes.extend(f"hint: {hint}" for hint in result.diagnosis.hints)
+    if result.status == "unknown":
+        notes.append("Look whether its effects and variables are there. With a new request_id it would run again.")
+    if result.files:
+        notes.append(f"files made or changed: {join_names(result.files)}")
+    return [escape_line(line[:_LINE_CHARS]) for line in notes]
+
+
+def _list_names(result: ExecutionResult) -> str:
+    """Return the names of lost variables; one that is no name of Python stands in quotes, for it may say anything."""
+    return ", ".join(name if name.isidentifier() else repr(name) for name in result.lost_names[:JOINED_MAX])
+
+
+class TableBudget:
+    """How much HTML of tables is read yet: for one answer, so that many tables take no longer than a few."""
+
+    def __init__(self) -> None:
+        self._chars, self._tags = _ALL_CHARS, _ALL_TAGS
+
+    def take(self, html: str) -> bool:
+        """Return whether a table may be read, and count it."""
+        tags = html.count("<")
+        has_room = len(html) <= min(self._chars, _HTML_CHARS) and tags <= min(self._tags, _TAGS_MAX)
+        if has_room:
+            self._chars, self._tags = self._chars - len(html), self._tags - tags
+        return has_room
+
+
+def compact_tables(outputs: Iterable[Output]) -> Iterator[Output]:
+    """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read."""
+    budget = TableBudget()
+    return (compact_table(output, budget) for output in outputs)
+
+
+def compact_table(output: Output, budget: TableBudget | None = None) -> Output:
+    """Return an output with its table as one line per row; any other output as it is, and a table that is over the budget."""
+    if not isinstance(output, DisplayData | ExecuteResult):
+        return output
+    html, plain = output.data.get("text/html"), output.data.get("text/plain")
+    if not isinstance(html, str) or not isinstance(plain, str):
+        return output
+    has_no_repr = _NO_REPR.fullmatch(plain) is not None and "<table" in html
+    if (not has_no_repr and not _is_frame(html)) or not (budget or TableBudget()).take(html):
+        return output
+    text = render_table(html)
+    if text is None or len(text) > max(len(plain), _WIDE_CHARS):
+        return output
+    return replace(output, data=output.data | {"text/plain": text})
+
+
+def _is_frame(html: str) -> bool:
+    """Return whether the first table is a data frame of pandas."""
+    begin = html.find("<table")
+    tag = Tag("table", html[begin : begin + _TAG_CHARS].partition(">")[0])
+    return begin >= 0 and "dataframe" in tag.attributes.get("class", "").split()
+
+
+def render_table(html: str) -> str | None:
+    """Return an HTML table as one line per row, with the paragraphs below it; None if cells span several, or if it is large."""
+    if html.count("<") > _TAGS_MAX:
+        return None
+    reader = _TableReader()
+    for token in read_tags(html, _TAGS_MAX + 1):
+        if isinstance(token, str):
+            reader.read_text(token)
+        else:
+            reader.read_tag(token)
+    if reader.is_irregular or not reader.rows:
+        return None
+    return "\n".join([*(" | ".join(row).rstrip() for row in reader.rows), *reader.below])
+
+
+class _TableReader:
+    """Reader of one table: the texts of its cells, and paragraphs below it."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[str]] = []
+        self.below: list[str] = []
+        self.is_irregular = False
+        self._tables = 0
+        self._cell: list[str] | None = None
+
+    def read_tag(self, tag: Tag) -> None:
+        """Begin or end a table, a row, a cell or a paragraph."""
+        match tag.name:
+            case "table":
+                self._tables += 1
+                self.is_irregular |= self._tables > 1
+            case "tr":
+                self.rows.append([])
+            case "td" | "th":
+                attributes = tag.attributes
+                self.is_irregular |= any(attributes.get(name, "1") != "1" for name in ("rowspan", "colspan")) or not self.rows
+                self._cell = []
+            case "p":
+                self._cell = []
+            case "/td" | "/th" | "/p" if self._cell is not None:
+                self._end_cell(is_paragraph=tag.name == "/p")
+
+    def read_text(self, text: str) -> None:
+        """Add text to the cell or paragraph."""
+        if self._cell is not None:
+            self._cell.append(text)
+
+    def _end_cell(self, *, is_paragraph: bool) -> None:
+        text, self._cell = " ".join("".join(self._cell or ()).split()), None
+        if is_paragraph:
+            self.below.append(text)
+        elif self.rows:
+            self.rows[-1].append(text)

@@ -1,1 +1,0 @@
-"""Results as notebooks and terminals show them."""
