@@ -63,8 +63,8 @@ from kernelexec.session.features.session_prompts import SessionPrompts
 from kernelexec.session.features.statistics_hook import StatisticsHook
 from kernelexec.session.features.variable_values import VariableValues
 from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.losses import FormerSession
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.starts import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.untrusted_text import escape_line

@@ -23,17 +23,20 @@ from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDir
 from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.results import Cause
 from kernelexec.results.readable.one_line import count_things
-from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
-from kernelexec.session.kernels.losses import LOST_WITH_OWNER, Losses, LostState, describe_return
-from kernelexec.session.kernels.state_check import confirm_state, has_ended
+from kernelexec.session.kernels.starts import NO_WARM_KERNEL, BranchStart, WarmKernel, start_with_retry
 from kernelexec.session.kernels.verdict import (
+    LOST_WITH_OWNER,
+    Losses,
+    LostState,
     Verdict,
     add_memory_notes,
     add_obstacles_note,
+    confirm_state,
+    describe_return,
+    has_ended,
     memory_limit_text,
 )
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel, start_with_retry
 from kernelexec.session.kernels.way_back import CellRepeater, Lineage, RepeatedCells, WayBack
 from kernelexec.session.lifecycle import TaskScope
 
