@@ -479,11 +479,11 @@ def _check_surroundings(config: Config) -> None:
 
         containerlog.check(config.log_dir, config.work_dir or config.absolute_workspace)
     if config.cache is not None:
-        from kernelexec.session.cells import result_store
+        from kernelexec.session.cells.result_cache import check_directory
 
         context_paths = (path.path for path in config.context_paths if path.permission == "write")
         writable = (config.work_dir or config.absolute_workspace, *config.confinement.writable, *context_paths)
-        result_store.check_directory(config.cache, writable)
+        check_directory(config.cache, writable)
     if config.enabled:
         _ = config.absolute_workspace  # refuses a relative one if the current directory is gone
 

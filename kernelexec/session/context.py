@@ -22,9 +22,8 @@ from kernelexec.kernel import Kernel
 from kernelexec.results import ExecutionResult, SecurityError
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
-from kernelexec.session.cells.masking import ResultMasking, mask_result
 from kernelexec.session.cells.queue import CellQueue
-from kernelexec.session.cells.result_builder import build_aborted_result
+from kernelexec.session.cells.result_builder import ResultMasking, build_aborted_result, mask_result
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.way_back import WayBack
 from kernelexec.session.lifecycle import TaskScope, run_in_thread

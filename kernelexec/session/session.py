@@ -33,8 +33,8 @@ from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
+from kernelexec.session.cells.result_builder import ResultMasking
 from kernelexec.session.cells.result_cache import CellResultCache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
 from kernelexec.session.context import SessionContext, SessionSettings

@@ -18,12 +18,10 @@ from kernelexec.kernel import Execution, Kernel
 from kernelexec.outputs import Collector, feed_result
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.session.cells.approval import CellApproval
+from kernelexec.session.cells.cell_requests import answer_input_requests, serve_command
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
-from kernelexec.session.cells.command_streams import serve_command
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.input_answers import answer_input_requests
-from kernelexec.session.cells.masking import mask_result
-from kernelexec.session.cells.result_builder import build_result, build_unknown_result
+from kernelexec.session.cells.result_builder import build_result, build_unknown_result, mask_result
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import (
