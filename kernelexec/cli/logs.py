@@ -23,7 +23,7 @@ from kernelexec.provisioning.runtime.discovery import list_live_sessions
 from kernelexec.provisioning.runtime.locations import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, read, rows, statistics
 from kernelexec.results.usage import format_size
-from kernelexec.session.features.statistics_hook import CALLS_MAX
+from kernelexec.session.features.limits import CALLS_MAX
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.session_names import find_names
 

@@ -38,18 +38,12 @@ from kernelexec.session.cells.result_builder import ResultMasking
 from kernelexec.session.cells.result_cache import CellResultCache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
 from kernelexec.session.context import SessionContext, SessionSettings
-from kernelexec.session.features.attachments import Attachments
 from kernelexec.session.features.background_commands import BackgroundCommands
-from kernelexec.session.features.culling import IdleCulling, IdleTimer
-from kernelexec.session.features.executions import Executions
-from kernelexec.session.features.inspection import Inspection
-from kernelexec.session.features.limits import SessionLimits
-from kernelexec.session.features.output_stream import iterate_outputs
-from kernelexec.session.features.packages.installer import PackageInstaller
-from kernelexec.session.features.packages.preinstall import Preinstaller
-from kernelexec.session.features.restart import KernelRestarts
-from kernelexec.session.features.retry import Retries
-from kernelexec.session.features.run_tests import CodeTests
+from kernelexec.session.features.executions import Attachments, Executions, iterate_outputs
+from kernelexec.session.features.inspection import Inspection, SessionPrompts
+from kernelexec.session.features.kernel_ends import IdleCulling, IdleTimer, KernelRestarts
+from kernelexec.session.features.limits import SessionLimits, StatisticsHook
+from kernelexec.session.features.packages.installer import PackageInstaller, Preinstaller
 from kernelexec.session.features.saved_state.branches import (
     BranchKeywords,
     BranchOrigin,
@@ -59,8 +53,7 @@ from kernelexec.session.features.saved_state.branches import (
 )
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
 from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
-from kernelexec.session.features.session_prompts import SessionPrompts
-from kernelexec.session.features.statistics_hook import StatisticsHook
+from kernelexec.session.features.trials import CodeTests, Retries
 from kernelexec.session.features.variable_values import VariableValues
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.starts import NO_WARM_KERNEL, WarmKernel
