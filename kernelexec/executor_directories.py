@@ -13,8 +13,7 @@ import anyio.to_thread
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.runtime.locations import create_temp_root, swept_bases
-from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, create_temp_root, sweep, swept_bases
 from kernelexec.session.lifecycle import run_in_thread
 
 if TYPE_CHECKING:

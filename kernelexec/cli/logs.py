@@ -20,7 +20,7 @@ from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, write_guard, write_
 from kernelexec.control.selection import select_session
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
-from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, read, rows, statistics
 from kernelexec.results.usage import format_size
 from kernelexec.session.features.limits import CALLS_MAX

@@ -7,7 +7,7 @@ from itertools import islice
 
 from kernelexec.errors import InvalidRequest, UnknownSession, did_you_mean
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_sessions
-from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.workspace.session_names import find_names
 
 _LISTED = 10

@@ -21,7 +21,7 @@ from kernelexec.kernel.wire.connect import Connector
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, describe_stderr, explain_start_failure
-from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
+from kernelexec.provisioning.runtime.unix_sockets import list_checkpoints
 from kernelexec.workspace.directory import explain_unusable_workspace
 
 #: How long a kernel lives without a renewal; three are sent in that time, so that two may be lost.

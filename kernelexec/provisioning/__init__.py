@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from kernelexec.provisioning.runtime.kernel_directory import Connection as Connection
     from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory as RuntimeDirectory
     from kernelexec.provisioning.runtime.kernel_directory import Transport as Transport
-    from kernelexec.provisioning.runtime.locations import load_identity as load_identity
-    from kernelexec.provisioning.runtime.locations import new_root as new_root
+    from kernelexec.provisioning.runtime.owned_directory import load_identity as load_identity
+    from kernelexec.provisioning.runtime.owned_directory import new_root as new_root
 
 _MODULES = {
     "Backend": "backend",
@@ -43,8 +43,8 @@ _MODULES = {
     "create_provisioner": "launch.kernelspec",
     "explain_unavailable": "availability",
     "file_roots": "host.confinement_rules",
-    "load_identity": "runtime.locations",
-    "new_root": "runtime.locations",
+    "load_identity": "runtime.owned_directory",
+    "new_root": "runtime.owned_directory",
 }
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table
 

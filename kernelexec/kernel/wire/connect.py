@@ -1,6 +1,6 @@
 """The sockets of a kernel's channels, opened once it is certain that the kernel's own processes serve them.
 
-The kernel's side is untrusted: see ``pinned_socket`` for unix sockets. The proof of an encrypted kernel is its key: its port
+The kernel's side is untrusted: see ``unix_sockets`` for unix sockets. The proof of an encrypted kernel is its key: its port
 may be served by a relay to the place where it runs.
 """
 
@@ -17,8 +17,8 @@ import anyio.to_thread
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire.channels import Channel
 from kernelexec.provisioning import Connection
-from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 from kernelexec.provisioning.runtime.ports import has_foreign_listener
+from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 
 _SOONEST, _LATEST = 0.005, 0.1
 #: How long a relay may hold a connection to a kernel that does not serve yet, before another one is tried.

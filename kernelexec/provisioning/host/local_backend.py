@@ -33,7 +33,7 @@ from kernelexec.provisioning.launch.kernelspec import (
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult, run_process
 from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
-from kernelexec.provisioning.runtime.locations import create_temp_directory
+from kernelexec.provisioning.runtime.owned_directory import create_temp_directory
 from kernelexec.workspace.environments import has_module_of, own_environments
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from kernelexec.errors import InvalidConfig, InvalidWorkDir, KernelexecError, Ke
 from kernelexec.provisioning.backend import backend_for
 from kernelexec.provisioning.launch.kernelspec import describe_stderr
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import new_root, swept_bases
-from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, new_root, sweep, swept_bases
 
 T = TypeVar("T")
 AsyncCall = Callable[[], Awaitable[T]]

@@ -34,8 +34,8 @@ from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch.program import GUARD
 from kernelexec.provisioning.provisioner import KernelexecProvisioner, RunningUserCommand, UserCommand
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket, list_checkpoints
 from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket, list_checkpoints
 from kernelexec.results import Stats
 
 #: The container's init exits with 128 + n for a kernel that signal n ended; other codes above 128 are the kernel's own.

@@ -13,8 +13,8 @@ from kernelexec.errors import KernelStartFailed
 from kernelexec.kernel import Kernel
 from kernelexec.kernel.process import ReusableKernelHost
 from kernelexec.provisioning import Backend
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
-from kernelexec.provisioning.runtime.locations import SessionDirectories
+from kernelexec.provisioning.runtime.owned_directory import SessionDirectories
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 
 if TYPE_CHECKING:
     from kernelexec.workspace.workspace_copies import CopiedFiles

@@ -20,7 +20,7 @@ from kernelexec.events import KernelChanged, KernelEvent, MemoryHigh, StateResto
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.outputs import Displays, WidgetStates
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Cause
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate

@@ -22,8 +22,7 @@ from kernelexec.provisioning import new_root, platform
 from kernelexec.provisioning.container.orphans import has_dead_owner
 from kernelexec.provisioning.runtime import owned_directory
 from kernelexec.provisioning.runtime.discovery import list_live_roots
-from kernelexec.provisioning.runtime.locations import runtime_bases
-from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, sweep
+from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, runtime_bases, sweep
 
 OWN = """
 import os, sys

@@ -28,8 +28,8 @@ from kernelexec.events import BranchPoint, BranchPromoted
 from kernelexec.kernel import Kernel
 from kernelexec.kernel.process import ReusableKernelHost
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
-from kernelexec.provisioning.runtime.locations import SessionDirectories
+from kernelexec.provisioning.runtime.owned_directory import SessionDirectories
+from kernelexec.provisioning.runtime.unix_sockets import list_checkpoints
 from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_text
 from kernelexec.results.readable.one_line import count_things
