@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import threading
@@ -17,7 +18,6 @@ from kernelexec.docker import networks
 from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import CLIENT, HELD_BY, OWNER, ROOT, SESSION, WORKSPACE
 from kernelexec.errors import EngineFailed
-from kernelexec.provisioning.container.owner_labels import read_owner
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions
 from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, has_living_owner
 from kernelexec.workspace.safe_files import DIRECTORY
@@ -154,3 +154,10 @@ def has_dead_owner(labels: Mapping[str, str]) -> bool:
         return owner is not None and not has_living_owner(fd, owner) and owner.has_ended
     finally:
         os.close(fd)
+
+
+def read_owner(labels: Mapping[str, str]) -> OwnerRecord | None:
+    """Return the process that created a container, see ``build_labels``; None if its label is missing or invalid."""
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
+        return OwnerRecord.parse(json.loads(labels[OWNER]))
+    return None

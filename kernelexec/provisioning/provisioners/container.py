@@ -26,9 +26,8 @@ from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, RUNTIME, RUNTIME_I
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelConnectionFailed, KernelStartFailed
 from kernelexec.events import KernelContainer
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread
+from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, OomDetector, run_in_thread
 from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
-from kernelexec.provisioning.container.oom import OomDetector
 from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server

@@ -13,8 +13,7 @@ import pytest
 from kernelexec.config import Container
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.provisioning.container import reuse
-from kernelexec.provisioning.container.container_state import ContainerState
-from kernelexec.provisioning.container.oom import OomDetector
+from kernelexec.provisioning.container.container_state import ContainerState, OomDetector
 from kernelexec.provisioning.container.reuse import ContainerReuse
 from kernelexec.provisioning.runtime import unix_sockets
 from kernelexec.provisioning.runtime.unix_sockets import open_pinned
