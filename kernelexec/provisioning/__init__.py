@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kernelexec.provisioning.host.confinement_rules import file_roots as file_roots
     from kernelexec.provisioning.host.fork_servers import ForkServers as ForkServers
     from kernelexec.provisioning.host.local_backend import LocalBackend as LocalBackend
-    from kernelexec.provisioning.launch.installed import InstalledSpec as InstalledSpec
+    from kernelexec.provisioning.launch.kernelspec import InstalledSpec as InstalledSpec
     from kernelexec.provisioning.launch.kernelspec import create_provisioner as create_provisioner
     from kernelexec.provisioning.provisioner import KernelexecProvisioner as KernelexecProvisioner
     from kernelexec.provisioning.provisioner import KernelSpec as KernelSpec
@@ -31,7 +31,7 @@ _MODULES = {
     "Connection": "runtime.kernel_directory",
     "ForkServers": "host.fork_servers",
     "Handover": "runtime.discovery",
-    "InstalledSpec": "launch.installed",
+    "InstalledSpec": "launch.kernelspec",
     "KernelSpec": "provisioner",
     "KernelexecProvisioner": "provisioner",
     "LocalBackend": "host.local_backend",

@@ -25,7 +25,7 @@ from kernelexec.docker.labels import SESSION, WORKSPACE
 from kernelexec.errors import EngineRefused
 from kernelexec.events import Event, KernelChanged
 from kernelexec.kernel.wire.zmtp import GREETING
-from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory
+from kernelexec.provisioning.jupyter import ManagedKernelDirectory
 from tests.conftest import OVER_TCP
 from tests.local.kernel.test_curve_kernels import STRANGERS
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine

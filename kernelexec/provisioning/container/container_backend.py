@@ -29,9 +29,10 @@ from kernelexec.provisioning.container.mounts import (
 from kernelexec.provisioning.host.confinement_rules import record_directories
 from kernelexec.provisioning.host.interpreters import BootstrapEnvironment
 from kernelexec.provisioning.launch.environment import container_environment
-from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
+    InstalledSpec,
     KernelReadyTimeout,
+    KernelspecCatalog,
     create_guarded_spec,
     create_kernel_spec,
 )

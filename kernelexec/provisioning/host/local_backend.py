@@ -23,8 +23,9 @@ from kernelexec.provisioning.host.interpreters import (
     choose_interpreter,
 )
 from kernelexec.provisioning.launch.environment import kernel_environment
-from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
+    InstalledSpec,
+    KernelspecCatalog,
     check_directory,
     check_program,
     create_guarded_spec,

@@ -30,7 +30,7 @@ from kernelexec.provisioning.container.container_state import KILLED, STOPPED, C
 from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
 from kernelexec.provisioning.container.orphans import remove_leftovers
 from kernelexec.provisioning.container.reuse import ContainerReuse
-from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
+from kernelexec.provisioning.jupyter import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch.program import GUARD
 from kernelexec.provisioning.provisioner import KernelexecProvisioner, RunningUserCommand, UserCommand
 from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status

@@ -20,7 +20,7 @@ from kernelexec.launcher.processes.proc import give_oom_score, has_variable
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE, LAUNCH_OPTIONS_VARIABLE
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.fork_servers import ForkServer, ForkServerUnavailable
-from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
+from kernelexec.provisioning.jupyter import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch.kernelspec import explain_start_failure
 from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
