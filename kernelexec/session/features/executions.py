@@ -26,8 +26,7 @@ from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Pro
 from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.cells.result_cache import check_cacheable
-from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_account, check_variables, check_whole_number
+from kernelexec.session.context import SessionContext, check_account, check_variables, check_whole_number
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024

@@ -14,8 +14,7 @@ from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.launcher import protocol
 from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables, strip_ansi
 from kernelexec.results.variables import VARIABLES_MAX
-from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_names, check_whole_number
+from kernelexec.session.context import SessionContext, check_names, check_whole_number
 from kernelexec.text import clean_text, cut_middle
 
 #: The seconds that an inspection waits for the kernel's answer.

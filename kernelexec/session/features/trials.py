@@ -23,8 +23,7 @@ from kernelexec.results import Attempt, Attempts, ExecutionResult, TestCase, Tes
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
 from kernelexec.results.reports import CASE_SECONDS
 from kernelexec.session.cells.cell_run import OnOutput
-from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_whole_number
+from kernelexec.session.context import SessionContext, check_whole_number
 from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
 
 #: A function that returns the code of the next try from all tries so far, or None to give up.

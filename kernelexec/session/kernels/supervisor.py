@@ -24,7 +24,16 @@ from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Cause
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
-from kernelexec.session.kernels.starts import NO_WARM_KERNEL, BranchStart, WarmKernel, start_with_retry
+from kernelexec.session.kernels.starts import (
+    NO_WARM_KERNEL,
+    BranchStart,
+    CellRepeater,
+    Lineage,
+    RepeatedCells,
+    WarmKernel,
+    WayBack,
+    start_with_retry,
+)
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
     Losses,
@@ -37,7 +46,6 @@ from kernelexec.session.kernels.verdict import (
     has_ended,
     memory_limit_text,
 )
-from kernelexec.session.kernels.way_back import CellRepeater, Lineage, RepeatedCells, WayBack
 from kernelexec.session.lifecycle import TaskScope
 
 logger = logging.getLogger("kernelexec")

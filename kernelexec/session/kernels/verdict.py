@@ -12,7 +12,7 @@ from kernelexec.kernel import Execution, Kernel
 from kernelexec.kernel.launcher_reports import Usage, explain_obstacles, read_obstacles
 from kernelexec.results import Cause, ExecutionResult, Interrupted, InterruptStep, State
 from kernelexec.results.usage import format_size
-from kernelexec.session.kernels.way_back import RepeatedCells
+from kernelexec.session.kernels.starts import RepeatedCells
 
 #: The beginning of the note of the first result of a kernel that replaces another one.
 NEW_KERNEL_NOTE = "Ran in a new kernel"

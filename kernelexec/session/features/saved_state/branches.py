@@ -35,8 +35,7 @@ from kernelexec.results.json_values import is_count, read_text
 from kernelexec.results.readable.one_line import count_things
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, explain_failure, read_refusal
-from kernelexec.session.kernels.starts import FIRST_CHECKPOINT, BranchFamily, BranchStart
-from kernelexec.session.kernels.way_back import WayBack
+from kernelexec.session.kernels.starts import FIRST_CHECKPOINT, BranchFamily, BranchStart, WayBack
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.environments import remove_unused
