@@ -30,8 +30,8 @@ from kernelexec.config import Budgets, Config, load
 from kernelexec.docker.labels import LAUNCHER_INSIDE
 from kernelexec.errors import InvalidConfig, InvalidRequest, InvalidWorkDir, KernelexecError, KernelStartFailed, did_you_mean
 from kernelexec.provisioning.backend import backend_for
+from kernelexec.provisioning.launch import LAUNCHER
 from kernelexec.provisioning.launch.kernelspec import describe_stderr
-from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RuntimeDirectory
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, new_root, sweep, swept_bases
 

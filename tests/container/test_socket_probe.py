@@ -17,7 +17,7 @@ from kernelexec.docker.labels import ROOT
 from kernelexec.errors import EngineRefused, EngineUnavailable
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.container import mounts, socket_probe
-from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
+from kernelexec.provisioning.container.containers import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.socket_probe import guess, probe, probe_sockets
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine

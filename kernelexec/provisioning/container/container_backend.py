@@ -28,6 +28,7 @@ from kernelexec.provisioning.container.mounts import (
 )
 from kernelexec.provisioning.host.confinement_rules import record_directories
 from kernelexec.provisioning.host.interpreters import BootstrapEnvironment
+from kernelexec.provisioning.launch import GUARD
 from kernelexec.provisioning.launch.environment import container_environment
 from kernelexec.provisioning.launch.kernelspec import (
     InstalledSpec,
@@ -37,7 +38,6 @@ from kernelexec.provisioning.launch.kernelspec import (
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
-from kernelexec.provisioning.launch.program import GUARD
 from kernelexec.provisioning.runtime.kernel_directory import PUBLISHED_PORTS, RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from kernelexec.secrets import SecretStore
@@ -288,7 +288,7 @@ class ContainerBackend:
 
     async def run(self, task: OneShotTask, session: Path) -> TaskResult:  # noqa: ARG002 - as in the other backend
         """Run a task in a container of its own, with the workspace only if the task writes there."""
-        from kernelexec.provisioning.container.create import run_in_container  # noqa: PLC0415 - docker, as above
+        from kernelexec.provisioning.container.containers import run_in_container  # noqa: PLC0415 - docker, as above
 
         labels = build_labels(
             session=self.session, workspace=self.config.absolute_workspace, root=self.root, runtime=task.directory

@@ -21,7 +21,7 @@ from kernelexec.config.protected_paths import normalize_target, target_refusal
 from kernelexec.docker.labels import RUNTIME_INSIDE
 from kernelexec.errors import EngineFailed, ImageMissing, InvalidConfig, InvalidWorkDir, KernelStartFailed
 from kernelexec.provisioning.host.interpreters import own_code_paths
-from kernelexec.provisioning.launch.program import LAUNCHER
+from kernelexec.provisioning.launch import LAUNCHER
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
 from kernelexec.workspace.safe_files import DIRECTORY

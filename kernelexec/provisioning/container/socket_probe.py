@@ -21,7 +21,7 @@ from kernelexec.docker.info import Whereabouts
 from kernelexec.errors import EngineFailed, EngineRefused, KernelStartFailed
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.container.container_backend import build_labels
-from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
+from kernelexec.provisioning.container.containers import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.mounts import Bind
 from kernelexec.workspace.rmtree import remove_tree
 

@@ -22,6 +22,7 @@ from kernelexec.provisioning.host.interpreters import (
     bootstrap,
     choose_interpreter,
 )
+from kernelexec.provisioning.launch import GUARD, LAUNCHER
 from kernelexec.provisioning.launch.environment import kernel_environment
 from kernelexec.provisioning.launch.kernelspec import (
     InstalledSpec,
@@ -32,7 +33,6 @@ from kernelexec.provisioning.launch.kernelspec import (
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult, run_process
-from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.owned_directory import create_temp_directory
 from kernelexec.workspace.environments import has_module_of, own_environments

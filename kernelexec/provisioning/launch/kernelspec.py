@@ -20,7 +20,7 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from kernelexec.errors import InvalidRequest, KernelStartFailed
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
+from kernelexec.provisioning.launch import GUARD, LAUNCHER
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.provisioning.runtime.kernel_directory import Transport
 from kernelexec.workspace.directory import missing_workspace_message

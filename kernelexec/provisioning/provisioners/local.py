@@ -21,8 +21,8 @@ from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE, LAUNCH_OPTIONS_VA
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.fork_servers import ForkServer, ForkServerUnavailable
 from kernelexec.provisioning.jupyter import ManagedKernelDirectory, reraise_for_server
+from kernelexec.provisioning.launch import LAUNCHER
 from kernelexec.provisioning.launch.kernelspec import explain_start_failure
-from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
 from kernelexec.provisioning.runtime.processes import (
     AdoptedProcess,

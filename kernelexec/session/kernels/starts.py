@@ -1,4 +1,4 @@
-"""What a kernel begins with: nothing, a warm kernel of the pool, the checkpoint of another session's kernel, or an own one.
+"""What a kernel begins with: nothing, a warm kernel of the pool, or a checkpoint of its session or of another one.
 
 The way back to an own checkpoint says which cells run again there, and which checkpoints count then.
 """
