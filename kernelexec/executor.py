@@ -40,7 +40,6 @@ from kernelexec.imports.names import EXECUTOR, SESSION_KEYWORDS
 from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.environment import read_env_file
 from kernelexec.results.readable.one_line import count_things, join_parts, list_some
 from kernelexec.session.lifecycle import TaskScope
@@ -466,8 +465,11 @@ def _check_surroundings(config: Config) -> None:
         IsolationUnavailable, InvalidConfig, Refused: see ``AsyncExecutor``.
     """
     if config.enabled:
-        if (cause := explain_unavailable(config)) is not None:
-            raise IsolationUnavailable(cause if config.isolation == "bubblewrap" else isolation_help(cause))
+        if config.isolation != "local":
+            from kernelexec.provisioning import explain_unavailable
+
+            if (cause := explain_unavailable(config)) is not None:
+                raise IsolationUnavailable(cause if config.isolation == "bubblewrap" else isolation_help(cause))
         if config.programs.venv is not None:
             from kernelexec.provisioning.host.interpreters import check_venv
 

@@ -178,7 +178,7 @@ class SessionContext:
 
 
 class KernelDirectory:
-    """A directory of a new name below the workspace.
+    """A directory of a new name below the workspace, in which the kernel writes for one call.
 
     Only this side creates it: what a kernel still writes for a call that was cancelled has no directory. If a cell fills it
     as fast as it is removed, the rest stays in the workspace.

@@ -39,10 +39,9 @@ from kernelexec.session.cells.result_cache import CellResultCache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
 from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.background_commands import BackgroundCommands
-from kernelexec.session.features.executions import Attachments, Executions, iterate_outputs
+from kernelexec.session.features.executions import Attachments, Executions, KernelRestarts, iterate_outputs
 from kernelexec.session.features.inspection import Inspection, SessionPrompts
-from kernelexec.session.features.kernel_ends import IdleCulling, IdleTimer, KernelRestarts
-from kernelexec.session.features.limits import SessionLimits, StatisticsHook
+from kernelexec.session.features.limits import IdleCulling, IdleTimer, SessionLimits, StatisticsHook
 from kernelexec.session.features.packages.installer import PackageInstaller, Preinstaller
 from kernelexec.session.features.saved_state.branches import (
     BranchKeywords,

@@ -1,4 +1,4 @@
-"""The submission of cells to the queue, and the access to submitted executions: progress, output and interruption.
+"""The submission of cells to the queue, and the access to submitted executions: progress, output, interruption and restart.
 
 Clients in other processes are attached to a session, and its owner learns of them.
 """
@@ -27,6 +27,7 @@ from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStream
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.cells.result_cache import check_cacheable
 from kernelexec.session.context import SessionContext, check_account, check_variables, check_whole_number
+from kernelexec.session.features.packages.installer import PackageInstaller
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024
@@ -193,6 +194,44 @@ class Executions:
         """Return a remembered, running or waiting run; raise ``UnknownExecution`` if there is none with that id."""
         self._scope.check_caller()
         return self._queue.find(execution_id)
+
+
+class KernelRestarts:
+    """The restarts of one session's kernels."""
+
+    def __init__(self, context: SessionContext, packages: PackageInstaller) -> None:
+        self._context = context
+        self._packages = packages
+
+    async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
+        """Replace all kernels, or the kernel of one language; their state and a running cell are lost.
+
+        Waiting cells run in the new kernels. ``fresh_venv`` also removes the packages of the session's virtual environment.
+
+        Raises:
+            InvalidRequest: the session has no kernel of that language.
+            KernelStartFailed: a kernel did not start.
+        """
+        context, queue = self._context, self._context.queue
+        context.scope.check_open()
+        supervisors = context.kernels.select_supervisors(language)
+        if fresh_venv:
+            await self._packages.replace_venv()
+        first_run = queue.first
+        first_supervisor = context.kernels.get_supervisor(first_run.cell) if first_run is not None else None
+        is_sent = first_run is not None and (first_run.execution is not None or first_run.in_flight)
+        for supervisor in supervisors:
+            if is_sent and supervisor is first_supervisor:
+                await supervisor.kill("request")
+            else:
+                supervisor.is_restart_pending = True
+        if first_run is not None and first_supervisor in supervisors and first_run.collector is not None:
+            await first_run.done.wait()
+        if queue.first is None:
+            async with context.scope.hold_open(), queue.run_lock:
+                for supervisor in supervisors:
+                    if supervisor.epoch:
+                        await supervisor.acquire()
 
 
 def _check_callback(name: str, function: object, argument: str) -> None:

@@ -1,12 +1,19 @@
-"""A session's use of memory, processors and time: now and cell by cell, and changes of its limits."""
+"""A session's use of memory, processors and time: now and cell by cell, changes of its limits, and the culling of idle kernels.
+
+Culling frees the memory of kernels: the session stays, and its next cell reports the lost state.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import replace
+
+import anyio
 
 from kernelexec.config import LimitChange, parse_size
 from kernelexec.errors import InvalidRequest
-from kernelexec.events import CellExecuted, CellStarted, Event
+from kernelexec.events import CellExecuted, CellStarted, Event, KernelChanged, MemoryHigh, OutputReceived
 from kernelexec.results import (
     CallStatistics,
     ExecutionResult,
@@ -17,9 +24,11 @@ from kernelexec.results import (
     Stats,
 )
 from kernelexec.session.context import SessionContext, SessionSettings
+from kernelexec.session.features.background_commands import BackgroundCommands
 
 #: The number of cells that are remembered one by one.
 CALLS_MAX = 1000
+logger = logging.getLogger("kernelexec")
 
 
 class SessionLimits:
@@ -125,3 +134,62 @@ class StatisticsHook:
             timing.peak_memory_bytes,
             result.total_bytes,
         )
+
+
+class IdleTimer:
+    """A hook that records the time of a session's last use, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.last_use = time.monotonic()
+
+    def __call__(self, event: Event, /) -> None:
+        """Restart the timer at each use, and when a kernel has started for one; events that a kernel causes are none."""
+        has_started = isinstance(event, KernelChanged) and event.change == "started"
+        if has_started or not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
+            self.restart()
+
+    def restart(self) -> None:
+        """Count the idle time from now on."""
+        self.last_use = time.monotonic()
+
+
+class IdleCulling:
+    """The end of a session's kernels after ``capacity.idle_seconds`` without a use.
+
+    Cells, also those of other clients of a kernel, file operations, snapshots, tests and background commands are uses, from
+    their beginning to their end. Inspections and threads that a cell left running are not.
+    """
+
+    def __init__(self, context: SessionContext, timer: IdleTimer, background: BackgroundCommands) -> None:
+        self._context = context
+        self._timer = timer
+        self._background = background
+        self._task = anyio.CancelScope()
+        self.culled_at: float | None = None
+        """The time, on the monotonic clock, of the last culling."""
+
+    async def run(self, idle_seconds: float) -> None:
+        """End idle kernels, as a task of the session; its time begins now, since a start may take longer."""
+        self._timer.restart()
+        with self._task:
+            while True:
+                await anyio.sleep(max(0.0, self._timer.last_use + idle_seconds - time.monotonic()))
+                if self._is_idle(idle_seconds) and not await self._background.has_running():
+                    epochs = await self._context.kernels.cull(lambda: self._is_idle(idle_seconds))
+                    if epochs:
+                        self.culled_at = time.monotonic()
+                        extra = {"session": self._context.name, "kernel_epoch": epochs, "idle": idle_seconds}
+                        logger.info("kernelexec.kernel_culled", extra=extra)
+                if self._is_due(idle_seconds):
+                    self._timer.restart()  # the next check follows after another idle time
+
+    def stop(self) -> None:
+        """End the task."""
+        self._task.cancel()
+
+    def _is_idle(self, idle_seconds: float) -> bool:
+        return self._context.queue.first is None and self._is_due(idle_seconds)
+
+    def _is_due(self, idle_seconds: float) -> bool:
+        self._timer.last_use = max(self._timer.last_use, self._context.kernels.last_visit)
+        return time.monotonic() >= self._timer.last_use + idle_seconds
