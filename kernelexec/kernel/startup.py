@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.process import Death, KernelProcess, StartupChildren
-from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.wire.channels import Connector
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, describe_stderr, explain_start_failure

@@ -27,7 +27,7 @@ from kernelexec.config import Config, OutputLimits
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.kernel import Kernel, request_once, startup
 from kernelexec.kernel.client import KernelClient
-from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.wire.channels import Connector
 from kernelexec.kernel.wire.zmtp import GREETING, message, ready_command
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import Connection, LocalBackend, RuntimeDirectory, Transport
