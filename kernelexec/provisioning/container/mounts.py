@@ -40,7 +40,7 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 #: The column of mountinfo that has the path of a mount.
 _TARGET_COLUMN = 4
 #: The interpreter of the mounted Python.
-MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
+_MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
 _chosen: dict[tuple[object, ...], PythonVolume] = {}
 
 
@@ -301,7 +301,7 @@ async def choose_python(options: Container, failure: KernelStartFailed | None) -
 def python_of(options: Container) -> tuple[str, tuple[Bind, ...]]:
     """Return the interpreter of kernels with these options, and the mounts that it needs."""
     mounted = chosen_python(options)
-    return (MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (options.python, ())
+    return (_MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (options.python, ())
 
 
 def describe_python(options: Container) -> tuple[str, ...]:
