@@ -1,4 +1,4 @@
-"""What one session's parts share: its state, operations, directories for calls of the kernel, and checks of arguments."""
+"""The shared base of a session's parts: state, operations, directories for calls of the kernel, and checks of arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running cell asks of its session: answers to `input()`, bytes for a command's streams, its process as another user."""
+"""Requests of a cell to its session: answers to `input()`, bytes for a command's streams, its process as another user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session shows: variables, Python environment, completions and documentation, and prompts for its model."""
+"""The inspection of a session: variables, Python environment, completions and documentation, and prompts for its model."""
 
 from __future__ import annotations
 

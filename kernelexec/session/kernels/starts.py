@@ -1,4 +1,4 @@
-"""What a kernel begins with: nothing, a warm kernel of the pool, or a checkpoint of its session or of another one.
+"""The starts of kernels: anew, with a warm kernel of the pool, or from a checkpoint of the session or of another one.
 
 The way back to an own checkpoint says which cells run again there, and which checkpoints count then.
 """
@@ -36,7 +36,7 @@ _Range = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class BranchFamily:
-    """What a session and its branches share."""
+    """The shared directories of a session and its branches."""
 
     directories: SessionDirectories
     """Those of the session, in which the kernels of all have their private directories."""

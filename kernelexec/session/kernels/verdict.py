@@ -1,6 +1,6 @@
-"""The verdict on the end of a cell: whether its kernel has kept its state, and what ended kernels have lost.
+"""The verdict on the end of a cell: whether its kernel has kept its state, and the states that ended kernels have lost.
 
-A kernel confirms its state after a cell, or at least answers. What an ended one has lost, a later result tells once.
+A kernel confirms its state after a cell, or at least answers. A later result tells the loss of an ended one, once.
 """
 
 from __future__ import annotations
