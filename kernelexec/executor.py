@@ -39,7 +39,6 @@ from kernelexec.imports import EXECUTOR, SESSION_KEYWORDS, explain_attribute, ex
 from kernelexec.notices import warn_about_environment, warn_about_isolation
 from kernelexec.policy.decisions import Approver, Validator, check_callables
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.availability import explain_unavailable
 from kernelexec.provisioning.launch.environment import read_env_file
 from kernelexec.results.one_line import count_things, join_parts, list_some
 from kernelexec.session.lifecycle import TaskScope
@@ -465,8 +464,11 @@ def _check_surroundings(config: Config) -> None:
         IsolationUnavailable, InvalidConfig, Refused: see ``AsyncExecutor``.
     """
     if config.enabled:
-        if (cause := explain_unavailable(config)) is not None:
-            raise IsolationUnavailable(cause if config.isolation == "bubblewrap" else isolation_help(cause))
+        if config.isolation != "local":
+            from kernelexec.provisioning import explain_unavailable
+
+            if (cause := explain_unavailable(config)) is not None:
+                raise IsolationUnavailable(cause if config.isolation == "bubblewrap" else isolation_help(cause))
         if config.programs.venv is not None:
             from kernelexec.provisioning.host.interpreters import check_venv
 
@@ -478,11 +480,11 @@ def _check_surroundings(config: Config) -> None:
 
         containerlog.check(config.log_dir, config.work_dir or config.absolute_workspace)
     if config.cache is not None:
-        from kernelexec.session.cells import result_store
+        from kernelexec.session.cells.result_cache import check_directory
 
         context_paths = (path.path for path in config.context_paths if path.permission == "write")
         writable = (config.work_dir or config.absolute_workspace, *config.confinement.writable, *context_paths)
-        result_store.check_directory(config.cache, writable)
+        check_directory(config.cache, writable)
     if config.enabled:
         _ = config.absolute_workspace  # refuses a relative one if the current directory is gone
 

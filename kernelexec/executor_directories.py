@@ -13,8 +13,7 @@ import anyio.to_thread
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning import new_root
-from kernelexec.provisioning.runtime.locations import create_temp_root, swept_bases
-from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, sweep
+from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, create_temp_root, sweep, swept_bases
 from kernelexec.session.lifecycle import run_in_thread
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class ExecutorDirectories:
         """
         if self._config.isolation != "container" or not self._config.container.adopt:
             return []
-        from kernelexec.provisioning.container.orphans import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
+        from kernelexec.provisioning.container.containers import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
         from kernelexec.provisioning.runtime.discovery import note_adopter  # noqa: PLC0415 - as above
         from kernelexec.records.journal import journal_path  # noqa: PLC0415 - as above
 
@@ -74,7 +73,7 @@ class ExecutorDirectories:
 
     async def discard_session(self, orphaned_session: OrphanedSessionFile) -> None:
         """Discard a session that could not be adopted; its directory is removed with this executor's."""
-        from kernelexec.provisioning.container.orphans import discard  # noqa: PLC0415 - as above
+        from kernelexec.provisioning.container.containers import discard  # noqa: PLC0415 - as above
 
         await anyio.to_thread.run_sync(discard, orphaned_session)
 
@@ -107,7 +106,7 @@ class ExecutorDirectories:
 
     def _sweep_containers(self) -> frozenset[str] | None:
         """Remove the containers of dead owners; return the directories whose kernels wait for an owner, None if unknown."""
-        from kernelexec.provisioning.container.orphans import sweep_containers  # noqa: PLC0415 - as above
+        from kernelexec.provisioning.container.containers import sweep_containers  # noqa: PLC0415 - as above
 
         try:
             return sweep_containers(self._config, self._stop)

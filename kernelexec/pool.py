@@ -23,8 +23,8 @@ from kernelexec.config import Config
 from kernelexec.errors import CapacityReached, EngineFailed
 from kernelexec.kernel import Kernel
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for, load_identity
-from kernelexec.provisioning.runtime.locations import SessionDirectories
-from kernelexec.session.kernels.warm_start import WarmKernel, start_with_retry
+from kernelexec.provisioning.runtime.owned_directory import SessionDirectories
+from kernelexec.session.kernels.starts import WarmKernel, start_with_retry
 from kernelexec.session.lifecycle import TaskScope
 from kernelexec.workspace import Workspace
 from kernelexec.workspace.rmtree import remove_tree

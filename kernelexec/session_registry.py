@@ -30,8 +30,8 @@ from kernelexec.provisioning.runtime.discovery import find_session_elsewhere
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.session import AsyncSession
 from kernelexec.session.features.saved_state.branches import BranchOptions, BranchOrigin, OpenBranch, SessionBranches
-from kernelexec.session.kernels.losses import FormerSession
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.starts import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session_resources import SessionResources, SessionStart, adopted_resources, config_of_orphan
 from kernelexec.workspace import FileWatcher

@@ -16,7 +16,7 @@ from kernelexec.errors import InvalidWorkDir
 from kernelexec.pool import WarmSlot
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for
 from kernelexec.provisioning.runtime.discovery import SESSION_FILES, OrphanedSessionFile, find_ended_languages
-from kernelexec.session.kernels.branch_start import BranchStart
+from kernelexec.session.kernels.starts import BranchStart
 from kernelexec.workspace import FileChanges, FileWatcher, Workspace
 from kernelexec.workspace.contexts import contexts
 from kernelexec.workspace.directory import check_allowed_path, numbered_paths

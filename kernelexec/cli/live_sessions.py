@@ -22,7 +22,7 @@ from kernelexec.errors import InvalidRequest, KernelexecError, KernelNotAnswerin
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_executors, list_live_sessions
-from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
 from kernelexec.results.session_contents import VARIABLES_MAX

@@ -20,10 +20,10 @@ from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, write_guard, write_
 from kernelexec.control.control_client import select_session
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
-from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, read, rows, statistics
 from kernelexec.results.usage import format_size
-from kernelexec.session.features.statistics_hook import CALLS_MAX
+from kernelexec.session.features.limits import CALLS_MAX
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.directory import find_names
 

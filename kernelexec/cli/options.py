@@ -44,7 +44,7 @@ def option(names: str, text: str, metavar: str | None = None, *, callback: Calla
 def complete_session(incomplete: str) -> list[str]:
     """Return the names of the user's open sessions that begin so, for completion in a shell."""
     from kernelexec.provisioning.runtime.discovery import list_live_sessions
-    from kernelexec.provisioning.runtime.locations import runtime_bases
+    from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 
     names = sorted({session.name for session in list_live_sessions(runtime_bases())})
     return [name for name in names if name.startswith(incomplete)]

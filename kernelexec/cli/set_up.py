@@ -71,7 +71,7 @@ def install(
 
     JupyterLab runs the scripts of outputs with its server's rights: run only code there that you trust.
     """
-    from kernelexec.provisioning.jupyter.kernelspecs import install_spec
+    from kernelexec.provisioning.jupyter import install_spec
 
     local = isolation == "local"
     container = _container_options(image=image, memory=memory, cpus=cpus, network=network, python=None if local else python)
@@ -104,7 +104,7 @@ def remove(
     prefix: PrefixOption = None,
 ) -> int:
     """Remove a kernelspec of kernelexec."""
-    from kernelexec.provisioning.jupyter.kernelspecs import remove_spec
+    from kernelexec.provisioning.jupyter import remove_spec
 
     write_text(sys.stdout, f"{remove_spec(name, prefix=Path(prefix) if prefix else None)}\n")
     return 0
@@ -116,7 +116,7 @@ def list_(
     prefix: PrefixOption = None,
 ) -> int:
     """List the kernelspecs of kernelexec that Jupyter finds: name, displayed name, image or isolation, and directory."""
-    from kernelexec.provisioning.jupyter.kernelspecs import list_own_specs
+    from kernelexec.provisioning.jupyter import list_own_specs
 
     specs = list_own_specs(prefix=Path(prefix) if prefix else None)
     if as_json:

@@ -22,7 +22,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from kernelexec import errors
 from kernelexec.errors import CheckpointRefused, InvalidRequest, KernelexecError, OwnerEnded, UnknownSession, did_you_mean
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, LiveSession, list_live_sessions
-from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.results.json_values import read_list
 from kernelexec.workspace.directory import find_names
 from kernelexec.workspace.safe_files import read_regular

@@ -30,11 +30,9 @@ from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY
 from kernelexec.results import ExecutionResult, Progress
 from kernelexec.results.json_values import JsonConvertible
 from kernelexec.session import AsyncSession
-from kernelexec.session.features.attachments import calling_client
-from kernelexec.session.features.output_stream import iterate_outputs
+from kernelexec.session.features.executions import calling_client, iterate_outputs
 from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint
-from kernelexec.session.lifecycle import find_first_exception
-from kernelexec.session.short_turns import short_turns
+from kernelexec.session.lifecycle import find_first_exception, short_turns
 from kernelexec.text import clean
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.safe_files import replace_file

@@ -17,8 +17,7 @@ import anyio
 from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnswering
 from kernelexec.kernel.execution import CommandRequestMessage, End, Execution, InputRequestMessage
-from kernelexec.kernel.wire.channels import Channel
-from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.wire.channels import Channel, Connector
 from kernelexec.kernel.wire.messages import Message, MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
 from kernelexec.launcher import protocol

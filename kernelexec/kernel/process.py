@@ -22,10 +22,9 @@ from kernelexec.events import KernelContainer
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.launcher_reports import Usage, VariableNames
 from kernelexec.provisioning import Backend, InstalledSpec, KernelexecProvisioner, RuntimeDirectory, Transport
-from kernelexec.provisioning.runtime.adopted import UNKNOWN_STATUS
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket, list_checkpoints
 from kernelexec.provisioning.runtime.discovery import remove_handover
-from kernelexec.provisioning.runtime.processes import find_guarded_children, read_live_status
+from kernelexec.provisioning.runtime.processes import UNKNOWN_STATUS, find_guarded_children, read_live_status
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket, list_checkpoints
 from kernelexec.results import Cause
 
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}

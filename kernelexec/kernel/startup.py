@@ -16,11 +16,11 @@ from anyio.abc import TaskGroup
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.kernel.client import KernelClient
 from kernelexec.kernel.process import Death, KernelProcess, StartupChildren
-from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.wire.channels import Connector
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import Connection, Handover, KernelexecProvisioner, KernelSpec, create_provisioner
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, describe_stderr, explain_start_failure
-from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
+from kernelexec.provisioning.runtime.unix_sockets import list_checkpoints
 from kernelexec.workspace.directory import explain_unusable_workspace
 
 #: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.

@@ -36,7 +36,7 @@ from kernelexec.results import (
 from kernelexec.results.media import PICTURE_BYTES, PICTURES_MAX, fit_picture, is_fit
 from kernelexec.results.model_answers import head_line, late_text, shown_outputs
 from kernelexec.results.one_line import JOINED_MAX, join_names
-from kernelexec.session.short_turns import short_turns
+from kernelexec.session.lifecycle import short_turns
 from kernelexec.text import apply_returns, clean, utf8_size
 from kernelexec.untrusted_text import format_note, format_notes, quote_line, quote_output
 

@@ -11,8 +11,8 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelexec.errors import EngineRefused
 from kernelexec.events import KernelContainer
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.provisioning.runtime.processes import is_descendant
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Stats
 
 

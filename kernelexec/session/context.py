@@ -1,9 +1,11 @@
-"""The shared state of one session's parts: its name, its configuration, its task scope, its queue and its kernels."""
+"""The shared base of a session's parts: state, operations, directories for calls of the kernel, and checks of arguments."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,24 +16,26 @@ import anyio.to_thread
 from kernelexec.cancellation import await_to_end
 from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config, check_seconds
-from kernelexec.errors import KernelError, KernelNotAnswering
+from kernelexec.errors import InvalidRequest, KernelError, KernelNotAnswering
 from kernelexec.events import Event
 from kernelexec.kernel import Kernel
 from kernelexec.results import ExecutionResult, SecurityError
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
-from kernelexec.session.cells.masking import ResultMasking, mask_result
 from kernelexec.session.cells.queue import CellQueue
-from kernelexec.session.cells.result_builder import build_aborted_result
+from kernelexec.session.cells.result_builder import ResultMasking, build_aborted_result, mask_result
 from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.way_back import WayBack
-from kernelexec.session.lifecycle import TaskScope
+from kernelexec.session.kernels.starts import WayBack
+from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.workspace import Workspace
+from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
+from kernelexec.workspace.safe_files import create_beneath
 
 #: The number of threads in which one session uses files.
 _THREADS = 2
 T = TypeVar("T")
 _NO_ANSWER_REASON = "the kernel may hold the interpreter's lock in C code, or the answer takes too long"
+_USER_CHARS = 256
 
 
 @dataclass(slots=True)
@@ -171,3 +175,91 @@ class SessionContext:
                 "The kernel did not report the result of the launcher's call: another program may have replaced the launcher."
             )
         return answer
+
+
+class KernelDirectory:
+    """A directory of a new name below the workspace, in which the kernel writes for one call.
+
+    Only this side creates it: what a kernel still writes for a call that was cancelled has no directory. If a cell fills it
+    as fast as it is removed, the rest stays in the workspace.
+    """
+
+    def __init__(self, context: SessionContext, parent: Path) -> None:
+        self._top = context.workspace_path
+        self._lock, self._is_over = threading.Lock(), False
+        self.name = uuid.uuid4().hex
+        self.relative = parent / self.name
+        self.path = self._top / self.relative
+        self.kernel_path = context.to_kernel_path(self.path)
+
+    async def prepare(self, source: str, _kernel: object) -> str:
+        """Create the directory for a kernel that is about to write in it; return the code for that.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        await await_to_end(run_in_thread(self._create))
+        return source
+
+    def _create(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                create_beneath(self._top, self.relative)
+
+    async def remove(self) -> None:
+        """Remove the directory for ever, also if this task is cancelled; one that is not there is fine."""
+        await await_to_end(run_in_thread(self._remove))
+
+    def _remove(self) -> None:
+        with self._lock:
+            self._is_over = True
+            remove_within(self._top, self.relative, seconds=CALL_SECONDS)
+
+
+def check_whole_number(value: object, name: str, meaning: str, low: int, high: int | None = None) -> int:
+    """Return a whole number; raise ``InvalidRequest`` for another value. ``meaning`` completes the message."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        limits = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise InvalidRequest(f"{name}={value!r:.100} must be {meaning}, {limits}.")
+    return value
+
+
+def check_names(names: object, limit: int) -> list[str]:
+    """Return the names of variables as a list; raise ``InvalidRequest`` for another value, or for too many."""
+    texts = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [None]
+    if len(texts) > limit or not all(isinstance(name, str) for name in texts):
+        raise InvalidRequest(f"names={names!r:.100} must be a list of names, {limit} at most.")
+    return [str(name) for name in texts]
+
+
+def check_variables(env: object) -> tuple[tuple[str, str], ...]:
+    """Return the variables of a command; raise ``InvalidRequest`` unless they are texts by names of variables."""
+    if env is None:
+        return ()
+    if not isinstance(env, Mapping):
+        raise InvalidRequest(f"env must be a dictionary of texts, not {type(env).__name__}.")
+    for name, value in env.items():
+        if not isinstance(name, str) or not name or "=" in name or not _is_text(name):
+            raise InvalidRequest(f"env has {name!r:.100}, which is no name of a variable.")
+        if not isinstance(value, str) or not _is_text(value):
+            raise InvalidRequest(f"env[{name!r:.100}] must be text without NUL characters, not {type(value).__name__}.")
+    return tuple(env.items())
+
+
+def check_account(user: object) -> str | None:
+    """Return the name or number of an account; raise ``InvalidRequest`` for another value."""
+    if user is None:
+        return None
+    if isinstance(user, int) and not isinstance(user, bool) and user >= 0:
+        return str(user)
+    is_name = isinstance(user, str) and 0 < len(user) <= _USER_CHARS and user.isprintable() and not user.startswith("-")
+    if not isinstance(user, str) or not is_name:
+        raise InvalidRequest(f"user={user!r:.100} must be the name or the number of an account.")
+    return user
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False

@@ -1,12 +1,18 @@
-"""A task group that runs in its own task, so that one task can open it and any other task can close it."""
+"""The tasks and threads of executors and sessions.
+
+A task group runs in its own task, so that one task can open it and any other task can close it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import anyio
@@ -18,6 +24,12 @@ from kernelexec.errors import Closed
 
 logger = logging.getLogger("kernelexec")
 _E = TypeVar("_E", bound=BaseException)
+#: How long a thread keeps the interpreter that another waits for, in seconds; Python's default is ten times as long.
+_TURN = 0.0005
+#: The number of threads in ``short_turns``, and the interpreter's settings before the first of them.
+_lock = threading.Lock()
+_running = 0
+_before: tuple[float, bool] = (0.0, False)
 
 
 class TaskScope:
@@ -161,3 +173,28 @@ def find_first_exception(group: BaseExceptionGroup[_E]) -> _E:
     """Return the first exception in a group that is not itself a group."""
     exc = group.exceptions[0]
     return find_first_exception(exc) if isinstance(exc, BaseExceptionGroup) else exc
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Hold up other threads little while this one makes many objects.
+
+    An event loop gives the interpreter up at each system call, some thirty times for a cell, and waits for a whole turn of the
+    other thread each time. A collection of garbage looks at all new objects in one turn, and finds none.
+    """
+    global _running, _before  # noqa: PLW0603 - both are the interpreter's own
+    with _lock:
+        if not _running:
+            _before = sys.getswitchinterval(), gc.isenabled()
+            sys.setswitchinterval(min(_TURN, _before[0]))
+            gc.disable()
+        _running += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if not _running:
+                sys.setswitchinterval(_before[0])
+                if _before[1]:
+                    gc.enable()

@@ -32,23 +32,16 @@ from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.masking import ResultMasking
 from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
+from kernelexec.session.cells.result_builder import ResultMasking
 from kernelexec.session.cells.result_cache import CellResultCache
 from kernelexec.session.cells.runner import CellRunner, make_dispatcher
 from kernelexec.session.context import SessionContext, SessionSettings
-from kernelexec.session.features.attachments import Attachments
 from kernelexec.session.features.background_commands import BackgroundCommands
-from kernelexec.session.features.culling import IdleCulling, IdleTimer
-from kernelexec.session.features.executions import Executions
-from kernelexec.session.features.inspection import Inspection
-from kernelexec.session.features.limits import SessionLimits
-from kernelexec.session.features.output_stream import iterate_outputs
-from kernelexec.session.features.packages.installer import PackageInstaller
-from kernelexec.session.features.packages.preinstall import Preinstaller
-from kernelexec.session.features.restart import KernelRestarts
-from kernelexec.session.features.retry import Retries
-from kernelexec.session.features.run_tests import CodeTests
+from kernelexec.session.features.executions import Attachments, Executions, KernelRestarts, iterate_outputs
+from kernelexec.session.features.inspection import Inspection, SessionPrompts
+from kernelexec.session.features.limits import IdleCulling, IdleTimer, SessionLimits, StatisticsHook
+from kernelexec.session.features.packages.installer import PackageInstaller, Preinstaller
 from kernelexec.session.features.saved_state.branches import (
     BranchKeywords,
     BranchOrigin,
@@ -58,12 +51,11 @@ from kernelexec.session.features.saved_state.branches import (
 )
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
 from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
-from kernelexec.session.features.session_prompts import SessionPrompts
-from kernelexec.session.features.statistics_hook import StatisticsHook
+from kernelexec.session.features.trials import CodeTests, Retries
 from kernelexec.session.features.variable_values import VariableValues
 from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.losses import FormerSession
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.starts import NO_WARM_KERNEL, WarmKernel
+from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.untrusted_text import escape_line

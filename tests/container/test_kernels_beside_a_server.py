@@ -22,8 +22,8 @@ from kernelexec.config import load
 from kernelexec.docker.client import ContainerStatus, Engine, ListedContainer
 from kernelexec.docker.labels import CLIENT, OWNER
 from kernelexec.errors import EngineRefused
-from kernelexec.provisioning.container import orphans
-from kernelexec.provisioning.container.orphans import remove_leftovers, sweep_containers
+from kernelexec.provisioning.container import containers
+from kernelexec.provisioning.container.containers import remove_leftovers, sweep_containers
 from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.night import named_cases
@@ -155,7 +155,7 @@ def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_lat
         running, ended = left.make(running=True), left.make(running=False)
         sweep(tmp_path)
         assert left.there == {running, ended}
-        monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
+        monkeypatch.setattr(containers, "_NOTICE_TIME", timedelta())
         sweep(tmp_path)
         assert left.there == {running}
 
@@ -171,7 +171,7 @@ def test_of_which_the_engine_says_nothing_stays_and_the_others_go(
     see_all = Engine.inspect_container
     with Left(engine, UNSEEN["another container's"], monkeypatch) as left:
         broken, _ = left.make(running=False), left.make(running=False)
-        monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
+        monkeypatch.setattr(containers, "_NOTICE_TIME", timedelta())
         with monkeypatch.context() as patch:
             patch.setattr(Engine, "inspect_container", see)
             sweep(tmp_path)
@@ -200,6 +200,6 @@ def test_an_owner_that_adopts_nothing_leaves_what_waits_in_other_workspaces(
 def test_ended_containers_of_other_programs_kernels_are_removed_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Left(engine, UNSEEN["another container's"], monkeypatch, also=CLIENT) as left:
         left.make(running=False)
-        monkeypatch.setattr(orphans, "_NOTICE_TIME", timedelta())
+        monkeypatch.setattr(containers, "_NOTICE_TIME", timedelta())
         remove_leftovers(engine)
         assert left.there == set()

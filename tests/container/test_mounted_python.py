@@ -13,7 +13,7 @@ from kernelexec.config import Config
 from kernelexec.docker.client import Engine
 from kernelexec.docker.images import image_python
 from kernelexec.docker.labels import RUNTIME_INSIDE
-from kernelexec.provisioning.container import mounted_python
+from kernelexec.provisioning.container import mounts
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
 from tests.support.language_image import static_image
 
@@ -98,7 +98,7 @@ def test_an_image_that_serves_is_neither_asked_nor_given_anything(tmp_path: Path
     with Executor("container", workspace=tmp_path, config=config) as executor:
         result = executor.session().execute("import sys; 'kernelexec' in sys.prefix")
         assert (result.text, result.notes) == ("False", ())
-        assert mounted_python.chosen_python(executor.config.container) is None
+        assert mounts.chosen_python(executor.config.container) is None
 
 
 @pytest.mark.nightly

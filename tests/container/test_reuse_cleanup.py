@@ -16,7 +16,7 @@ from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import RuntimeDirectory
-from kernelexec.provisioning.container.create import create_container
+from kernelexec.provisioning.container.containers import create_container
 from kernelexec.provisioning.provisioners import container
 from tests.support.container_reuse import CLEAN, ids, looked, opened, small_executor, watched_session  # noqa: F401 - the two are fixtures
 from tests.support.engine import IMAGE, needs_engine

@@ -16,8 +16,8 @@ from kernelexec.docker.engine_reports import Whereabouts, _listener
 from kernelexec.docker.labels import ROOT
 from kernelexec.errors import EngineRefused, EngineUnavailable
 from kernelexec.provisioning import platform as systems
-from kernelexec.provisioning.container import mounted_python, socket_probe
-from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
+from kernelexec.provisioning.container import mounts, socket_probe
+from kernelexec.provisioning.container.containers import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.socket_probe import guess, probe, probe_sockets
 from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout
 from tests.support.engine import BASE, IMAGE, MINIMAL, needs_engine
@@ -259,7 +259,7 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_a_relay_next_time(
 @pytest.mark.nightly
 def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     signs(monkeypatch, None)
-    monkeypatch.setattr(mounted_python, "_chosen", {})
+    monkeypatch.setattr(mounts, "_chosen", {})
     options = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL}}
     with Executor("container", workspace=tmp_path, config=options) as executor:
         assert executor.session("a").execute("6 * 7").text == "42"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from tests.support.paths import ROOT
 from tests.support.places import PLACES
 

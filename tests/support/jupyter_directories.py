@@ -14,7 +14,7 @@ from jupyter_client.manager import KernelManager
 
 from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.labels import CLIENT, ROOT
-from kernelexec.provisioning.jupyter.kernelspecs import install_spec
+from kernelexec.provisioning.jupyter import install_spec
 from tests.conftest import KINDS
 
 BOUND = 120.0

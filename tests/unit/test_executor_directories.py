@@ -14,7 +14,7 @@ from kernelexec.config import Config, load
 from kernelexec.events import CellStarted
 from kernelexec.executor_directories import ExecutorDirectories
 from kernelexec.provisioning import Handover, new_root
-from kernelexec.provisioning.container import orphans
+from kernelexec.provisioning.container import containers
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions, write_session_file
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import Journal, journal_path
@@ -62,8 +62,8 @@ def test_of_sessions_of_one_name_the_one_that_kept_its_journal_comes_first(
     journals = [named, named.with_name("a@2.jsonl")][:: 1 if first else -1]
     roots = [OwnedDirectory.claim(new_root()) for _ in journals]
     lefts = [left_with(config, root.path, journal) for root, journal in zip(roots, journals, strict=True)]
-    there = [orphans.OrphanedRoot(root, (left,)) for root, left in zip(roots, lefts, strict=True)]
-    monkeypatch.setattr(orphans, "adopt_orphans", lambda _config: there)
+    there = [containers.OrphanedRoot(root, (left,)) for root, left in zip(roots, lefts, strict=True)]
+    monkeypatch.setattr(containers, "adopt_orphans", lambda _config: there)
     estates = ExecutorDirectories(config)
     try:
         actual = asyncio.run(estates.adopt_orphans())

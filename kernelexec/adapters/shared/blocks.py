@@ -22,7 +22,7 @@ from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.session import AsyncSession
-from kernelexec.session.kernels.losses import NEW_KERNEL_NOTE
+from kernelexec.session.kernels.verdict import NEW_KERNEL_NOTE
 from kernelexec.untrusted_text import format_note, quote_output
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from kernelexec.config import Config, override
-from kernelexec.provisioning.launch.installed import KernelspecCatalog
+from kernelexec.provisioning.launch.kernelspec import KernelspecCatalog
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Stream
 from kernelexec.untrusted_text import quote_output
 from kernelexec.workspace.safe_files import closing_fd, create_file

@@ -1,4 +1,7 @@
-"""A connection to one of a kernel's channels: ZMTP over a socket, whose other side is untrusted."""
+"""The connections to a kernel's channels: ZMTP over sockets that are open once it is certain that the kernel serves them.
+
+The kernel's side is untrusted: see ``unix_sockets`` for unix sockets.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,26 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import cast
+
+import anyio
+import anyio.to_thread
 
 from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.kernel.wire import zmtp
+from kernelexec.provisioning import Connection
+from kernelexec.provisioning.runtime.ports import has_foreign_listener
+from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 
 #: Bytes that may wait behind the message that the kernel is reading, beside the largest message. A busy kernel leaves none: its
 #: ZeroMQ reads 1,000 messages ahead in a thread of its own.
 _WAITING_MAX_BYTES = 64 * MIB
 #: How long messages of one kernel are delivered before others have their turn, in seconds: 256 KiB hold 131,072 empty ones.
 _TURN_SECONDS = 0.005
+#: The pauses between two tries to connect, in seconds.
+_SOONEST, _LATEST = 0.005, 0.1
 
 
 class Channel(asyncio.Protocol):
@@ -138,3 +150,77 @@ class Channel(asyncio.Protocol):
         """Drop the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+class Connector:
+    """The opening of a kernel's channels: once where it ``is_serving``, else repeated until it serves.
+
+    ``accepts`` decides by process id which peer of a unix socket is the kernel; the peer of a port must descend from ``pid``.
+    """
+
+    def __init__(
+        self, connection: Connection, pid: int | None, *, is_serving: bool, accepts: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        self.failure: KernelConnectionFailed | None = None
+        """The reason why the last try failed."""
+        self._connection = connection
+        self._pid = pid
+        self._is_serving = is_serving
+        self._accepts = accepts
+
+    async def connect(self, channel: str, make: Callable[..., Channel]) -> Channel:
+        """Return a channel from ``make`` after its handshake. Until the kernel serves, both are tried again.
+
+        The caller bounds the wait. A greeting proves that the kernel serves.
+
+        Raises:
+            KernelConnectionFailed: the peer is not the kernel, or the socket is missing though the kernel is serving.
+        """
+        pause = _SOONEST
+        while True:
+            opened = make()
+            try:
+                sock = await self.open_socket(channel)
+                self.failure = None
+                await self._shake_hands(opened, sock)
+            except KernelConnectionFailed as exc:
+                if self._is_serving or not isinstance(exc.__cause__, OSError):
+                    raise
+                self.failure = exc
+            else:
+                if opened.closed.is_set():
+                    raise KernelConnectionFailed("the kernel closed the connection")
+                return opened
+            await anyio.sleep(pause)
+            pause = min(_LATEST, pause * 2)
+
+    async def _shake_hands(self, opened: Channel, sock: socket.socket) -> None:
+        try:
+            await opened.connect(sock)
+        except BaseException:
+            opened.abort()
+            raise
+
+    async def open_socket(self, channel: str) -> socket.socket:
+        """Return a connected socket.
+
+        Raises:
+            KernelConnectionFailed: the peer is not the kernel, or the socket is missing, because of an ``OSError`` then.
+        """
+        if self._connection.address is not None:
+            return await self._open_port(self._connection.address, self._connection.port(channel))
+        return open_pinned(self._connection.path(channel), uid=self._connection.uid, belongs=self._accepts)
+
+    async def _open_port(self, address: str, port: int) -> socket.socket:
+        with ExitStack() as unless_done:
+            sock = unless_done.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+            try:
+                await asyncio.get_running_loop().sock_connect(sock, (address, port))
+            except OSError as exc:
+                raise KernelConnectionFailed(f"{address}:{port}: {exc.strerror or exc}") from exc
+            if await anyio.to_thread.run_sync(has_foreign_listener, address, port, self._pid or 0):
+                raise KernelConnectionFailed(f"{address}:{port} is served by another process than the kernel.")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            unless_done.pop_all()
+        return sock

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,34 @@ import anyio.to_thread
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec.config import WORKSPACE_INSIDE, Config
-from kernelexec.docker.labels import LAUNCHER_INSIDE, container_name
+from kernelexec.docker.labels import LAUNCHER_INSIDE, OWNER, ROOT, RUNTIME, SESSION, WORKSPACE, container_name
 from kernelexec.errors import EngineFailed, InvalidConfig, KernelStartFailed
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.mounted_python import choose_python, chosen_python, describe_python, python_of
-from kernelexec.provisioning.container.mounts import Bind, build_mounts, give_workspace, list_credentials
-from kernelexec.provisioning.container.owner_labels import build_labels
-from kernelexec.provisioning.container.visible_launcher import find_launcher
+from kernelexec.provisioning.container.mounts import (
+    Bind,
+    build_mounts,
+    choose_python,
+    chosen_python,
+    describe_python,
+    find_launcher,
+    give_workspace,
+    list_credentials,
+    python_of,
+)
 from kernelexec.provisioning.host.confinement_rules import record_directories
 from kernelexec.provisioning.host.interpreters import BootstrapEnvironment
+from kernelexec.provisioning.launch import GUARD
 from kernelexec.provisioning.launch.environment import container_environment
-from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
+    InstalledSpec,
     KernelReadyTimeout,
+    KernelspecCatalog,
     create_guarded_spec,
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
-from kernelexec.provisioning.launch.program import GUARD
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
+from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
 from kernelexec.secrets import SecretStore
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
@@ -258,7 +268,7 @@ class ContainerBackend:
 
     async def run(self, task: OneShotTask, session: Path) -> TaskResult:  # noqa: ARG002 - as in the other backend
         """Run a task in a container of its own, with the workspace only if the task writes there."""
-        from kernelexec.provisioning.container.task_container import run_in_container  # noqa: PLC0415 - docker, as above
+        from kernelexec.provisioning.container.containers import run_in_container  # noqa: PLC0415 - docker, as above
 
         labels = build_labels(
             session=self.session, workspace=self.config.absolute_workspace, root=self.root, runtime=task.directory
@@ -291,3 +301,14 @@ class ContainerBackend:
             records=record_directories(self.config),
             contexts=context_paths,
         )
+
+
+def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path) -> dict[str, str]:
+    """Return the labels by which a container names the process, the session and the directories that it belongs to."""
+    return {
+        OWNER: json.dumps(asdict(OwnerRecord.of_this_process(locked=True))),
+        SESSION: session,
+        WORKSPACE: str(workspace),
+        ROOT: str(root),
+        RUNTIME: str(runtime),
+    }

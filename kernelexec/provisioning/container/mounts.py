@@ -1,26 +1,47 @@
-"""The mounts of containers: their sources on this machine, their targets, and the paths that are always refused."""
+"""The mounts of containers: their sources on this machine, their targets, and the paths that are always refused.
+
+Further mounts are the launcher, and a Python for images that lack one: which ones do is decided once in this process.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from kernelexec.config import CREDENTIALS, HOME_INSIDE, WORKSPACE_INSIDE, Container, system_refusal
+import anyio.to_thread
+
+from kernelexec.config import CREDENTIALS, HOME_INSIDE, WORKSPACE_INSIDE, Container, in_container, system_refusal
 from kernelexec.config.protected_paths import normalize_target, target_refusal
-from kernelexec.errors import InvalidConfig, InvalidWorkDir
+from kernelexec.docker.labels import RUNTIME_INSIDE
+from kernelexec.errors import EngineFailed, ImageMissing, InvalidConfig, InvalidWorkDir, KernelStartFailed
 from kernelexec.provisioning.host.interpreters import own_code_paths
+from kernelexec.provisioning.launch import LAUNCHER
 from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, Context, permissions
 from kernelexec.workspace.safe_files import DIRECTORY
+
+if TYPE_CHECKING:
+    from kernelexec.docker.images.image_python import PythonVolume
+
 
 #: Path on this machine, path in the container, and whether the mount is read-only.
 Bind = tuple[str, str, bool]
 
 #: Directories that are mounted read-only at most.
 _PROGRAMS = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
+#: The mounts of this process.
+_MOUNTINFO = Path("/proc/self/mountinfo")
+#: The column of mountinfo that has the path of a mount.
+_TARGET_COLUMN = 4
+#: The interpreter of the mounted Python.
+_MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
+_chosen: dict[tuple[object, ...], PythonVolume] = {}
 
 
 def build_mounts(
@@ -211,3 +232,86 @@ def _engine_sockets() -> list[str]:
 
 def _overlaps(path: Path, other: Path) -> bool:
     return path.is_relative_to(other) or other.is_relative_to(path)
+
+
+def find_launcher(root: Path) -> str:
+    """Return a directory that the engine can mount: the package's own, or a copy of it in the executor's directory ``root``.
+
+    The engine mounts paths of its machine. If its socket was mounted into this container, the package's path is not there; the
+    executor's directory has the same path on both sides, and lasts as long as its kernels, which the next server may adopt.
+    """
+    if not _is_engine_outside():
+        return str(LAUNCHER)
+    copy, unfinished = root / "launcher", root / "launcher.copy"
+    if not copy.exists():
+        shutil.rmtree(unfinished, ignore_errors=True)  # the disk was full
+        shutil.copytree(LAUNCHER, unfinished, ignore=shutil.ignore_patterns("__pycache__"))
+        unfinished.rename(copy)
+    return str(copy)
+
+
+@cache
+def _is_engine_outside() -> bool:
+    """Return whether this process is in a container, and the engine's socket was mounted into it."""
+    from kernelexec.docker.client import host, socket_at  # noqa: PLC0415 - local kernels need no docker package
+
+    path = socket_at(host())
+    return path is not None and in_container() and _is_mounted(path)
+
+
+def _is_mounted(path: str) -> bool:
+    """Return whether a path is a mount point."""
+    targets = {line.split(" ")[_TARGET_COLUMN] for line in _MOUNTINFO.read_text(encoding="utf-8").splitlines()}
+    return not targets.isdisjoint((path, str(Path(path).resolve())))
+
+
+def chosen_python(options: Container) -> PythonVolume | None:
+    """Return the mounted Python of kernels with these options; None if the image's own is used."""
+    return _chosen.get(_options_key(options))
+
+
+async def choose_python(options: Container, failure: KernelStartFailed | None) -> None:
+    """Find a mounted Python for the next kernel with these options, if one is configured or the image's own caused ``failure``.
+
+    Raises:
+        KernelStartFailed: a mounted Python is needed but not available, or the named one is missing in the image.
+    """
+    if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
+        return
+    from kernelexec.docker.images.image_python import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``explain_unavailable``
+
+    image, python = options.image, options.python
+    if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):
+        raise KernelStartFailed(message) from failure
+    if options.runtime == "image" or (
+        options.runtime == "auto" and not await anyio.to_thread.run_sync(missing_requirement, image, python)
+    ):
+        return
+    try:
+        _chosen[_options_key(options)] = await anyio.to_thread.run_sync(provide_python, image, python, options.runtime_image)
+    except (EngineFailed, ImageMissing) as exc:
+        before = f"{failure} " if failure else ""
+        message = (
+            f"{before}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {exc} "
+            f"`kernelexec image check {image[0]}` says what it lacks, and how to add it."
+        )
+        raise KernelStartFailed(message) from exc
+
+
+def python_of(options: Container) -> tuple[str, tuple[Bind, ...]]:
+    """Return the interpreter of kernels with these options, and the mounts that it needs."""
+    mounted = chosen_python(options)
+    return (_MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (options.python, ())
+
+
+def describe_python(options: Container) -> tuple[str, ...]:
+    """Return the note of a kernel's first result on its mounted Python."""
+    mounted = chosen_python(options)
+    if mounted is None:
+        return ()
+    lacks = f"The image {' or '.join(options.image)} has {mounted.missing}: the" if mounted.missing else "The"
+    return (f"{lacks} kernel runs on a Python that is mounted there ({mounted.version}); commands see the image as it is.",)
+
+
+def _options_key(options: Container) -> tuple[object, ...]:
+    return options.image, options.python, options.runtime_image, options.runtime

@@ -15,8 +15,7 @@ import anyio
 
 from kernelexec.config import Container
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.container_state import KILLED, ContainerState
-from kernelexec.provisioning.container.oom import OomDetector
+from kernelexec.provisioning.container.container_state import KILLED, ContainerState, OomDetector
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.processes import read_peer
 

@@ -19,9 +19,9 @@ from kernelexec.docker.create_options import Order
 from kernelexec.docker.engine_reports import Whereabouts
 from kernelexec.errors import EngineFailed, EngineRefused
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.container.create import DirectoryNotShared, create_container
+from kernelexec.provisioning.container.container_backend import build_labels
+from kernelexec.provisioning.container.containers import DirectoryNotShared, create_container
 from kernelexec.provisioning.container.mounts import Bind
-from kernelexec.provisioning.container.owner_labels import build_labels
 from kernelexec.workspace.rmtree import remove_tree
 
 #: What a container and this machine share of a directory: sockets and files, files only, or nothing.

@@ -27,9 +27,9 @@ from kernelexec.provisioning.host.interpreters import (
     run_confined,
 )
 from kernelexec.provisioning.host.local_backend import LocalBackend
-from kernelexec.provisioning.launch.installed import InstalledSpec
+from kernelexec.provisioning.launch import LAUNCHER
+from kernelexec.provisioning.launch.kernelspec import InstalledSpec
 from kernelexec.provisioning.launch.one_shot_task import OneShotTask, TaskResult
-from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.workspace.contexts import contexts, permissions
 

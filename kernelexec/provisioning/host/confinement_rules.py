@@ -25,11 +25,10 @@ from kernelexec.provisioning.host.interpreters import (
     own_code_paths,
     writable_directories,
 )
+from kernelexec.provisioning.launch import LAUNCHER
 from kernelexec.provisioning.launch.environment import kernel_environment
-from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import all_bases, create_temp_directory
-from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX
+from kernelexec.provisioning.runtime.owned_directory import ROOT_PREFIX, all_bases, create_temp_directory
 from kernelexec.workspace.agent_files.access import FileRoot
 from kernelexec.workspace.contexts import contexts, permissions
 

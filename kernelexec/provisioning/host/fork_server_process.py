@@ -18,7 +18,7 @@ from typing import IO
 
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.launch.program import LAUNCHER, LOADER_VARIABLES
+from kernelexec.provisioning.launch import LAUNCHER, LOADER_VARIABLES
 
 #: Variables that Python and the C library read while they start. No other one is given to a server that starts early, since
 #: its kernels can read with what it has started, and the variables that they must not see are not known yet.

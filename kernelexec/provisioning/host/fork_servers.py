@@ -27,8 +27,8 @@ from kernelexec.provisioning.host.interpreters import (
     writable_directories,
 )
 from kernelexec.provisioning.launch.environment import kernel_environment
-from kernelexec.provisioning.runtime.adopted import AdoptedProcess
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.processes import AdoptedProcess
 
 _MESSAGE_BYTES = 64 * 1024
 #: How long the server's report of an exit status may follow the end of a kernel, in seconds, since it may be importing a

@@ -22,7 +22,7 @@ from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.launch.program import GUARD, LAUNCHER, LOADER_VARIABLES
+from kernelexec.provisioning.launch import GUARD, LAUNCHER, LOADER_VARIABLES
 
 _PARTED, _PRELOADED = re.compile(f"[{os.pathsep};]"), re.compile(r"[:\s]")
 _PACKAGES = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages")

@@ -22,18 +22,19 @@ from kernelexec.provisioning.host.interpreters import (
     bootstrap,
     choose_interpreter,
 )
+from kernelexec.provisioning.launch import GUARD, LAUNCHER
 from kernelexec.provisioning.launch.environment import kernel_environment
-from kernelexec.provisioning.launch.installed import InstalledSpec, KernelspecCatalog
 from kernelexec.provisioning.launch.kernelspec import (
+    InstalledSpec,
+    KernelspecCatalog,
     check_directory,
     check_program,
     create_guarded_spec,
     create_kernel_spec,
 )
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult, run_process
-from kernelexec.provisioning.launch.program import GUARD, LAUNCHER
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
-from kernelexec.provisioning.runtime.locations import create_temp_directory
+from kernelexec.provisioning.runtime.owned_directory import create_temp_directory
 from kernelexec.workspace.environments import has_module_of, own_environments
 
 if TYPE_CHECKING:

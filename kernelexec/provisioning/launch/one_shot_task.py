@@ -20,7 +20,7 @@ import anyio.to_thread
 from kernelexec.cancellation import await_to_end
 from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.locations import create_temp_directory
+from kernelexec.provisioning.runtime.owned_directory import create_temp_directory
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 from kernelexec.text import clean_text, parse_untrusted_json
 from kernelexec.workspace.safe_files import closing_fd, copy_content, open_unlinked, read_regular

@@ -27,17 +27,15 @@ from kernelexec.docker.running_container import ContainerCommand
 from kernelexec.errors import ContainerGone, EngineFailed, EngineUnavailable, KernelConnectionFailed, KernelStartFailed
 from kernelexec.events import KernelContainer
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, run_in_thread
-from kernelexec.provisioning.container.create import create_container, remove_container, retry_removals
-from kernelexec.provisioning.container.oom import OomDetector
-from kernelexec.provisioning.container.orphans import remove_leftovers
+from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, OomDetector, run_in_thread
+from kernelexec.provisioning.container.containers import create_container, remove_container, remove_leftovers, retry_removals
 from kernelexec.provisioning.container.relay import KernelRelay
 from kernelexec.provisioning.container.reuse import ContainerReuse
-from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
-from kernelexec.provisioning.launch.program import GUARD
+from kernelexec.provisioning.jupyter import ManagedKernelDirectory, reraise_for_server
+from kernelexec.provisioning.launch import GUARD
 from kernelexec.provisioning.provisioner import KernelexecProvisioner, RunningUserCommand, UserCommand
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket, list_checkpoints
 from kernelexec.provisioning.runtime.processes import find_children, is_descendant, read_live_status
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket, list_checkpoints
 from kernelexec.results import Stats
 
 #: The container's init exits with 128 + n for a kernel that signal n ended; other codes above 128 are the kernel's own.

@@ -20,13 +20,12 @@ from kernelexec.launcher.processes.proc import give_oom_score, has_variable
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE, LAUNCH_OPTIONS_VARIABLE
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.fork_servers import ForkServer, ForkServerUnavailable
-from kernelexec.provisioning.jupyter.manager_bridge import ManagedKernelDirectory, reraise_for_server
+from kernelexec.provisioning.jupyter import ManagedKernelDirectory, reraise_for_server
+from kernelexec.provisioning.launch import LAUNCHER
 from kernelexec.provisioning.launch.kernelspec import explain_start_failure
-from kernelexec.provisioning.launch.program import LAUNCHER
 from kernelexec.provisioning.provisioner import KernelexecProvisioner
-from kernelexec.provisioning.runtime.adopted import AdoptedProcess
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
 from kernelexec.provisioning.runtime.processes import (
+    AdoptedProcess,
     OomKillReader,
     ProcessMarker,
     SessionLeader,
@@ -34,6 +33,7 @@ from kernelexec.provisioning.runtime.processes import (
     read_usage,
     walk_ancestors,
 )
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Stats
 
 #: Interval between checks of a kernel's process where the system has no pidfd, in seconds.

@@ -13,8 +13,14 @@ from typing import Any, Self
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory
-from kernelexec.provisioning.runtime.locations import runtime_bases
-from kernelexec.provisioning.runtime.owned_directory import ROOT_NAME, ROOT_PREFIX, OwnerRecord, has_living_owner, is_private
+from kernelexec.provisioning.runtime.owned_directory import (
+    ROOT_NAME,
+    ROOT_PREFIX,
+    OwnerRecord,
+    has_living_owner,
+    is_private,
+    runtime_bases,
+)
 from kernelexec.workspace.directory import check_name
 from kernelexec.workspace.safe_files import DIRECTORY, replace_file
 

@@ -23,10 +23,9 @@ from typing import Any, BinaryIO, Literal
 from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, LaunchOptions
 from kernelexec.provisioning import platform
-from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
-from kernelexec.provisioning.runtime.locations import SOCKET_PATH_BYTES
-from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
+from kernelexec.provisioning.runtime.owned_directory import SOCKET_PATH_BYTES, close_fd, track_fd
 from kernelexec.provisioning.runtime.ports import find_free_ports
+from kernelexec.provisioning.runtime.unix_sockets import list_checkpoints
 from kernelexec.workspace.rmtree import CALL_SECONDS, ENTRIES_MAX, clear, names_in
 from kernelexec.workspace.safe_files import DIRECTORY, closing_fd, create_file, open_regular, read_regular
 

@@ -1,15 +1,21 @@
-"""The approval of cells: by the rules at submission; by validators and an approver just before a cell is sent."""
+"""The approval of cells: by the rules at submission; by validators and an approver just before a cell is sent.
+
+These are functions of the user. A plain one runs in a thread, and its exceptions end no task of this package.
+"""
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from kernelexec import cells
+from kernelexec.cancellation import call_in_own_thread
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidCode
@@ -17,10 +23,10 @@ from kernelexec.policy import Policy, Refusal
 from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
 from kernelexec.policy.refusal import shorten_command
 from kernelexec.session.cells.cell_run import CellRun
-from kernelexec.session.cells.user_functions import CallbackError, call_user_function
 
 if TYPE_CHECKING:
     from kernelexec.secrets import SecretStore
+
 
 logger = logging.getLogger("kernelexec")
 _NOTHING_RAN = "Nothing ran; other cells are not affected."
@@ -161,3 +167,38 @@ def _find_problem(answer: Any, kinds: tuple[type[Any], ...], expected: str) -> s
         if not isinstance(getattr(answer, field.name), bool if field.type == "bool" else str):
             return f"returned {answer!r:.100}; its {field.name} must be {field.type}"
     return None
+
+
+class CallbackError(Exception):
+    """An exception of a user's function, with its text as the message."""
+
+
+async def call_user_function(function: Any, argument: object) -> Any:  # noqa: ANN401 - a user's function and its result
+    """Call a function in a task of its own, which it may cancel; raise ``CallbackError`` if it raises an exception."""
+    result: Any = None
+    raised: BaseException | None = None
+
+    async def run() -> None:
+        nonlocal result, raised
+        try:
+            result = await _call(function, argument)
+        except anyio.get_cancelled_exc_class() as exc:
+            raised = exc
+            raise
+        except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the event loop with all sessions
+            raised = exc
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+    if raised is not None:
+        message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
+        raise CallbackError(message) from raised
+    return result
+
+
+async def _call(function: Any, argument: object) -> Any:  # noqa: ANN401 - as above
+    """Call a coroutine function here, a plain function in a thread, which is abandoned if the caller is cancelled."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        return await function(argument)
+    result = await call_in_own_thread(partial(function, argument))
+    return await result if inspect.isawaitable(result) else result

@@ -22,8 +22,8 @@ from kernelexec.results.outputs import last_error
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.result_builder import decide_status
 from kernelexec.session.kernels.escalation import escalate
+from kernelexec.session.kernels.starts import RepeatedCells
 from kernelexec.session.kernels.verdict import Verdict
-from kernelexec.session.kernels.way_back import RepeatedCells
 
 if TYPE_CHECKING:
     from kernelexec.replay_safety import OutsideUse

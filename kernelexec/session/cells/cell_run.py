@@ -21,7 +21,7 @@ from kernelexec.policy import Refusal
 from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Stream, Timing, output_text
 from kernelexec.results.json_values import is_count, is_seconds
-from kernelexec.session.kernels.way_back import WayBack
+from kernelexec.session.kernels.starts import WayBack
 from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of
 

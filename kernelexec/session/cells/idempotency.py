@@ -71,7 +71,7 @@ class RequestIds:
                 result = earlier.result
                 if result is None:
                     result = build_unknown_result(run, self._session, supervisor.epoch, earlier.execution_id)
-                run.finish(refresh_state(result, supervisor) if earlier.in_this_run else mark_state_lost(result))
+                run.finish(refresh_state(result, supervisor) if earlier.in_this_run else _mark_state_lost(result))
                 run.wake_callers()
                 return run
             enqueue(run)
@@ -115,10 +115,10 @@ class RequestIds:
 
 def refresh_state(result: ExecutionResult, supervisor: KernelSupervisor) -> ExecutionResult:
     """Return the result of a repeated request with the present state of its kernel."""
-    return result if supervisor.is_alive(result.kernel_epoch) or result.status == "running" else mark_state_lost(result)
+    return result if supervisor.is_alive(result.kernel_epoch) or result.status == "running" else _mark_state_lost(result)
 
 
-def mark_state_lost(result: ExecutionResult) -> ExecutionResult:
+def _mark_state_lost(result: ExecutionResult) -> ExecutionResult:
     """Return the result of a cell whose kernel has ended since, with the state ``lost``."""
     if result.state not in ("kept", "new"):
         return result

@@ -14,8 +14,12 @@ from kernelexec.results import ExecutionResult, output_text
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.masking import mask_result
-from kernelexec.session.cells.result_builder import build_aborted_result, build_interrupted_result, build_running_result
+from kernelexec.session.cells.result_builder import (
+    build_aborted_result,
+    build_interrupted_result,
+    build_running_result,
+    mask_result,
+)
 from kernelexec.session.cells.runner import CellRunner
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.lifecycle import TaskScope

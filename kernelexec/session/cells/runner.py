@@ -18,16 +18,20 @@ from kernelexec.kernel import Execution, Kernel
 from kernelexec.outputs import Collector, feed_result
 from kernelexec.results import ExecutionResult, Output
 from kernelexec.session.cells.approval import CellApproval
+from kernelexec.session.cells.cell_requests import answer_input_requests, serve_command
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
-from kernelexec.session.cells.command_streams import serve_command
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.input_answers import answer_input_requests
-from kernelexec.session.cells.masking import mask_result
-from kernelexec.session.cells.result_builder import build_result, build_unknown_result
+from kernelexec.session.cells.result_builder import build_result, build_unknown_result, mask_result
 from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.losses import FormerSession, LostState, report_lost_state, report_new_state
 from kernelexec.session.kernels.supervisor import KernelSupervisor
-from kernelexec.session.kernels.verdict import Verdict, judge_death
+from kernelexec.session.kernels.verdict import (
+    FormerSession,
+    LostState,
+    Verdict,
+    judge_death,
+    report_lost_state,
+    report_new_state,
+)
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 

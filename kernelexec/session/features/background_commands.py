@@ -15,9 +15,8 @@ from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
 from kernelexec.results.json_values import is_count, read_list, read_text
 from kernelexec.session.cells.cell_run import CellRun
-from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_whole_number
-from kernelexec.session.short_turns import short_turns
+from kernelexec.session.context import SessionContext, check_whole_number
+from kernelexec.session.lifecycle import short_turns
 from kernelexec.text import apply_cursor_moves, apply_returns, clean_text
 
 #: The seconds that the kernel's control thread may take to answer, also while a cell runs.

@@ -1,10 +1,16 @@
-"""The submission of cells to the queue, and the access to submitted executions: progress, output and interruption."""
+"""The submission of cells to the queue, and the access to submitted executions: progress, output, interruption and restart.
+
+Clients in other processes are attached to a session, and its owner learns of them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
@@ -13,19 +19,22 @@ import anyio
 
 from kernelexec.cells import Cell, CommandOptions
 from kernelexec.config import check_seconds
+from kernelexec.config.types import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, Refused
 from kernelexec.policy.decisions import Approver, check_callables
-from kernelexec.results import ExecutionResult, OnInput, OutputPage, Progress
+from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Progress
 from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.cells.result_cache import check_cacheable
-from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_account, check_variables, check_whole_number
-from kernelexec.session.features.attachments import Attachments, calling_client
+from kernelexec.session.context import SessionContext, check_account, check_variables, check_whole_number
+from kernelexec.session.features.packages.installer import PackageInstaller
 
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024
 _COUNT_MEANING = "a whole number of bytes"
+logger = logging.getLogger("kernelexec")
+#: The client in another process that makes the current call; None for the owner.
+calling_client: ContextVar[str | None] = ContextVar("calling_client", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,122 @@ class Executions:
         return self._queue.find(execution_id)
 
 
+class KernelRestarts:
+    """The restarts of one session's kernels."""
+
+    def __init__(self, context: SessionContext, packages: PackageInstaller) -> None:
+        self._context = context
+        self._packages = packages
+
+    async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
+        """Replace all kernels, or the kernel of one language; their state and a running cell are lost.
+
+        Waiting cells run in the new kernels. ``fresh_venv`` also removes the packages of the session's virtual environment.
+
+        Raises:
+            InvalidRequest: the session has no kernel of that language.
+            KernelStartFailed: a kernel did not start.
+        """
+        context, queue = self._context, self._context.queue
+        context.scope.check_open()
+        supervisors = context.kernels.select_supervisors(language)
+        if fresh_venv:
+            await self._packages.replace_venv()
+        first_run = queue.first
+        first_supervisor = context.kernels.get_supervisor(first_run.cell) if first_run is not None else None
+        is_sent = first_run is not None and (first_run.execution is not None or first_run.in_flight)
+        for supervisor in supervisors:
+            if is_sent and supervisor is first_supervisor:
+                await supervisor.kill("request")
+            else:
+                supervisor.is_restart_pending = True
+        if first_run is not None and first_supervisor in supervisors and first_run.collector is not None:
+            await first_run.done.wait()
+        if queue.first is None:
+            async with context.scope.hold_open(), queue.run_lock:
+                for supervisor in supervisors:
+                    if supervisor.epoch:
+                        await supervisor.acquire()
+
+
 def _check_callback(name: str, function: object, argument: str) -> None:
     if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
         raise InvalidRequest(f"{name}={function!r} must be a plain function of one {argument}, not a coroutine function.")
+
+
+async def iterate_outputs(
+    execute: Callable[..., Awaitable[ExecutionResult]],
+    wait_for: Callable[..., Coroutine[Any, Any, Progress]],
+    on_begin: Callable[[ExecutionResult], object] = lambda _: None,
+) -> AsyncGenerator[Output | ExecutionResult, None]:
+    """Yield the outputs of a cell as they arrive, then its result; output that a slow caller has missed is in the result.
+
+    Args:
+        execute: submits the cell; takes ``wait`` and ``on_output``.
+        wait_for: returns the outputs since a cursor.
+        on_begin: called when the cell is submitted, with its result so far.
+    """
+    changed = asyncio.Event()
+    with anyio.CancelScope(shield=True):  # a cell that is submitted is known to the caller
+        begun = await execute(wait=SHORTEST_TIMEOUT, on_output=lambda _: changed.set())
+        on_begin(begun)
+    ending = asyncio.ensure_future(wait_for(begun.execution_id))
+    ending.add_done_callback(lambda _: changed.set())
+    cursor = 0
+    try:
+        while True:
+            changed.clear()
+            progress = await wait_for(begun.execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
+            for output in progress.outputs:
+                yield output
+            if progress.result is not None:
+                yield progress.result
+                return
+            cursor = progress.cursor
+            await changed.wait()
+    finally:
+        ending.cancel()
+
+
+class Attachments:
+    """The attached clients of one session. The owner's next result names new ones, and counts their cells."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._held: dict[object, str] = {}
+        self._new: dict[str, None] = {}
+        self._cells: dict[str, int] = {}
+        self._returned: dict[str, None] = {}
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The attached clients, the oldest first."""
+        return tuple(dict.fromkeys(self._held.values()))
+
+    @contextmanager
+    def hold(self, client: str) -> Iterator[None]:
+        """Count a client as attached within the block."""
+        hold, extra = object(), {"session": self._session, "client": client}
+        self._held[hold], self._new[client] = client, None
+        logger.info("kernelexec.client_attached", extra=extra)
+        try:
+            yield
+        finally:
+            del self._held[hold]
+            logger.info("kernelexec.client_detached", extra=extra)
+
+    def note_return(self, client: str) -> None:
+        """Note that a client has gone back to an earlier state of the session."""
+        self._returned[client] = None
+
+    def take_notes(self) -> list[str]:
+        """Count a cell of a client; for the owner's cell, return the notes about clients since the last one."""
+        if (client := calling_client.get()) is not None:
+            self._cells[client] = self._cells.get(client, 0) + 1
+            return []
+        notes = [f"{name} has attached to this session: its cells run in turn with yours." for name in self._new]
+        for name, count in self._cells.items():
+            notes.append(f"{count} cell{'s' * (count > 1)} of {name} ran here since your last one.")
+        notes += [f"{name} has gone back to an earlier state of this session." for name in self._returned]
+        self._new, self._cells, self._returned = {}, {}, {}
+        return notes

@@ -1,8 +1,9 @@
-"""The inspection of a session: variables, Python environment, completions and documentation."""
+"""The inspection of a session: variables, Python environment, completions and documentation, and prompts for its model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, get_args
 
 import anyio
@@ -13,8 +14,7 @@ from kernelexec.errors import InvalidRequest, KernelNotAnswering
 from kernelexec.launcher import protocol
 from kernelexec.results import CodeStatus, Completion, PythonEnvironment, Variables, strip_ansi
 from kernelexec.results.session_contents import VARIABLES_MAX
-from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_names, check_whole_number
+from kernelexec.session.context import SessionContext, check_names, check_whole_number
 from kernelexec.text import clean_text, cut_middle
 
 #: The seconds that an inspection waits for the kernel's answer.
@@ -118,3 +118,61 @@ class Inspection:
             message = f"Session {self._context.name!r} is busy: a cell runs, and the kernel answers once it has ended."
             raise KernelNotAnswering(message)
         return await self._context.request("shell", msg_type, content, max(0.0, end - anyio.current_time()))
+
+
+class SessionPrompts:
+    """The prompts of one session."""
+
+    def __init__(self, context: SessionContext, inspection: Inspection) -> None:
+        self._context = context
+        self._inspection = inspection
+
+    async def guidance(self, *, requirements: bool = False) -> str:
+        """Return text for a system prompt: the session's directories, packages, network, limits, prefix and rules.
+
+        With ``requirements`` the text asks the model for a list of packages next to the files. Without a living kernel the
+        text omits the facts that only a kernel knows.
+
+        Raises:
+            Closed: the session is closed.
+        """
+        from kernelexec.model_prompts import PromptContext, write_guidance  # noqa: PLC0415 - few sessions have a prompt
+
+        context = self._context
+        context.scope.check_open()
+        environment: PythonEnvironment | None = None
+        with suppress(KernelNotAnswering):
+            environment = await self._inspection.environment()
+        config, backend = context.config, context.kernels.backend
+        surroundings = PromptContext(
+            config,
+            backend.cwd,
+            environment,
+            tuple(context.to_kernel_path(path.path) for path in config.context_paths),
+            backend.memory_bytes,
+            backend.cpus,
+        )
+        return context.masking.mask_text(write_guidance(surroundings, requirements=requirements))
+
+    async def debugging(self, execution_id: str | None = None) -> str:
+        """Return a prompt in five steps for fixing a failed cell: its code, its output, the known facts about the cause.
+
+        Args:
+            execution_id: the failed cell; the newest by default.
+
+        Raises:
+            UnknownExecution: no execution with that id is remembered.
+            InvalidRequest: the named cell has not failed, or no cell has failed.
+        """
+        from kernelexec.model_prompts import write_debug_prompt  # noqa: PLC0415 - as above
+
+        self._context.scope.check_caller()
+        queue = self._context.queue
+        ids = reversed(queue.list_ids()) if execution_id is None else (execution_id,)
+        for run in map(queue.find, ids):
+            result = queue.get_result(run)
+            if result is not None and result.status in ("error", "aborted"):
+                return write_debug_prompt(run.masked_cell.source, result)
+        raise InvalidRequest(
+            "No cell of this session has failed." if execution_id is None else f"execution_id={execution_id!r} has not failed."
+        )

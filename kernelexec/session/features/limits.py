@@ -1,13 +1,34 @@
-"""A session's use of memory and processors, and changes of its limits."""
+"""A session's use of memory, processors and time: now and cell by cell, changes of its limits, and the culling of idle kernels.
+
+Culling frees the memory of kernels: the session stays, and its next cell reports the lost state.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import replace
+
+import anyio
 
 from kernelexec.config import LimitChange, parse_size
 from kernelexec.errors import InvalidRequest
-from kernelexec.results import KernelStatus, LimitsSet, Stats
-from kernelexec.session.context import SessionContext
+from kernelexec.events import CellExecuted, CellStarted, Event, KernelChanged, MemoryHigh, OutputReceived
+from kernelexec.results import (
+    CallStatistics,
+    ExecutionResult,
+    KernelStatus,
+    LimitsSet,
+    Statistics,
+    StatisticsAccumulator,
+    Stats,
+)
+from kernelexec.session.context import SessionContext, SessionSettings
+from kernelexec.session.features.background_commands import BackgroundCommands
+
+#: The number of cells that are remembered one by one.
+CALLS_MAX = 1000
+logger = logging.getLogger("kernelexec")
 
 
 class SessionLimits:
@@ -74,3 +95,101 @@ class SessionLimits:
         if missing:
             return LimitsSet(None, None, config.budgets.timeout, missing)
         return LimitsSet(config.container.memory_bytes, config.container.cpus, config.budgets.timeout)
+
+
+class StatisticsHook:
+    """A hook that counts the cells of one session that ran."""
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self._settings = settings
+        self._timeouts: dict[str, float | None] = {}
+        self._tally = StatisticsAccumulator(CALLS_MAX)
+
+    def __call__(self, event: Event, /) -> None:
+        """Count a cell that begins or ends."""
+        match event:
+            case CellStarted():
+                self._timeouts[event.execution_id] = event.timeout
+            case CellExecuted():
+                self._tally.add(self._make_statistics(event.result, self._timeouts.pop(event.result.execution_id, None)))
+
+    @property
+    def statistics(self) -> Statistics:
+        """The statistics of all counted cells."""
+        return self._tally.statistics
+
+    def _make_statistics(self, result: ExecutionResult, timeout: float | None) -> CallStatistics:
+        config, timing = self._settings.config, result.timing
+        limits = config.container if result.isolation == "container" else None
+        return CallStatistics(
+            result.execution_id,
+            result.language,
+            result.ok,
+            timing.run,
+            timeout,
+            config.profile,
+            None if limits is None else limits.memory_bytes,
+            None if limits is None else limits.cpus,
+            timing.cpu_seconds,
+            timing.peak_memory_bytes,
+            result.total_bytes,
+        )
+
+
+class IdleTimer:
+    """A hook that records the time of a session's last use, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.last_use = time.monotonic()
+
+    def __call__(self, event: Event, /) -> None:
+        """Restart the timer at each use, and when a kernel has started for one; events that a kernel causes are none."""
+        has_started = isinstance(event, KernelChanged) and event.change == "started"
+        if has_started or not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
+            self.restart()
+
+    def restart(self) -> None:
+        """Count the idle time from now on."""
+        self.last_use = time.monotonic()
+
+
+class IdleCulling:
+    """The end of a session's kernels after ``capacity.idle_seconds`` without a use.
+
+    Cells, also those of other clients of a kernel, file operations, snapshots, tests and background commands are uses, from
+    their beginning to their end. Inspections and threads that a cell left running are not.
+    """
+
+    def __init__(self, context: SessionContext, timer: IdleTimer, background: BackgroundCommands) -> None:
+        self._context = context
+        self._timer = timer
+        self._background = background
+        self._task = anyio.CancelScope()
+        self.culled_at: float | None = None
+        """The time, on the monotonic clock, of the last culling."""
+
+    async def run(self, idle_seconds: float) -> None:
+        """End idle kernels, as a task of the session; its time begins now, since a start may take longer."""
+        self._timer.restart()
+        with self._task:
+            while True:
+                await anyio.sleep(max(0.0, self._timer.last_use + idle_seconds - time.monotonic()))
+                if self._is_idle(idle_seconds) and not await self._background.has_running():
+                    epochs = await self._context.kernels.cull(lambda: self._is_idle(idle_seconds))
+                    if epochs:
+                        self.culled_at = time.monotonic()
+                        extra = {"session": self._context.name, "kernel_epoch": epochs, "idle": idle_seconds}
+                        logger.info("kernelexec.kernel_culled", extra=extra)
+                if self._is_due(idle_seconds):
+                    self._timer.restart()  # the next check follows after another idle time
+
+    def stop(self) -> None:
+        """End the task."""
+        self._task.cancel()
+
+    def _is_idle(self, idle_seconds: float) -> bool:
+        return self._context.queue.first is None and self._is_due(idle_seconds)
+
+    def _is_due(self, idle_seconds: float) -> bool:
+        self._timer.last_use = max(self._timer.last_use, self._context.kernels.last_visit)
+        return time.monotonic() >= self._timer.last_use + idle_seconds

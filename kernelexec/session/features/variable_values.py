@@ -18,9 +18,8 @@ from kernelexec.launcher.values import SLACK_BYTES, EncodedValues, ValueDecoder,
 from kernelexec.results.json_values import read_list, read_text
 from kernelexec.results.one_line import join_some
 from kernelexec.results.session_contents import VARIABLES_MAX
-from kernelexec.session.context import SessionContext
-from kernelexec.session.kernel_directory import KernelDirectory
-from kernelexec.session.short_turns import short_turns
+from kernelexec.session.context import KernelDirectory, SessionContext
+from kernelexec.session.lifecycle import short_turns
 from kernelexec.untrusted_text import escape_line
 from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, open_regular, replace_beneath
 

@@ -19,8 +19,8 @@ from kernelexec.events import KernelEvent
 from kernelexec.kernel import Execution
 from kernelexec.provisioning import Backend, InstalledSpec
 from kernelexec.provisioning.runtime.discovery import write_language_file
-from kernelexec.session.kernels.losses import LOST_WITH_OWNER
 from kernelexec.session.kernels.supervisor import KernelSupervisor
+from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
 from kernelexec.session.lifecycle import TaskScope
 
 #: How long a kernel between two cells may take to describe itself.

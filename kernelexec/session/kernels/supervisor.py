@@ -20,21 +20,32 @@ from kernelexec.events import KernelChanged, KernelEvent, MemoryHigh, StateResto
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
 from kernelexec.outputs import Displays, WidgetStates
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
-from kernelexec.provisioning.runtime.checkpoint_socket import CheckpointSocket
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Cause
 from kernelexec.results.one_line import count_things
-from kernelexec.session.kernels.branch_start import BranchStart
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
-from kernelexec.session.kernels.losses import LOST_WITH_OWNER, Losses, LostState, describe_return
-from kernelexec.session.kernels.state_check import confirm_state, has_ended
+from kernelexec.session.kernels.starts import (
+    NO_WARM_KERNEL,
+    BranchStart,
+    CellRepeater,
+    Lineage,
+    RepeatedCells,
+    WarmKernel,
+    WayBack,
+    start_with_retry,
+)
 from kernelexec.session.kernels.verdict import (
+    LOST_WITH_OWNER,
+    Losses,
+    LostState,
     Verdict,
     add_memory_notes,
     add_obstacles_note,
+    confirm_state,
+    describe_return,
+    has_ended,
     memory_limit_text,
 )
-from kernelexec.session.kernels.warm_start import NO_WARM_KERNEL, WarmKernel, start_with_retry
-from kernelexec.session.kernels.way_back import CellRepeater, Lineage, RepeatedCells, WayBack
 from kernelexec.session.lifecycle import TaskScope
 
 logger = logging.getLogger("kernelexec")

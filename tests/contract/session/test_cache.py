@@ -14,7 +14,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from kernelexec import ExecutionResult, Executor, InvalidConfig, InvalidRequest, Rewrite, Session
-from kernelexec.session.cells.result_store import ResultStore
+from kernelexec.session.cells.result_cache import ResultStore
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.night import at_night
 from tests.support.pace import BOUND

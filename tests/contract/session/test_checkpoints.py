@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import AsyncExecutor, CheckpointRefused, Executor, InvalidRequest, KernelNotAnswering, Session
-from kernelexec.provisioning.runtime import adopted
+from kernelexec.provisioning.runtime import processes
 from kernelexec.provisioning.runtime.processes import find_children
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.engine import needs_bubblewrap
@@ -191,7 +191,7 @@ def test_how_a_kernel_ends_is_as_true_without_a_fork_server(
 ) -> None:
     """Only its parent gets its exit status from every system; where none is had, a note says so."""
     if source == "nothing":
-        monkeypatch.setattr(adopted, "_read_exit_status", lambda *_: None)
+        monkeypatch.setattr(processes, "_read_exit_status", lambda *_: None)
     settings = {**KINDS["local"], "fork_server": False, "checkpoints": "named", "quiet": True}
     with Executor("local", workspace=tmp_path, config=settings) as executor:
         session = executor.session()

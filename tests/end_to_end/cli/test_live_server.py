@@ -16,7 +16,7 @@ import pytest
 
 from kernelexec.control import control_client
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, list_live_roots
-from kernelexec.provisioning.runtime.locations import runtime_bases
+from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from tests.conftest import Command
 from tests.support.command_line import BOUND, COMMAND, environment, kernelexec
 from tests.support.mcp_clients import record_of

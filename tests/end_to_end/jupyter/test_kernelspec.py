@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 
-from kernelexec.provisioning.jupyter.kernelspecs import install_spec
+from kernelexec.provisioning.jupyter import install_spec
 from tests.conftest import Command
 from tests.support.command_line import names, refused
 from tests.support.kernelspecs import write

@@ -18,7 +18,7 @@ from jupyter_client.manager import KernelManager
 from papermill.execute import execute_notebook
 
 from kernelexec.errors import KernelStartFailed
-from kernelexec.provisioning.jupyter.kernelspecs import install_spec
+from kernelexec.provisioning.jupyter import install_spec
 from tests.support.engine import needs_engine
 from tests.support.equal_outputs import comparable_outputs
 from tests.support.jupyter_directories import IMAGE, SPECS, containers, jupyter_place, kernel_of, text_of

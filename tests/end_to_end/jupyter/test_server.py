@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import websocket
 
-from kernelexec.provisioning.jupyter.kernelspecs import install_spec
+from kernelexec.provisioning.jupyter import install_spec
 from tests.support.engine import needs_engine
 from tests.support.jupyter_directories import BOUND, SPECS, comes_true, containers, jupyter_place, kernel_of, text_of
 from tests.support.pace import until

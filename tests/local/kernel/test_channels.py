@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelexec.provisioning.runtime.pinned_socket import open_pinned
+from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 from tests.unit.kernel.test_channels import UID, assert_refused
 
 SERVER = """

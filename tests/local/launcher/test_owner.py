@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.provisioning.launch.program import LAUNCHER
+from kernelexec.provisioning.launch import LAUNCHER
 from tests.support.pace import BOUND, slow
 
 #: Long enough that no test is over before it, and short.

@@ -17,7 +17,7 @@ from kernelexec import Executor
 from kernelexec.cli import starts_kernel_here
 from kernelexec.provisioning.host import fork_server_process
 from kernelexec.provisioning.host.fork_server_process import discard_early, start_early, take_early
-from kernelexec.provisioning.launch.program import LOADER_VARIABLES
+from kernelexec.provisioning.launch import LOADER_VARIABLES
 from tests.support.command_line import COMMAND, environment
 from tests.support.fork_servers import fork_servers, is_fork_server
 from tests.support.night import named_cases

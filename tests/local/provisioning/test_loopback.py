@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.kernel.wire.connect import Connector
+from kernelexec.kernel.wire.channels import Connector
 from kernelexec.provisioning import Connection
 from kernelexec.provisioning.runtime.ports import find_free_ports, has_foreign_listener
 

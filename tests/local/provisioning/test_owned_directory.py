@@ -19,11 +19,10 @@ import pytest
 from kernelexec.docker.labels import OWNER, ROOT
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import new_root, platform
-from kernelexec.provisioning.container.orphans import has_dead_owner
+from kernelexec.provisioning.container.containers import has_dead_owner
 from kernelexec.provisioning.runtime import owned_directory
 from kernelexec.provisioning.runtime.discovery import list_live_roots
-from kernelexec.provisioning.runtime.locations import runtime_bases
-from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, sweep
+from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnedDirectory, OwnerRecord, runtime_bases, sweep
 
 OWN = """
 import os, sys
@@ -66,7 +65,7 @@ OUT_OF_DESCRIPTORS = """
 import json, os, resource, sys
 from pathlib import Path
 from kernelexec.docker.labels import OWNER, ROOT
-from kernelexec.provisioning.container.orphans import has_dead_owner
+from kernelexec.provisioning.container.containers import has_dead_owner
 from kernelexec.provisioning.runtime.owned_directory import RECORD_FILE, OwnerRecord
 record = Path(sys.argv[1], RECORD_FILE).read_text()
 owner, labels = OwnerRecord.parse(json.loads(record)), {OWNER: record, ROOT: sys.argv[1]}

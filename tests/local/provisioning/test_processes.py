@@ -18,8 +18,7 @@ from jupyter_client.kernelspec import KernelSpec
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE
 from kernelexec.provisioning.launch.one_shot_task import TIMED_OUT, OneShotTask, run_process
 from kernelexec.provisioning.provisioners.local import LocalKernelProvisioner
-from kernelexec.provisioning.runtime.adopted import UNKNOWN_STATUS, AdoptedProcess
-from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
+from kernelexec.provisioning.runtime.processes import UNKNOWN_STATUS, AdoptedProcess, ProcessMarker, SessionLeader
 
 PATIENCE_MS = 30_000
 #: Says its id and stays; says every signal of two that it gets.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec.errors import KernelConnectionFailed
-from kernelexec.provisioning.runtime.pinned_socket import open_pinned
+from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 from tests.support.pace import until
 
 UID = os.getuid()

@@ -29,7 +29,7 @@ from kernelexec.kernel.wire.zmtp import (
     message,
     ready_command,
 )
-from kernelexec.provisioning.runtime.pinned_socket import open_pinned
+from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 from tests.support.night import at_night
 
 MORE, LONG, COMMAND = 1, 2, 4

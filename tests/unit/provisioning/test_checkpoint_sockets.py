@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec.launcher.protocol import CHECKPOINT_SOCKET
-from kernelexec.provisioning.runtime import checkpoint_socket
-from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
+from kernelexec.provisioning.runtime import unix_sockets
+from kernelexec.provisioning.runtime.unix_sockets import list_checkpoints
 
 
 def test_checkpoints_are_listed_by_their_numbers_the_newest_first(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_checkpoints_are_listed_by_their_numbers_the_newest_first(tmp_path: Path
 
 
 def test_of_very_many_files_a_part_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checkpoint_socket._ENTRIES_MAX == 10_000
-    monkeypatch.setattr(checkpoint_socket, "_ENTRIES_MAX", 100)
+    assert unix_sockets._ENTRIES_MAX == 10_000
+    monkeypatch.setattr(unix_sockets, "_ENTRIES_MAX", 100)
     for number in range(150):
         (tmp_path / f"{CHECKPOINT_SOCKET}{number}").touch()
     assert len(list_checkpoints(tmp_path)) == 100

@@ -10,8 +10,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpec
 
 from kernelexec import InvalidRequest, KernelStartFailed
-from kernelexec.provisioning.launch.installed import KernelspecCatalog
-from kernelexec.provisioning.launch.kernelspec import PROVISIONER, create_guarded_spec, create_provisioner
+from kernelexec.provisioning.launch.kernelspec import PROVISIONER, KernelspecCatalog, create_guarded_spec, create_provisioner
 from tests.support.kernelspecs import write
 
 

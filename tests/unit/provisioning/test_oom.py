@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kernelexec.provisioning.container.oom import OomCounter
+from kernelexec.provisioning.container.container_state import OomCounter
 
 
 @pytest.fixture

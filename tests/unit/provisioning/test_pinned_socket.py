@@ -13,11 +13,10 @@ import pytest
 from kernelexec.config import Container
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.provisioning.container import reuse
-from kernelexec.provisioning.container.container_state import ContainerState
-from kernelexec.provisioning.container.oom import OomDetector
+from kernelexec.provisioning.container.container_state import ContainerState, OomDetector
 from kernelexec.provisioning.container.reuse import ContainerReuse
-from kernelexec.provisioning.runtime import pinned_socket
-from kernelexec.provisioning.runtime.pinned_socket import open_pinned
+from kernelexec.provisioning.runtime import unix_sockets
+from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 
 UID = os.geteuid()
 
@@ -76,7 +75,7 @@ def test_the_socket_of_another_user_is_refused(served: Path) -> None:
 
 
 def test_a_server_of_another_user_is_refused(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_socket, "read_peer", lambda _: (os.getpid(), UID + 1))
+    monkeypatch.setattr(unix_sockets, "read_peer", lambda _: (os.getpid(), UID + 1))
     with pytest.raises(KernelConnectionFailed, match=f"of uid {UID + 1}, not by the kernel"):
         open_pinned(served, uid=UID)
 

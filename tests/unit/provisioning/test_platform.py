@@ -15,7 +15,7 @@ from kernelexec import Executor
 from kernelexec.config import Config
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import Connection, KernelSpec, LocalBackend, backend_for, platform
-from kernelexec.provisioning.launch.installed import InstalledSpec
+from kernelexec.provisioning.launch.kernelspec import InstalledSpec
 from kernelexec.provisioning.platform import Platform
 from kernelexec.provisioning.runtime.ports import find_free_ports
 from kernelexec.provisioning.runtime.processes import read_peer

@@ -11,7 +11,7 @@ import pytest
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.provisioning import load_identity, new_root
-from kernelexec.provisioning.runtime.locations import all_bases, runtime_bases, swept_bases
+from kernelexec.provisioning.runtime.owned_directory import all_bases, runtime_bases, swept_bases
 
 
 def mode(path: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelexec.session.kernels.way_back import Lineage
+from kernelexec.session.kernels.starts import Lineage
 
 
 def past(lineage: Lineage, newest: int) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernelexec.session.short_turns import short_turns
+from kernelexec.session.lifecycle import short_turns
 
 
 @pytest.fixture(params=[True, False], ids=["collecting", "not collecting"])

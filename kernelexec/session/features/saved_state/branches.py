@@ -28,15 +28,14 @@ from kernelexec.events import BranchPoint, BranchPromoted
 from kernelexec.kernel import Kernel
 from kernelexec.kernel.process import ReusableKernelHost
 from kernelexec.launcher import protocol
-from kernelexec.provisioning.runtime.checkpoint_socket import list_checkpoints
-from kernelexec.provisioning.runtime.locations import SessionDirectories
+from kernelexec.provisioning.runtime.owned_directory import SessionDirectories
+from kernelexec.provisioning.runtime.unix_sockets import list_checkpoints
 from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_text
 from kernelexec.results.one_line import count_things
 from kernelexec.session.context import SessionContext
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, explain_failure, read_refusal
-from kernelexec.session.kernels.branch_start import FIRST_CHECKPOINT, BranchFamily, BranchStart
-from kernelexec.session.kernels.way_back import WayBack
+from kernelexec.session.kernels.starts import FIRST_CHECKPOINT, BranchFamily, BranchStart, WayBack
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.environments import remove_unused

@@ -18,8 +18,8 @@ from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_seconds
 from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.context import SessionContext
-from kernelexec.session.kernels.losses import describe_repeated
-from kernelexec.session.kernels.way_back import NO_REPEATED_CELLS, RepeatedCells, WayBack
+from kernelexec.session.kernels.starts import NO_REPEATED_CELLS, RepeatedCells, WayBack
+from kernelexec.session.kernels.verdict import describe_repeated
 from kernelexec.session.lifecycle import run_in_thread
 
 if TYPE_CHECKING:

@@ -15,10 +15,8 @@ from kernelexec.events import SnapshotTaken
 from kernelexec.launcher import protocol
 from kernelexec.results import Restored, SavedVariable, SkippedVariable, Snapshot
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
-from kernelexec.session.context import SessionContext
-from kernelexec.session.features.arguments import check_names
+from kernelexec.session.context import KernelDirectory, SessionContext, check_names
 from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint, SessionCheckpoints
-from kernelexec.session.kernel_directory import KernelDirectory
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.rmtree import remove_within

@@ -1,4 +1,9 @@
-"""The connection to a checkpoint: a stopped copy of a kernel, which forks kernels on request."""
+"""Unix sockets of untrusted processes, opened by a pinned descriptor, and the connection to a checkpoint.
+
+Neither a socket nor its directory may be a link, and the socket must belong to the expected user and must be served by the
+expected process before a single byte is written to it. So a kernel gains nothing if it replaces its socket by a link to
+another daemon's.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,16 +22,61 @@ import anyio
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, DROP_REQUEST, RestoreRequest
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.provisioning.runtime.pinned_socket import open_pinned
 from kernelexec.provisioning.runtime.processes import read_peer
 from kernelexec.workspace.rmtree import names_in
-from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
+from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd
 
 _ANSWER_BYTES = 64 * 1024
 #: How many files of a kernel's directory are looked at: it has some tens, but cells may make any number.
 _ENTRIES_MAX = 10_000
 #: How long a checkpoint may take to listen after it was made, and to answer, in seconds; and the pause between two tries.
 _LISTEN_SECONDS, _ANSWER_SECONDS, _PAUSE_SECONDS = 2.0, 10.0, 0.002
+
+
+def open_pinned(
+    path: Path, *, uid: int, belongs: Callable[[int], bool] = lambda _: True, kind: int = socket.SOCK_STREAM
+) -> socket.socket:
+    """Return a connected, non-blocking unix socket to the file that ``path`` names now.
+
+    Only Linux can connect to the checked file itself; elsewhere the path is checked and then connected to by name.
+
+    Raises:
+        KernelConnectionFailed: the path is a link or no socket, has another owner, or its server is one that ``belongs``
+            rejects by process id.
+    """
+    try:
+        with closing_fd(os.open(path.parent, DIRECTORY)) as directory:
+            pin = os.open(path.name, NAMED | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as exc:
+        raise KernelConnectionFailed(f"{path.name}: {exc.strerror}") from exc
+    with ExitStack() as closing:
+        try:
+            _check_file(pin, path, uid)
+            sock = closing.enter_context(socket.socket(socket.AF_UNIX, kind))
+            sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+            sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
+            _check_peer(sock, path, uid, belongs)
+        except OSError as exc:
+            raise KernelConnectionFailed(f"{path.name}: {exc.strerror or exc}") from exc
+        finally:
+            os.close(pin)
+        closing.pop_all()
+    return sock
+
+
+def _check_file(pin: int, path: Path, uid: int) -> None:
+    status = os.fstat(pin)
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
+        raise KernelConnectionFailed(f"{path.name} is not a socket of uid {uid}: the kernel may have replaced it.")
+
+
+def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[int], bool]) -> None:
+    peer = read_peer(sock)
+    if peer is None:
+        return
+    peer_pid, peer_uid = peer
+    if peer_uid != uid or not belongs(peer_pid):
+        raise KernelConnectionFailed(f"{path.name} is served by process {peer_pid} of uid {peer_uid}, not by the kernel.")
 
 
 def list_checkpoints(directory: str | Path) -> list[int]:
@@ -40,7 +91,10 @@ def list_checkpoints(directory: str | Path) -> list[int]:
 
 
 class CheckpointSocket:
-    """A connection to one checkpoint. All that it says is checked: its memory is the user's."""
+    """A connection to one checkpoint: a stopped copy of a kernel, which forks kernels on request.
+
+    All that it says is checked: its memory is the user's.
+    """
 
     def __init__(self, sock: socket.socket, number: int, path: Path) -> None:
         self.path = path

@@ -1,1 +1,0 @@
-"""Kernelspecs of Jupyter, and kernels of the managers of other programs."""

@@ -1,0 +1,217 @@
+"""The starts of kernels: anew, with a warm kernel of the pool, or from a checkpoint of the session or of another one.
+
+The way back to an own checkpoint says which cells run again there, and which checkpoints count then.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anyio.abc import TaskGroup
+
+from kernelexec.errors import KernelexecError, KernelStartFailed
+from kernelexec.kernel import Kernel
+from kernelexec.kernel.process import ReusableKernelHost
+from kernelexec.provisioning import Backend
+from kernelexec.provisioning.runtime.owned_directory import SessionDirectories
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
+
+if TYPE_CHECKING:
+    from kernelexec.workspace.workspace_copies import CopiedFiles
+
+
+#: The number of the first checkpoint of a branch, which is where it branched off.
+FIRST_CHECKPOINT = 1
+#: The seconds that a warm kernel may take to answer before a new kernel is started.
+_ANSWER_SECONDS = 2.0
+_TRIES = 3
+#: Numbers of checkpoints: from the first to the last one, both included.
+_Range = tuple[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchFamily:
+    """The shared directories of a session and its branches."""
+
+    directories: SessionDirectories
+    """Those of the session, in which the kernels of all have their private directories."""
+    workspace: Path
+    """The workspace of the session, in which the branches have theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchStart:
+    """The beginning of a branch."""
+
+    parent: str
+    """The name of the session of which it is a branch."""
+    host: ReusableKernelHost
+    uid: int
+    """The user id of its kernel."""
+    copy_options: Mapping[str, Any]
+    """Launch options of its first kernel."""
+    family: BranchFamily
+    workspace: Path
+    within: Path
+    """The workspace that contains this one, or the same."""
+    files: CopiedFiles | None
+    """The files that were copied; None if the workspace is the parent's."""
+    notebook: Path | None
+    """The copy of the parent's notebook, if there is one."""
+    temporary: Path | None
+    """Its directory for temporary files, if it has one of its own."""
+    after: str
+    """The execution id of the parent's last cell before."""
+    cell: int
+    """The execution count of its first cell."""
+    notes: tuple[str, ...] = ()
+    """Notes for its first result."""
+
+    async def connect(self) -> CheckpointSocket:
+        """Return a connection to its first checkpoint.
+
+        Raises:
+            KernelConnectionFailed: it is gone.
+        """
+        return await CheckpointSocket.connect(self.host.runtime.path, FIRST_CHECKPOINT, uid=self.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmKernel:
+    """A warm kernel for a session, and the changes of the environment since its start; or notes about its absence."""
+
+    kernel: Kernel | None = None
+    environment_changes: Mapping[str, str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    async def claim(self, cwd: str, backend: Backend) -> Kernel | None:
+        """Move the kernel to a directory, and send it the secrets; end it and return None if it does not answer."""
+        if self.kernel is None:
+            return None
+        has_moved = False
+        try:
+            changes = self.environment_changes
+            if backend.secrets is not None:
+                changes = {**changes, **await backend.secrets.read()}
+                self.kernel.mask(backend.secrets)
+            has_moved = await self.kernel.client.enter(cwd, changes, patience=_ANSWER_SECONDS)
+        finally:
+            if not has_moved:
+                await self.kernel.stop(0.0)
+        return self.kernel if has_moved else None
+
+
+NO_WARM_KERNEL = WarmKernel()
+
+
+async def start_with_retry(
+    make_kernel: Callable[[], Kernel], backend: Backend, tasks: TaskGroup, check_open: Callable[[], None]
+) -> Kernel:
+    """Start a kernel; retry twice if the backend's Python has changed meanwhile, or the failure is transient."""
+    await backend.prepare()
+    check_open()
+    for remaining_tries in reversed(range(_TRIES)):
+        python, kernel = backend.python, make_kernel()
+        try:
+            await kernel.start(tasks)
+        except KernelStartFailed as failure:
+            check_open()
+            if not remaining_tries:
+                raise
+            await backend.prepare(failure)
+            check_open()
+            if backend.python == python and not backend.is_transient(str(failure)):
+                raise
+        else:
+            return kernel
+    raise AssertionError
+
+
+@dataclass(slots=True)
+class WayBack:
+    """A requested way back to the checkpoint with a ``number``."""
+
+    number: int
+    until: float = 0
+    """The number of the cell at which the cells since the checkpoint run again no more."""
+    bring_files: Callable[[], Awaitable[KernelexecError | None]] | None = None
+    """Changes files when the processes of the state before have ended; its error is raised once the copy of the kernel runs."""
+    repeated: RepeatedCells | None = None
+    """The cells that have run again on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedCells:
+    """The cells since a checkpoint of which the first ones have run again, or may."""
+
+    first: int
+    """The number of the first cell since the checkpoint."""
+    after: str
+    """The execution id of the last one that has run again, or of the last one before the checkpoint."""
+    count: int = 0
+    obstacle: str = ""
+    """Why the next one has not run again, as a clause; empty if there is no other one."""
+    older_names: tuple[str, ...] = ()
+    """The variables that may be older than they were, as far as the text of the other cells shows."""
+    has_failed: bool = False
+    """Whether the next one has run again and ended otherwise than before, so that its effects are there in part."""
+
+    @property
+    def undone(self) -> int:
+        """The number of the first cell that has not run again."""
+        return self.first + self.count
+
+
+NO_REPEATED_CELLS = RepeatedCells(0, "")
+
+
+class CellRepeater(Protocol):
+    """Runs the cells since a checkpoint again, as far as that is safe."""
+
+    def note_change(self) -> None:
+        """Note that something else than a cell changes variables now."""
+
+    def forget_state(self) -> None:
+        """Note that a new kernel begins, without the variables of the one before."""
+
+    async def can_begin(self, *, is_accused: bool) -> bool:
+        """Return whether the first cell of a session can run again, in a new kernel."""
+
+    async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
+        """Run cells in a kernel that is a copy of a checkpoint before ``cell``, which the cell with the id ``after`` precedes.
+
+        The first cell that is not repeated is the one with the number ``until``, or an earlier one that has an obstacle. If
+        ``is_accused``, one of them may have ended the kernel, so that none runs again twice.
+        """
+
+
+class Lineage:
+    """The checkpoints from which the present state has come, by their numbers, which grow with time.
+
+    After a way back those of the state that was left are none of them.
+    """
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
+        """The name of all states that begin with one fresh kernel: numbers of checkpoints are unique in them."""
+        self._lines: list[list[_Range]] = [[(0, math.inf)]]
+        """Those of each state that the session went back from, and at last of the present one."""
+
+    def has(self, number: int) -> bool:
+        """Return whether a checkpoint is of the present state's past."""
+        return _has(self._lines[-1], number)
+
+    def go_to(self, number: int, newest: int) -> None:
+        """Note that the state is that of a checkpoint; ``newest`` is the last one of the states before."""
+        line = next((line for line in reversed(self._lines) if _has(line, number)), [(number, number)])
+        past = [(first, min(last, number)) for first, last in line if first <= number]
+        self._lines.append([*past, (newest + 1, math.inf)])
+
+
+def _has(line: list[_Range], number: int) -> bool:
+    return any(first <= number <= last for first, last in line)
