@@ -177,7 +177,7 @@ class OutputReceived:
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutputs:
-    """What a notebook has of a cell, and its result has not: displays without cuts, and the state of the kernel's widgets.
+    """The outputs of a cell that a notebook has, and its result has not: displays without cuts, and the state of widgets.
 
     ``widgets`` is a notebook's metadata of that name; ``captured`` has the outputs of output widgets by their models.
     """

@@ -244,7 +244,7 @@ def _open_workspace(name: str, work_dir: str | os.PathLike[str] | None, config: 
 
 
 def _directory_for(root: Path, name: str) -> Callable[[], Path]:
-    """Return what creates the private directory of a session of that name."""
+    """Return the function that creates the private directory of a session of that name."""
     return partial(_new_directory, root / name[:8].replace(".", "-"))
 
 

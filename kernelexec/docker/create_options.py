@@ -100,7 +100,7 @@ class Order:
 
 
 def _request_gpus(gpus: str | int | tuple[str, ...] | None) -> list[DeviceRequest] | None:
-    """Return what the engine is asked for: of all GPUs the number -1."""
+    """Return the request to the engine: of all GPUs the number -1."""
     if gpus is None:
         return None
     if isinstance(gpus, tuple):

@@ -1,4 +1,4 @@
-"""What the engine reports: its version, its images and where it runs; and events of containers."""
+"""The engine's reports: its version, its images and where it runs; and events of containers."""
 
 from __future__ import annotations
 

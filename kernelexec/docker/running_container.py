@@ -1,4 +1,4 @@
-"""What is done with a running container: commands in it as any user, its resource usage, and limits that can be changed."""
+"""A running container: commands in it as any user, its resource usage, and limits that can be changed."""
 
 from __future__ import annotations
 

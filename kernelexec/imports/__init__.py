@@ -1,4 +1,4 @@
-"""Quick imports: names that import their modules at their first use; and errors of missing names that say what to write."""
+"""Quick imports: names that import their modules at their first use; and errors of missing names with the names to write."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def import_without_collection(*names: str) -> None:
     """Import modules without collections of garbage, which take a sixth of the time of an import of thousands of objects.
 
     Nearly all of these objects live as long as the process, so later collections skip them too. Call it only in a process
-    of our own, before its work: what is garbage at that time is never collected.
+    of our own, before its work: garbage of that time is never collected.
     """
     if all(name in sys.modules for name in names):
         return

@@ -66,7 +66,7 @@ class ContainerLog:
         self._limit = limit_bytes
         self._pid = os.getpid()
         self._rooms: dict[str, int] = {}
-        """What is left of the bounds of running cells, by execution id, and of all late output, by an empty text."""
+        """The rest of the bounds of running cells, by execution id, and of all late output, by an empty text."""
         self._unended: set[tuple[str, Mark]] = set()
         """The cells and marks of lines that have no end yet."""
         self._exhausted: set[str] = set()

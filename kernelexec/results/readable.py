@@ -1,8 +1,8 @@
 """Displays as text, for readers without a browser: Markdown, LaTeX, JSON, HTML, SVG, charts and widgets.
 
 A display has many representations, and its plain text often only names a class, so the best of the others is read. Kernels
-choose what is read here: each list, text and script is read to a bound that does not depend on its size, and a text never
-fails. What cannot be read is named by its types. A new reader of a kernel's text gets a line in
+choose the displays that are read here: each list, text and script is read to a bound that does not depend on its size, and a
+text never fails. A display that cannot be read is named by its types. A new reader of a kernel's text gets a line in
 ``tests/unit/test_readers_are_linear.py``.
 """
 

@@ -332,7 +332,7 @@ class ExecutionResult(JsonReadable):
         raise ExecutionFailed(message, self)
 
     def for_model(self, limit: int = 20_000) -> ModelAnswer:
-        """Return what a model should read: how the cell ended, notes, output of at most ``limit`` bytes, up to four pictures.
+        """Return the answer for a model: how the cell ended, notes, output of at most ``limit`` bytes, up to four pictures.
 
         Raises:
             InvalidRequest: ``limit`` is not a whole number of bytes of at least 4.

@@ -1,4 +1,4 @@
-"""What a session has: its variables, saved ones and completions; its Python and packages."""
+"""The contents of a session: its variables, saved ones and completions; its Python and packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session uses: its kernel's memory, the backend's statistics, changed limits; and statistics of its cells."""
+"""The usage of a session: its kernel's memory, the backend's statistics, changed limits; and statistics of its cells."""
 
 from __future__ import annotations
 

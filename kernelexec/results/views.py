@@ -145,7 +145,7 @@ def _height(markup: str) -> int:
 
 
 def make_renderable(text: str, verdict: str, *, ok: bool) -> Group:
-    """Return what rich prints for a result; markup and control characters of the cell are shown as text."""
+    """Return the text that rich prints for a result; markup and control characters of the cell are shown as text."""
     from rich.console import Group  # noqa: PLC0415 - imported where it is needed only
     from rich.text import Text  # noqa: PLC0415 - as above
 

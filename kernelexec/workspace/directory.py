@@ -218,7 +218,7 @@ def numbered_paths(path: Path) -> Iterator[Path]:
 
 
 def make_owner_prefix(title: str, digest: bytes) -> str:
-    """Return what stands before the names of an owner's sessions; the digest tells owners of one title apart."""
+    """Return the prefix of the names of an owner's sessions; the digest tells owners of one title apart."""
     label = _NO_LABEL.sub("-", title).strip("-")[:_LABEL_CHARS].strip("-")
     return f"{label or 'client'}.{base64.b32hexencode(digest).decode().lower()[:_DIGEST_CHARS]}-"
 

@@ -32,7 +32,7 @@ class _BoundReached(Exception):
 
 @dataclass(slots=True)
 class _Bound:
-    """What is left of the bounds of a removal: entries, and the time at which it ends."""
+    """The rest of the bounds of a removal: entries, and the time at which it ends."""
 
     left: int | None
     until: float

@@ -1,4 +1,4 @@
-"""Copies of a workspace's files, for branches and checkpoints, and the way back of what has changed.
+"""Copies of a workspace's files, for branches and checkpoints, and the way back of changes.
 
 Where a file system shares the blocks of copies, as Btrfs and XFS do, a copy takes no space until one side is written.
 """
@@ -74,7 +74,7 @@ class CopyDirectory:
 
 @dataclass(slots=True)
 class CopiedFiles:
-    """What was copied: each path with the state of the copy, by which a later change of it is known."""
+    """The copied files: each path with the state of the copy, by which a later change of it is known."""
 
     states: dict[str, tuple[int, ...]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ class CopiedFiles:
         return self.is_complete and not any(path == left_out or path.startswith(f"{left_out}/") for left_out in self.left_out)
 
     def describe_left_out(self) -> str | None:
-        """Return a sentence on what was not copied; None if there is nothing."""
+        """Return a sentence on files that were not copied; None if there are none."""
         paths = [*self.left_out, *([] if self.is_complete else [f"what follows the first {_ENTRIES_MAX} entries"])]
         return f"These files were not copied: {list_paths(paths)}." if paths else None
 
@@ -272,7 +272,7 @@ def _state(seen: os.stat_result) -> tuple[int, ...]:
 
 
 def _copy(top: int, target_fd: int, entry: WalkEntry) -> tuple[int, ...]:
-    """Copy one entry in the place of what is there; return the state of the copy."""
+    """Copy one entry, over another if there is one; return the state of the copy."""
     *above, name = entry.parts
     with ExitStack() as opened:
         owner = os.fstat(target_fd)

@@ -1,1 +1,1 @@
-"""Images of kernels: their recipes, how the engine builds them, and what an image contains."""
+"""Images of kernels: their recipes, how the engine builds them, and the contents of an image."""

@@ -156,7 +156,7 @@ class PythonVolume:
     volume: str
     version: str
     missing: str
-    """What the image lacks; empty if that is unknown."""
+    """The requirement that the image lacks; empty if that is unknown."""
 
 
 def missing_requirement(images: Sequence[str], python: str) -> str:

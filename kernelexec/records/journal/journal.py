@@ -103,7 +103,7 @@ class Journal:
             os.fdatasync(self._fd)
 
     def find_request(self, request_id: str) -> JournaledRequest | None:
-        """Return what this journal knows of a request, from any of its owners.
+        """Return this journal's knowledge of a request, from any of its owners.
 
         Raises:
             Refused: another process writes the journal, so this process cannot know.

@@ -1,8 +1,8 @@
 """Notebooks of the format 4.5 in memory: repaired from any other, read from scripts, and given parameters.
 
-What Jupyter would run is upgraded, and each fault is counted. nbclient reads a notebook without validation, so a notebook
-with faults of the schema runs there. Unknown types of cells and additional keys stay as they are. Only notebooks before the
-format 4 need nbformat, which can take a second to import.
+Notebooks that Jupyter would run are upgraded, and each fault is counted. nbclient reads a notebook without validation, so a
+notebook with faults of the schema runs there. Unknown types of cells and additional keys stay as they are. Only notebooks
+before the format 4 need nbformat, which can take a second to import.
 
 Scripts have ``# %%`` cells, as editors and jupytext write them. A line ``# %% title [markdown] key=value`` begins a cell: of
 code, of Markdown (``[markdown]`` or ``[md]``) or raw (``[raw]``), with its title and options in its metadata. A script of

@@ -146,7 +146,7 @@ class CellFile:
                 self._shown.setdefault(output.display_id, []).append(recorded)
 
     def set_language_info(self, info: dict[str, Any]) -> None:
-        """Set what a kernel says of its language, as nbclient does."""
+        """Set a kernel's description of its language, as nbclient does."""
         if info:
             self._notebook["metadata"]["language_info"] = info
 
