@@ -105,6 +105,17 @@ class WarmKernel:
                 await self.kernel.stop(0.0)
         return self.kernel if has_moved else None
 
+    async def claim_or_start(
+        self,
+        cwd: str,
+        make_kernel: Callable[[], Kernel],
+        backend: Backend,
+        tasks: TaskGroup,
+        check_open: Callable[[], None],
+    ) -> Kernel:
+        """Return this kernel, or else a new one: see ``claim`` and ``start_with_retry``."""
+        return await self.claim(cwd, backend) or await start_with_retry(make_kernel, backend, tasks, check_open)
+
 
 NO_WARM_KERNEL = WarmKernel()
 

@@ -24,16 +24,7 @@ from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Cause
 from kernelexec.results.one_line import count_things
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
-from kernelexec.session.kernels.starts import (
-    NO_WARM_KERNEL,
-    BranchStart,
-    CellRepeater,
-    Lineage,
-    RepeatedCells,
-    WarmKernel,
-    WayBack,
-    start_with_retry,
-)
+from kernelexec.session.kernels.starts import BranchStart, CellRepeater, Lineage, RepeatedCells, WarmKernel, WayBack
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
     Losses,
@@ -103,7 +94,7 @@ class KernelSupervisor:
         """The last cell of another session before this one branched off."""
         self.repeater: CellRepeater | None = None
         """Runs the cells since a checkpoint again; only a Python kernel has checkpoints."""
-        self._warm_kernel = NO_WARM_KERNEL
+        self._warm_kernel = WarmKernel()
         self._starting_kernel: Kernel | None = None
         self._reuse_slot = ReuseSlot()
         self._shown: tuple[Displays, WidgetStates] | None = None
@@ -287,10 +278,9 @@ class KernelSupervisor:
 
     async def _start(self) -> Kernel:
         self.epoch += 1
-        warm_kernel, backend, self._warm_kernel = self._warm_kernel, self._backend, NO_WARM_KERNEL
+        warm_kernel, backend, self._warm_kernel = self._warm_kernel, self._backend, WarmKernel()
         try:
-            kernel = await warm_kernel.claim(self._cwd, backend)
-            kernel = kernel or await start_with_retry(self._new_kernel, backend, self._scope.tasks, self._check_open)
+            kernel = await warm_kernel.claim_or_start(self._cwd, self._new_kernel, backend, self._scope.tasks, self._check_open)
         except KernelStartFailed as exc:
             self._check_open()
             self._report_change("failed", str(exc))
@@ -556,8 +546,7 @@ class KernelSupervisor:
         if kernel is not None:
             self._kill_cause = "request" if kernel.death is None else self._kill_cause
             kernel.on_death = None
-            names, count = tuple(sorted(kernel.variable_names.known)), kernel.variable_names.count
-            self.losses.lost_state = LostState("closed", 0, names, count, is_reported=False)
+            self.losses.lost_state = LostState.of(kernel, "closed", 0, is_reported=False)
             self.is_cut = await kernel.stop(patience)
         await self._reuse_slot.close()
 
@@ -573,10 +562,8 @@ class KernelSupervisor:
         await kernel.kill()
         await self._reuse_slot.put(kernel.take_host())
         death = kernel.death or Death("killed", 137)
-        names = tuple(sorted(kernel.variable_names.known))
-        lost_state = LostState(
-            cause or self._kill_cause or death.cause, death.exit_code, names, kernel.variable_names.count, is_reported
-        )
+        cause = cause or self._kill_cause or death.cause
+        lost_state = LostState.of(kernel, cause, death.exit_code, is_reported=is_reported)
         self.losses.add(lost_state)
         self.kernel, self._shown = None, (kernel.displays, kernel.widgets)
         return lost_state

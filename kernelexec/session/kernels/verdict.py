@@ -127,6 +127,12 @@ class LostState:
     is_reported: bool
     return_note: str = ""
 
+    @classmethod
+    def of(cls, kernel: Kernel, cause: Cause, exit_code: int, *, is_reported: bool) -> LostState:
+        """Return the lost state of a kernel with the names of its variables."""
+        names = kernel.variable_names
+        return cls(cause, exit_code, tuple(sorted(names.known)), names.count, is_reported)
+
     def __str__(self) -> str:
         """Return the first names, and the number of further names."""
         return _list_names(self.names, self.name_count)
