@@ -131,6 +131,16 @@ class ExecutionResult(JsonReadable):
     cached: bool = False
     literal: bool | str = False
     exit_status: int | None = None
+    verdict: str | None = field(init=False, repr=False, compare=False, default=None)
+    """What the outputs do not show, in one line: that the cell runs, a timeout, a refusal, lost state, cut output; or None.
+
+    For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``. It is a field, so that web frameworks
+    that convert a dataclass by its fields have it too.
+    """
+
+    def __post_init__(self) -> None:
+        """Compute the verdict."""
+        object.__setattr__(self, "verdict", self._make_verdict())
 
     if not TYPE_CHECKING:  # type checkers would accept any name
         __getattr__ = explain_attribute(RESULT)
@@ -174,12 +184,7 @@ class ExecutionResult(JsonReadable):
             self._state_text,
         )
 
-    @property
-    def verdict(self) -> str | None:
-        """What the outputs do not show, in one line: that the cell runs, a timeout, a refusal, lost state, cut output; or None.
-
-        For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``.
-        """
+    def _make_verdict(self) -> str | None:
         failure = "" if self.error or self.interrupted or self.cause else self._failure_text
         is_plain = self.status in ("ok", "error") and self.state == "kept" and not (self.interrupted or failure)
         if is_plain and not (self.lost_names and self.status == "error") and not self.truncated:
@@ -342,8 +347,8 @@ class ExecutionResult(JsonReadable):
         return make_model_answer(self, limit)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, and the ``verdict``, as JSON types."""
-        return {**JsonReadable.to_dict(self), "verdict": self.verdict}
+        """Return the fields as JSON types."""
+        return JsonReadable.to_dict(self)
 
     def to_json(self) -> str:
         """Return the result as JSON text; ``from_json`` returns an equal result."""

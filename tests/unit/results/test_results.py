@@ -133,6 +133,7 @@ def test_what_the_outputs_do_not_show_is_where_people_look(fields: dict[str, Any
     result = result_of(Stream("stdout", "shown\n"), **fields)
     line = None if verdict is None else f"[kernelexec: {verdict}]"
     assert result.verdict == result.to_dict()["verdict"] == json.loads(result.to_json())["verdict"] == line
+    assert dataclasses.asdict(result)["verdict"] == line  # as web frameworks convert it
     text = "shown\n" if line is None else f"shown\n{line}"
     assert str(result) == text
     assert str(result._repr_mimebundle_()["text/plain"]).strip() == text.strip()
