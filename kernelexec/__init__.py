@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import PACKAGE, make_getattr
 
 if TYPE_CHECKING:
-    from kernelexec.blocking import AttachedSession as AttachedSession
-    from kernelexec.blocking import Checkpoint as Checkpoint
-    from kernelexec.blocking import Executor as Executor
-    from kernelexec.blocking import Files as Files
-    from kernelexec.blocking import Session as Session
-    from kernelexec.blocking import attach as attach
     from kernelexec.config import Config as Config
     from kernelexec.config import Container as Container
     from kernelexec.config import ContextPath as ContextPath
@@ -28,7 +22,6 @@ if TYPE_CHECKING:
     from kernelexec.config import InterpreterOptions as InterpreterOptions
     from kernelexec.config import Mount as Mount
     from kernelexec.config import Profile as Profile
-    from kernelexec.control.attached_session import AsyncAttachedSession as AsyncAttachedSession
     from kernelexec.errors import CapacityReached as CapacityReached
     from kernelexec.errors import CheckpointRefused as CheckpointRefused
     from kernelexec.errors import Closed as Closed
@@ -69,17 +62,15 @@ if TYPE_CHECKING:
     from kernelexec.events import SessionClosed as SessionClosed
     from kernelexec.events import SessionClosing as SessionClosing
     from kernelexec.events import SessionOpened as SessionOpened
-    from kernelexec.executor import AsyncExecutor as AsyncExecutor
-    from kernelexec.executor import ExecutorOptions as ExecutorOptions
-    from kernelexec.policy.decisions import Allow as Allow
-    from kernelexec.policy.decisions import Approval as Approval
-    from kernelexec.policy.decisions import ApprovalRequest as ApprovalRequest
-    from kernelexec.policy.decisions import Approver as Approver
-    from kernelexec.policy.decisions import Ask as Ask
-    from kernelexec.policy.decisions import Deny as Deny
-    from kernelexec.policy.decisions import Proposal as Proposal
-    from kernelexec.policy.decisions import Rewrite as Rewrite
-    from kernelexec.policy.decisions import Validator as Validator
+    from kernelexec.executor.blocking import AttachedSession as AttachedSession
+    from kernelexec.executor.blocking import Checkpoint as Checkpoint
+    from kernelexec.executor.blocking import Executor as Executor
+    from kernelexec.executor.blocking import Files as Files
+    from kernelexec.executor.blocking import Session as Session
+    from kernelexec.executor.blocking import attach as attach
+    from kernelexec.executor.control.attached_session import AsyncAttachedSession as AsyncAttachedSession
+    from kernelexec.executor.executor import AsyncExecutor as AsyncExecutor
+    from kernelexec.executor.executor import ExecutorOptions as ExecutorOptions
     from kernelexec.results import Attempt as Attempt
     from kernelexec.results import Attempts as Attempts
     from kernelexec.results import BackgroundCommand as BackgroundCommand
@@ -127,6 +118,15 @@ if TYPE_CHECKING:
     from kernelexec.results import Timing as Timing
     from kernelexec.results import Variable as Variable
     from kernelexec.results import Variables as Variables
+    from kernelexec.rules.policy.decisions import Allow as Allow
+    from kernelexec.rules.policy.decisions import Approval as Approval
+    from kernelexec.rules.policy.decisions import ApprovalRequest as ApprovalRequest
+    from kernelexec.rules.policy.decisions import Approver as Approver
+    from kernelexec.rules.policy.decisions import Ask as Ask
+    from kernelexec.rules.policy.decisions import Deny as Deny
+    from kernelexec.rules.policy.decisions import Proposal as Proposal
+    from kernelexec.rules.policy.decisions import Rewrite as Rewrite
+    from kernelexec.rules.policy.decisions import Validator as Validator
     from kernelexec.session import AsyncCheckpoint as AsyncCheckpoint
     from kernelexec.session import AsyncFiles as AsyncFiles
     from kernelexec.session import AsyncSession as AsyncSession
@@ -135,9 +135,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 #: The public names by their modules. A module is imported at the first use of one of its names: a program pays for its parts.
 _NAMES = {
-    "blocking": "AttachedSession Checkpoint Executor Files Session attach",
+    "executor.blocking": "AttachedSession Checkpoint Executor Files Session attach",
     "config": "Config Container ContextPath FileBounds InterpreterOptions Mount Profile",
-    "control.attached_session": "AsyncAttachedSession",
+    "executor.control.attached_session": "AsyncAttachedSession",
     "errors": (
         "CapacityReached CheckpointRefused Closed Disabled FileRefused InvalidCode InvalidConfig InvalidPath InvalidRequest "
         "InvalidTimeout InvalidWorkDir IsolationUnavailable KernelConnectionFailed KernelError KernelNotAnswering "
@@ -148,8 +148,8 @@ _NAMES = {
         "CellAborted CellExecuted CellRefused CellStarted DisplayUpdated FilesTouched Hook KernelChanged "
         "LateOutputReported MemoryHigh OutputReceived SessionAdopted SessionClosed SessionClosing SessionOpened"
     ),
-    "executor": "AsyncExecutor ExecutorOptions",
-    "policy.decisions": "Allow Approval ApprovalRequest Approver Ask Deny Proposal Rewrite Validator",
+    "executor.executor": "AsyncExecutor ExecutorOptions",
+    "rules.policy.decisions": "Allow Approval ApprovalRequest Approver Ask Deny Proposal Rewrite Validator",
     "results": (
         "Attempt Attempts BackgroundCommand BackgroundOutput CallStatistics Completion Diagnosis DisplayData Error "
         "ExecuteResult ExecutionFailed ExecutionResult FileBytes FileEntry FileList FilesCopied FilesDeleted FileText "

@@ -13,7 +13,7 @@ from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.results import ExecutionResult, LargeVariable, Output, Replay, Snapshot, TestReport
 
 if TYPE_CHECKING:
-    from kernelexec.recorded_history import History
+    from kernelexec.rules.recorded_history import History
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from unittest import mock
 
 import pytest
 
-from kernelexec import Executor, Session, notices
+from kernelexec import Executor, Session
 from kernelexec.cli import main
 from kernelexec.config import Config
+from kernelexec.executor import notices
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.host.fork_server_process import ForkServerProcess
 from tests.support.engine import IMAGE, needs_bubblewrap, needs_engine

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies, run_steps
 from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, FunctionPrompt, Functions, warn_about_restart
 from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
-from kernelexec.blocking import Executor, Session
 from kernelexec.config.types import check_known, is_count, mapping_error
 from kernelexec.errors import Disabled, InvalidConfig
-from kernelexec.executor import ExecutorOptions
+from kernelexec.executor.blocking import Executor, Session
+from kernelexec.executor.executor import ExecutorOptions
 
 if TYPE_CHECKING:
     from autogen.coding import CodeBlock

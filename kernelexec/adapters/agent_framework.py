@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelexec.adapters.tools import TEXT_BYTES, function_tools
 from kernelexec.adapters.tools import FunctionTool as SessionTool
-from kernelexec.blocking import Session
+from kernelexec.executor.blocking import Session
 
 try:
     from agent_framework import AgentSession, Content, ContextProvider, FunctionTool, SessionContext

@@ -28,8 +28,8 @@ from kernelexec.adapters.shared.conventions import (
 )
 from kernelexec.adapters.shared.markdown import MarkdownBlock
 from kernelexec.errors import KernelexecError
-from kernelexec.executor import AsyncExecutor
-from kernelexec.policy.decisions import Approver, Validator
+from kernelexec.executor.executor import AsyncExecutor
+from kernelexec.rules.policy.decisions import Approver, Validator
 from kernelexec.session import AsyncSession
 
 try:

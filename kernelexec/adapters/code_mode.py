@@ -35,8 +35,7 @@ from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, KernelexecError
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
-from kernelexec.text import NESTING_MAX, clean, parse_untrusted_json
-from kernelexec.untrusted_text import format_notes, quote_output
+from kernelexec.text import NESTING_MAX, clean, format_notes, parse_untrusted_json, quote_output
 from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 from kernelexec.workspace.safe_files import replace_beneath
 

@@ -14,11 +14,10 @@ from kernelexec.adapters.shared.commands import (
     read_file,
     write_file,
 )
-from kernelexec.blocking import Session
 from kernelexec.errors import KernelexecError
+from kernelexec.executor.blocking import Session
 from kernelexec.results import ExecutionResult, Stream, output_text
-from kernelexec.text import parse_untrusted_json
-from kernelexec.untrusted_text import escape_notes_in_json, quote_output
+from kernelexec.text import escape_notes_in_json, parse_untrusted_json, quote_output
 
 try:
     from deepagents.backends.protocol import (

@@ -12,11 +12,10 @@ from typing import Any, Self
 from pydantic import PrivateAttr
 
 from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
-from kernelexec.blocking import Executor, Session
 from kernelexec.errors import KernelexecError
+from kernelexec.executor.blocking import Executor, Session
 from kernelexec.results import model_notes
-from kernelexec.text import cut_middle
-from kernelexec.untrusted_text import format_notes, quote_output
+from kernelexec.text import cut_middle, format_notes, quote_output
 
 try:
     from google.adk.agents.invocation_context import InvocationContext

@@ -26,8 +26,8 @@ from kernelexec.adapters.shared.commands import (
     write_file,
 )
 from kernelexec.adapters.tools import make_answer
-from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest, KernelexecError
+from kernelexec.executor.blocking import Executor, Session
 
 try:
     from inspect_ai.model import ContentImage, ContentText

@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from kernelexec.adapters.tools import TEXT_BYTES, FunctionTool, ToolAnswer, function_tools
-from kernelexec.blocking import Session
+from kernelexec.executor.blocking import Session
 from kernelexec.results import ExecutionResult
 
 try:

@@ -10,10 +10,10 @@ from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.adapters.shared.commands import await_result, explain_end, join_report
 from kernelexec.adapters.tools import TEXT_BYTES, ToolAnswer, function_tools
 from kernelexec.adapters.tools import FunctionTool as SessionTool
-from kernelexec.blocking import Session
 from kernelexec.errors import KernelexecError
+from kernelexec.executor.blocking import Session
 from kernelexec.results import ExecutionResult, model_notes
-from kernelexec.untrusted_text import format_notes, quote_output
+from kernelexec.text import format_notes, quote_output
 
 try:
     from agents import (

@@ -10,8 +10,8 @@ from typing import Any
 
 from kernelexec.adapters.shared.commands import UNLIMITED, call_in_thread, join_report, run_command, run_command_async
 from kernelexec.adapters.tools import TEXT_BYTES, FunctionTool, ToolAnswer, function_tools
-from kernelexec.blocking import Executor, Session
 from kernelexec.errors import Closed, KernelexecError
+from kernelexec.executor.blocking import Executor, Session
 
 try:
     from pydantic_ai.messages import BinaryContent

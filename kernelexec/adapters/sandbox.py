@@ -11,11 +11,11 @@ from typing import Self, Unpack
 
 from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.adapters.shared.commands import await_result, call_in_thread
-from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.executor import ExecutorOptions
+from kernelexec.executor.blocking import Executor, Session
+from kernelexec.executor.executor import ExecutorOptions
 from kernelexec.results import ExecutionResult, model_notes
-from kernelexec.untrusted_text import format_notes, quote_output
+from kernelexec.text import format_notes, quote_output
 
 try:
     from ag2.tools.sandbox import ExecResult

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
 from kernelexec.adapters.shared.typed_json import read_typed_json
-from kernelexec.blocking import Executor, Session
 from kernelexec.errors import InvalidRequest
-from kernelexec.executor import ExecutorOptions
+from kernelexec.executor.blocking import Executor, Session
+from kernelexec.executor.executor import ExecutorOptions
 from kernelexec.results import ExecuteResult, ExecutionResult, Output, best_image, model_notes
 from kernelexec.results.media import open_picture
-from kernelexec.untrusted_text import format_notes, quote_output
+from kernelexec.text import format_notes, quote_output
 
 try:
     from smolagents.local_python_executor import CodeOutput

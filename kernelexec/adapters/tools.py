@@ -10,12 +10,11 @@ from typing import Any
 
 from kernelexec.adapters.shared.blocks import remove_notebooks, remove_start_notes
 from kernelexec.adapters.shared.commands import await_result, call_in_thread
-from kernelexec.blocking import Session
 from kernelexec.errors import InvalidConfig, InvalidRequest, KernelexecError, did_you_mean
+from kernelexec.executor.blocking import Session
 from kernelexec.results import ExecutionResult, Image, make_model_answer
 from kernelexec.results.model_answers import LIMIT_MIN
-from kernelexec.text import utf8_size
-from kernelexec.untrusted_text import format_note, quote_output
+from kernelexec.text import format_note, quote_output, utf8_size
 
 #: The default limit of text in an answer, in bytes; ``read_output`` reads the rest.
 TEXT_BYTES = 20_000

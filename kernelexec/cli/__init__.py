@@ -62,7 +62,7 @@ def starts_kernel_here(words: Sequence[str], environ: Mapping[str, str]) -> bool
 def _import_parts() -> None:
     """Import the parts of sessions, and build the settings without plugins of pydantic, for which it looks in all packages."""
     os.environ[_NO_PLUGINS], former = "__all__", os.environ.get(_NO_PLUGINS)
-    import_without_collection("kernelexec.config", "kernelexec.session_registry")
+    import_without_collection("kernelexec.config", "kernelexec.executor.registry")
     from kernelexec.config import Config
 
     Config.model_rebuild()

@@ -46,7 +46,7 @@ from kernelexec.results import (
 )
 from kernelexec.results.media import DECODED_PIXELS, decode_picture, is_whole_png
 from kernelexec.results.one_line import count_things
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 
 if TYPE_CHECKING:
     import PIL.Image

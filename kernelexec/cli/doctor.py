@@ -22,7 +22,7 @@ from kernelexec.cli.stdio import OWN_FAILURE, current_directory, write_text
 from kernelexec.config import Config, isolation_variable
 from kernelexec.config.container import OURS, REFERENCE
 from kernelexec.errors import EngineFailed, KernelexecError
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.provisioning import explain_unavailable, new_root
 from kernelexec.provisioning import platform as systems
 from kernelexec.provisioning.host.bubblewrap_backend import explain_missing

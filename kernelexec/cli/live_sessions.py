@@ -17,8 +17,8 @@ from kernelexec.cli.console import ConsoleOutput, show_table
 from kernelexec.cli.options import PicturesOption, complete_session, not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, eprint, write_text
 from kernelexec.cli.terminal import TYPED_INPUT
-from kernelexec.control.control_client import ControlClient, find_session
 from kernelexec.errors import InvalidRequest, KernelexecError, KernelNotAnswering, QueueFull, UnknownSession
+from kernelexec.executor.control.control_client import ControlClient, find_session
 from kernelexec.kernel import request_once
 from kernelexec.launcher import protocol
 from kernelexec.provisioning.runtime.discovery import LiveSession, list_live_executors, list_live_sessions
@@ -26,11 +26,11 @@ from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
 from kernelexec.results.session_contents import VARIABLES_MAX
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 from kernelexec.workspace.directory import read_owner
 
 if TYPE_CHECKING:
-    from kernelexec.blocking import AttachedSession
+    from kernelexec.executor.blocking import AttachedSession
 
 live_app = typer.Typer()
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no requests."
@@ -114,7 +114,7 @@ def ps(as_json: ListJsonOption = False) -> int:
 @live_app.command(epilog=_STATUS)
 def attach(name: NameArgument = None, pictures: PicturesOption = "auto") -> int:
     """Run cells, one per line, in a session of another process, in turn with its owner's cells; Ctrl+D leaves."""
-    from kernelexec.blocking import attach as attach_session
+    from kernelexec.executor.blocking import attach as attach_session
 
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
     console = ConsoleOutput(as_json=False, pictures=pictures)

@@ -17,14 +17,14 @@ import typer
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import complete_session, not_blank, option
 from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, write_guard, write_text
-from kernelexec.control.control_client import select_session
 from kernelexec.errors import InvalidRequest, did_you_mean
+from kernelexec.executor.control.control_client import select_session
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
 from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.records.journal import SUFFIX, JournalRow, journals, read, rows, statistics
 from kernelexec.results.usage import format_size
 from kernelexec.session.features.limits import CALLS_MAX
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 from kernelexec.workspace.directory import find_names
 
 if TYPE_CHECKING:

@@ -255,7 +255,7 @@ def _read_config_file(option: str | None) -> Config | None:
     """
     if option is None:
         return None
-    from kernelexec.dialects.agents import read_agents
+    from kernelexec.config.dialects.agents import read_agents
 
     path, _, name = option.rpartition("#") if "#" in option else (option, "", "")
     agents = read_agents(path)

@@ -27,10 +27,10 @@ from kernelexec.cli.stdio import SIGNAL_BASE, current_directory, eprint, handle_
 from kernelexec.cli.terminal import TYPED_INPUT, PictureChoice, answer_at_terminal, confirm_at_terminal
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, InvalidRequest, KernelexecError
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.results import InputRequest, Output, Stream
 from kernelexec.session import AsyncSession
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 from kernelexec.workspace.directory import check_name
 
 #: The default timeout of a cell, in seconds: a week, because the user can interrupt it.

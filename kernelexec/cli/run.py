@@ -105,7 +105,7 @@ def guidance(isolation_options: IsolationOptions, work_dir: WorkDirOption = None
     config = isolation_options.load_config(**ONE_COMMAND_SETTINGS)
     directory = Path(work_dir) if work_dir else current_directory()
     if not config.enabled:
-        from kernelexec.model_prompts import EXECUTION_DISABLED
+        from kernelexec.session.model_prompts import EXECUTION_DISABLED
 
         write_text(sys.stdout, EXECUTION_DISABLED + "\n")
         return 0
@@ -142,7 +142,7 @@ def _use_session(
     **options: Any,  # noqa: ANN401 - the executor's
 ) -> tuple[int | None, _T | None]:
     """Use a new session; return the status of a signal that ended it, and the value of ``use`` if it was not cancelled."""
-    from kernelexec.executor import AsyncExecutor
+    from kernelexec.executor.executor import AsyncExecutor
 
     signals, value = Signals(), None
 

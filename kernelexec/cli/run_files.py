@@ -231,7 +231,7 @@ class FileRun:
         Raises:
             KernelexecError: no session could be opened, or the notebook's kernelspec is not installed; nothing ran.
         """
-        from kernelexec.executor import AsyncExecutor
+        from kernelexec.executor.executor import AsyncExecutor
 
         self.began = time.monotonic()
         if not self.document.sources:
@@ -460,7 +460,7 @@ def _read_parameter_file(file: str | None) -> dict[str, Any]:
     """
     if file is None:
         return {}
-    from kernelexec.dialects.yaml_loader import parse
+    from kernelexec.config.dialects.yaml_loader import parse
 
     try:
         content = parse(Path(file).read_text(encoding="utf-8"))

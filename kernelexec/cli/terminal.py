@@ -19,11 +19,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from kernelexec.provisioning import platform
-from kernelexec.untrusted_text import BIDI_AND_TAGS, escape_char, escape_line
+from kernelexec.text import BIDI_AND_TAGS, escape_char, escape_line
 
 if TYPE_CHECKING:
-    from kernelexec.policy.decisions import Approval, ApprovalRequest
     from kernelexec.results import InputRequest
+    from kernelexec.rules.policy.decisions import Approval, ApprovalRequest
 
 #: The sign of our notes on a terminal. In any other text it is shown as its code.
 NOTE_SIGN = "\N{WHITE DIAMOND CONTAINING BLACK SMALL DIAMOND}"
@@ -342,7 +342,7 @@ def _is_readable(fd: int, patience: float) -> bool:
 
 async def confirm_at_terminal(request: ApprovalRequest, /) -> Approval:
     """Ask for approval at the controlling terminal, also if stdin and stdout are redirected; see ``Approver``."""
-    from kernelexec.policy.decisions import Approval  # here, since every command imports this module
+    from kernelexec.rules.policy.decisions import Approval  # here, since every command imports this module
 
     try:
         answer = await _read_line(_question(request))

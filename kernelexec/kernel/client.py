@@ -25,7 +25,7 @@ from kernelexec.outputs import Collector
 from kernelexec.provisioning import RuntimeDirectory
 
 if TYPE_CHECKING:
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
 
 _SUBSCRIBE_ALL = [b"\x01"]
 _CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}

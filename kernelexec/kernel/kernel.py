@@ -21,7 +21,6 @@ from kernelexec.kernel.process import KernelProcess, ReusableKernelHost
 from kernelexec.kernel.startup import KernelStarter
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector, Displays, WidgetStates
-from kernelexec.policy import CommandRules, Refusal
 from kernelexec.provisioning import (
     Backend,
     Handover,
@@ -34,10 +33,11 @@ from kernelexec.provisioning import (
 from kernelexec.provisioning.platform import STACKS_SIGNAL
 from kernelexec.results import InterruptStep
 from kernelexec.results.json_values import is_count
+from kernelexec.rules.policy import CommandRules, Refusal
 from kernelexec.text import clean_text
 
 if TYPE_CHECKING:
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
 
 _IMPORT_MODULE = f"{protocol.NOTHING_SOURCE}\ntry: __import__('importlib').import_module({{!r}})\nexcept BaseException: pass"
 #: Cells after which the first cell of a session copies no more pages of memory, and runs no more unspecialised bytecode.

@@ -37,8 +37,7 @@ from kernelexec.results.media import PICTURE_BYTES, PICTURES_MAX, fit_picture, i
 from kernelexec.results.model_answers import head_line, late_text, shown_outputs
 from kernelexec.results.one_line import JOINED_MAX, join_names
 from kernelexec.session.lifecycle import short_turns
-from kernelexec.text import apply_returns, clean, utf8_size
-from kernelexec.untrusted_text import format_note, format_notes, quote_line, quote_output
+from kernelexec.text import apply_returns, clean, format_note, format_notes, quote_line, quote_output, utf8_size
 
 #: Characters of output that one answer shows; ``read_output`` has the rest.
 PREVIEW_CHARS = 20_000

@@ -31,7 +31,7 @@ from mcp.types import INVALID_PARAMS
 from kernelexec.errors import CapacityReached, InvalidRequest
 from kernelexec.mcp.logs import HANDLE
 from kernelexec.mcp.server_options import QuotaTracker
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 from kernelexec.workspace.directory import OWNED_NAME_CHARS, check_name, make_owner_prefix
 
 #: Where an agent name is read: the request's ``_meta``, an HTTP header, or the environment of a process.

@@ -23,10 +23,10 @@ from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Inpu
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.mcp.callers import STATELESS_VERSION
-from kernelexec.policy.decisions import Approval, ApprovalRequest
 from kernelexec.results import ExecutionResult, InputRequest, Output, output_text
 from kernelexec.results.outputs import read_displays
-from kernelexec.untrusted_text import escape_invisible, quote_line
+from kernelexec.rules.policy.decisions import Approval, ApprovalRequest
+from kernelexec.text import escape_invisible, quote_line
 
 #: The field of a client's form that has the answer.
 _TEXT = "text"

@@ -31,7 +31,7 @@ from kernelexec import events
 from kernelexec.cells import ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp.authentication import JwtOptions, OperatorProvider, make_auth_provider, read_host
 from kernelexec.mcp.callers import ADMIN, Connections
 from kernelexec.mcp.guard import BODY_BYTES, RequestGuard, is_loopback

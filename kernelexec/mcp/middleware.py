@@ -19,8 +19,7 @@ from mcp.types import CallToolRequestParams, TextContent
 from kernelexec.errors import did_you_mean
 from kernelexec.mcp.logs import log_call
 from kernelexec.mcp.run import Opening
-from kernelexec.text import clean_text
-from kernelexec.untrusted_text import escape_invisible, escape_notes_in_json, escape_value, has_invisible, quote_output
+from kernelexec.text import clean_text, escape_invisible, escape_notes_in_json, escape_value, has_invisible, quote_output
 
 T = TypeVar("T")
 _VALUE_CHARS = 100

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, KernelexecError
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 
 #: The most seconds between two progress reports of a blocking call.
 INTERVAL = 5.0
@@ -180,7 +180,7 @@ class _ServerRun:
     async def _run_executor(self, tasks: TaskGroup) -> None:
         """Keep the executor open until the server is to stop."""
         async with self.executor as executor:
-            from kernelexec.control.control_socket import ServerCommands  # noqa: PLC0415 - it imports parts of an open executor
+            from kernelexec.executor.control.control_socket import ServerCommands  # noqa: PLC0415 - it imports parts of an open executor
 
             if self.opening is None:
                 tasks.start_soon(self._serve)

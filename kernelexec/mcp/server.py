@@ -23,7 +23,7 @@ from mcp.types import ToolAnnotations
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp.answers import count_json_bytes
 from kernelexec.mcp.callers import CallerMiddleware
 from kernelexec.mcp.middleware import ArgumentReader, CallLogger, OpeningGate, VisibleText
@@ -34,8 +34,8 @@ from kernelexec.mcp.tools.code_tools import CodeTools, TestingTools, report_erro
 from kernelexec.mcp.tools.command_tools import COMMAND_SCHEMA, BackgroundTools, CommandTools, PackageTools
 from kernelexec.mcp.tools.file_tools import FileTools, read_whole
 from kernelexec.mcp.tools.state_tools import CheckpointTools, VariableTools
-from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
-from kernelexec.untrusted_text import escape_line, format_note, quote_output
+from kernelexec.session.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
+from kernelexec.text import escape_line, format_note, quote_output
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession

@@ -14,7 +14,7 @@ from fastmcp import Context
 
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import CapacityReached, InvalidPath, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, PROGRAM, Caller, Connections
 from kernelexec.mcp.elicitation import (
     Elicitation,

@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kernelexec.config import Config
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.imports import import_without_collection
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.run import INTERVAL, Opening, ServerLife, run_until_signal

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelexec.outputs.collector import Collector
 from kernelexec.results import decode_base64
-from kernelexec.secrets.store import Masker, StreamMasker
+from kernelexec.rules.secrets.store import Masker, StreamMasker
 from kernelexec.text import utf8_size
 
 #: Binary formats are not searched: masking would corrupt them.

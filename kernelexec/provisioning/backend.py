@@ -13,7 +13,7 @@ from kernelexec.workspace.contexts import contexts
 
 if TYPE_CHECKING:
     from kernelexec.provisioning.container.container_backend import ContainerBackend
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
 
     Backend: TypeAlias = LocalBackend | ContainerBackend
     """A kind of place for kernels, with the differences besides the provisioner that its kernelspec names."""

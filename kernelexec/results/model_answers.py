@@ -28,8 +28,7 @@ from kernelexec.results.outputs import (
 )
 from kernelexec.results.readable import Tag, read_tags
 from kernelexec.results.result import ExecutionResult
-from kernelexec.text import apply_returns, cut_middle
-from kernelexec.untrusted_text import escape_line, format_note, format_notes, quote_output
+from kernelexec.text import apply_returns, cut_middle, escape_line, format_note, format_notes, quote_output
 
 _LATE_CHARS = 2000
 #: The value of a cell that is long, and how much of it is shown.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 
 #: The limit of names or files in a line.
 JOINED_MAX = 100

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from kernelexec.results.media import Audio, Image
 from kernelexec.results.one_line import format_bytes, join_parts, join_some, quote_head, quote_line
 from kernelexec.results.readable import DisplayReader
-from kernelexec.text import apply_cursor_moves, utf8_size
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import apply_cursor_moves, escape_line, utf8_size
 
 #: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
 MimeBundle = dict[str, Any]

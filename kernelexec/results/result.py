@@ -134,8 +134,8 @@ class ExecutionResult(JsonReadable):
     verdict: str | None = field(init=False, repr=False, compare=False, default=None)
     """What the outputs do not show, in one line: that the cell runs, a timeout, a refusal, lost state, cut output; or None.
 
-    For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``. It is a field, so that web frameworks
-    that convert a dataclass by its fields have it too.
+    For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``. It is a field, so that web
+    frameworks that convert a dataclass by its fields have it too.
     """
 
     def __post_init__(self) -> None:

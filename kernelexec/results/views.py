@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kernelexec.results.outputs import DisplayData, Error, ExecuteResult, MimeBundle, Output, Stream, best_image, output_text
-from kernelexec.untrusted_text import escape_invisible
+from kernelexec.text import escape_invisible
 
 if TYPE_CHECKING:
     from rich.console import Group

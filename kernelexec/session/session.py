@@ -23,11 +23,11 @@ from kernelexec.events import (
     wants_output,
 )
 from kernelexec.imports import EXECUTE_KEYWORDS, SESSION, explain_attribute, explain_keywords
-from kernelexec.policy.decisions import Approver, Validator
 from kernelexec.provisioning import Backend
 from kernelexec.provisioning.runtime.discovery import write_session_file
 from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
 from kernelexec.results.one_line import count_things, join_parts, list_some
+from kernelexec.rules.policy.decisions import Approver, Validator
 from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
@@ -58,13 +58,13 @@ from kernelexec.session.kernels.starts import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 from kernelexec.workspace import FileChanges, Workspace
 
 if TYPE_CHECKING:
-    from kernelexec.recorded_history import History
     from kernelexec.records.journal import Journal
     from kernelexec.records.notebook.recorder import Recorder
+    from kernelexec.rules.recorded_history import History
     from kernelexec.session.cells.takeover import OrphanedSession
     from kernelexec.session.features.session_files import AsyncFiles
 

@@ -21,10 +21,10 @@ import pytest
 
 import kernelexec
 from kernelexec import CheckpointRefused, Executor, Session
-from kernelexec.control.attached_session import AsyncAttachedSession
-from kernelexec.control.control_client import find_session
-from kernelexec.control.control_socket import KEYLESS_MAX
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
+from kernelexec.executor.control.attached_session import AsyncAttachedSession
+from kernelexec.executor.control.control_client import find_session
+from kernelexec.executor.control.control_socket import KEYLESS_MAX
 from kernelexec.provisioning.runtime.discovery import LiveSession
 from kernelexec.results import DisplayData, ExecutionResult, Stream
 from kernelexec.text import clean
@@ -95,7 +95,7 @@ def own_runtime(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Path:
     monkeypatch.setenv("KERNELEXEC_RUNTIME_DIR", str(short_path))
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
-    monkeypatch.setattr("kernelexec.control.control_client.runtime_bases", lambda: iter([short_path]))
+    monkeypatch.setattr("kernelexec.executor.control.control_client.runtime_bases", lambda: iter([short_path]))
     return short_path
 
 
@@ -445,7 +445,7 @@ def test_answers_are_encoded_in_a_thread_and_come_in_order(session: Session, mon
         threads.append(threading.current_thread().name)
         return clean(value)
 
-    monkeypatch.setattr("kernelexec.control.control_socket.clean", clean_and_note)
+    monkeypatch.setattr("kernelexec.executor.control.control_socket.clean", clean_and_note)
     code = "for number in range(20): display({'application/json': [[number]] * 1000}, raw=True)"
     with kernelexec.attach("a") as attached:
         outputs = attached.execute(code).outputs
@@ -500,7 +500,7 @@ def test_clients_get_through_while_another_process_takes_all_connections(session
 
 
 def test_a_client_beyond_the_limit_is_refused_by_its_number(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.control.control_socket.CLIENTS_MAX", 1)
+    monkeypatch.setattr("kernelexec.executor.control.control_socket.CLIENTS_MAX", 1)
     with kernelexec.attach("a") as attached:
         with pytest.raises(CapacityReached, match="clients use the sessions of this process"):
             attached.execute("1")
@@ -517,7 +517,7 @@ def attaches() -> bool:
 
 
 def test_a_silent_connection_is_closed_soon(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.control.control_socket.KEY_SECONDS", 0.2)
+    monkeypatch.setattr("kernelexec.executor.control.control_socket.KEY_SECONDS", 0.2)
     for content in (b"", b"0" * 100):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(BOUND)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, Session
-from kernelexec.policy import CommandRules
+from kernelexec.rules.policy import CommandRules
 from tests.unit.policy.test_evasions import commands
 
 UNSEEN = commands("unseen.txt")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelexec.results import strip_ansi
-from kernelexec.secrets.finder import encodings
+from kernelexec.rules.secrets.finder import encodings
 from tests.conftest import KINDS
 
 #: One that every encoding writes differently, and one that is also a name; by the variables that kernels have them in.

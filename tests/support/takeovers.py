@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from kernelexec import AsyncSession, InputRequest
 from kernelexec.config import Config, load
+from kernelexec.executor.resources import SessionResources, SessionStart
 from kernelexec.kernel import Kernel
 from kernelexec.outputs import Collector
 from kernelexec.provisioning import Handover, LocalBackend, RuntimeDirectory, load_identity, new_root
@@ -24,7 +25,6 @@ from kernelexec.provisioning.runtime.discovery import list_orphaned_sessions
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import running_cell
 from kernelexec.session.cells.takeover import OrphanedSession
-from kernelexec.session_resources import SessionResources, SessionStart
 
 BOUND = 60
 PATIENCE = 60.0

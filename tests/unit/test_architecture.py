@@ -168,7 +168,7 @@ def test_the_public_names_are_what_all_says() -> None:
     assert kernelexec.__all__ == sorted(kernelexec.__all__)
 
 
-@pytest.mark.parametrize("package", ["", ".policy", ".provisioning", ".results", ".session", ".workspace"])
+@pytest.mark.parametrize("package", ["", ".rules.policy", ".provisioning", ".results", ".session", ".workspace"])
 def test_the_names_of_a_package_are_those_that_type_checkers_see(package: str) -> None:
     module: Any = import_module(f"kernelexec{package}")
     blocks = (node for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body if isinstance(node, ast.If))

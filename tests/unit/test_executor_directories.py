@@ -12,13 +12,13 @@ import pytest
 from kernelexec.cells import CodeCell
 from kernelexec.config import Config, load
 from kernelexec.events import CellStarted
-from kernelexec.executor_directories import ExecutorDirectories
+from kernelexec.executor.directories import ExecutorDirectories
+from kernelexec.executor.resources import adopted_resources
 from kernelexec.provisioning import Handover, new_root
 from kernelexec.provisioning.container import containers
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions, write_session_file
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import Journal, journal_path
-from kernelexec.session_resources import adopted_resources
 
 HANDOVER = Handover(1, "token", {}, {})
 

@@ -15,7 +15,7 @@ import pytest
 
 import kernelexec
 from kernelexec import AsyncExecutor, AsyncSession, ExecutionResult, Executor, Session
-from kernelexec.blocking.parts import Files
+from kernelexec.executor.blocking.parts import Files
 from kernelexec.imports import (
     EXECUTE_KEYWORDS,
     EXECUTOR,

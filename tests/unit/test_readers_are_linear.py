@@ -14,20 +14,19 @@ from typing import Any
 import pytest
 
 from kernelexec.cli.terminal import TerminalFilter
-from kernelexec.diagnosis import diagnose
-from kernelexec.diagnosis.diagnosis import MESSAGES
 from kernelexec.mcp.tools.code_tools import unwrap_code
-from kernelexec.model_prompts import write_debug_prompt
 from kernelexec.records.notebook.notebook_io import notebook_output
-from kernelexec.replay_safety import OutsideUse
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
 from kernelexec.results.model_answers import compact_table, render_table
 from kernelexec.results.outputs import read_audio
 from kernelexec.results.readable import describe_widget
 from kernelexec.results.views import make_bundle
-from kernelexec.secrets.store import Masker
-from kernelexec.text import TextBudget, TextRun, apply_cursor_moves, apply_returns, clean_text
-from kernelexec.untrusted_text import escape_line, quote_output
+from kernelexec.rules.diagnosis import diagnose
+from kernelexec.rules.diagnosis.diagnosis import MESSAGES
+from kernelexec.rules.replay_safety import OutsideUse
+from kernelexec.rules.secrets.store import Masker
+from kernelexec.session.model_prompts import write_debug_prompt
+from kernelexec.text import TextBudget, TextRun, apply_cursor_moves, apply_returns, clean_text, escape_line, quote_output
 
 #: Lengths in characters, the factor by which the time may grow for one of 4 (16 is that of a square), and a time that is none.
 SHORT, LONG, MOST, NONE_SECONDS = 12_000, 48_000, 9, 0.01

@@ -9,15 +9,15 @@ from types import ModuleType
 
 import pytest
 
-from kernelexec import session_resources
 from kernelexec.config import Config, load
 from kernelexec.errors import InvalidConfig
+from kernelexec.executor import resources
+from kernelexec.executor.resources import SessionResources, SessionStart
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.records import journal
 from kernelexec.records.journal import journal_path
 from kernelexec.records.notebook import recorder
-from kernelexec.session_resources import SessionResources, SessionStart
 
 
 class Refusal:
@@ -61,7 +61,7 @@ def taken_over(config: Config, root: Path) -> SessionResources:
 
 
 @pytest.mark.parametrize(
-    ("module", "step"), [(session_resources, "backend_for"), (recorder, "open_recorder"), (journal, "journal_path")]
+    ("module", "step"), [(resources, "backend_for"), (recorder, "open_recorder"), (journal, "journal_path")]
 )
 @pytest.mark.parametrize("had", [made, taken_over])
 def test_after_a_failure_nothing_is_open_and_the_next_attempt_has_the_journal_itself(

@@ -16,7 +16,7 @@ from mcp.types import TextContent
 from kernelexec.adapters.tools import make_answer
 from kernelexec.mcp.middleware import VisibleText, show_invisible
 from kernelexec.results import ExecutionResult, Stream, model_notes
-from kernelexec.untrusted_text import (
+from kernelexec.text import (
     escape_invisible,
     escape_line,
     escape_unseen,

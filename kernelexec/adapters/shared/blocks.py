@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 from kernelexec.adapters.shared.conventions import DEFAULTS, PYTHON_KERNEL, Conventions, Functions
 from kernelexec.adapters.shared.markdown import LINE_END, MarkdownBlock
-from kernelexec.blocking import Session
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
+from kernelexec.executor.blocking import Session
 from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.session import AsyncSession
 from kernelexec.session.kernels.verdict import NEW_KERNEL_NOTE
-from kernelexec.untrusted_text import format_note, quote_output
+from kernelexec.text import format_note, quote_output
 
 T = TypeVar("T")
 #: A generator of calls to a session; each call's result is sent back.

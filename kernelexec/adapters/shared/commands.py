@@ -16,11 +16,11 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
-from kernelexec.blocking import Session
 from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import KernelexecError
+from kernelexec.executor.blocking import Session
 from kernelexec.results import ExecutionResult, Output, Stream, model_notes
-from kernelexec.untrusted_text import escape_invisible, escape_unseen, format_note, format_notes
+from kernelexec.text import escape_invisible, escape_unseen, format_note, format_notes
 
 T = TypeVar("T")
 #: The timeout of a call without one, in seconds.

@@ -27,7 +27,7 @@ from typing import Any, Self
 from kernelexec.config import Config, override
 from kernelexec.provisioning.launch.kernelspec import KernelspecCatalog
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Stream
-from kernelexec.untrusted_text import quote_output
+from kernelexec.text import quote_output
 from kernelexec.workspace.safe_files import closing_fd, create_file
 
 logger = logging.getLogger("kernelexec")

@@ -21,7 +21,7 @@ from kernelexec.launcher import protocol
 from kernelexec.text import ELEMENTS_MAX, has_more_elements, make_json_encoder
 
 if TYPE_CHECKING:
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
 
 _VERSION = "5.4"
 _SIGNED_FRAMES = 4

@@ -24,8 +24,7 @@ from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.sessions import SessionService
 from kernelexec.results import ExecutionResult, OutputPage, SecurityError, TestCase, TestReport
 from kernelexec.results.reports import CASE_SECONDS
-from kernelexec.text import clean, clean_text, utf8_size
-from kernelexec.untrusted_text import format_note, quote_output
+from kernelexec.text import clean, clean_text, format_note, quote_output, utf8_size
 
 _PAGE_BYTES = 20_000
 _SHORTER_OUTPUT = "print less"

@@ -32,8 +32,7 @@ from kernelexec.mcp.server_options import ServerOptions, Source
 from kernelexec.mcp.sessions import SessionService
 from kernelexec.mcp.tools.code_tools import report_errors
 from kernelexec.results import BackgroundCommand, ExecutionResult, Installation, SecurityError, model_notes
-from kernelexec.text import clean_text
-from kernelexec.untrusted_text import escape_line, format_note, quote_output
+from kernelexec.text import clean_text, escape_line, format_note, quote_output
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession

@@ -20,7 +20,7 @@ from kernelexec.mcp.sessions import SessionService
 from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
 from kernelexec.results import FileBytes, FilesDeleted, FileText, FileWritten, Image
 from kernelexec.results.media import BEGINNING_BYTES, read_picture_type
-from kernelexec.untrusted_text import format_note, quote_line
+from kernelexec.text import format_note, quote_line
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession

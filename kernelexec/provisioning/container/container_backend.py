@@ -40,7 +40,7 @@ from kernelexec.provisioning.launch.kernelspec import (
 from kernelexec.provisioning.launch.one_shot_task import Network, OneShotTask, TaskResult
 from kernelexec.provisioning.runtime.kernel_directory import RuntimeDirectory, Transport
 from kernelexec.provisioning.runtime.owned_directory import OwnerRecord
-from kernelexec.secrets import SecretStore
+from kernelexec.rules.secrets import SecretStore
 from kernelexec.workspace.contexts import CONTEXT_INSIDE, contexts
 
 #: Name of the init's socket in the kernel's private directory; the length of a socket's path is limited.

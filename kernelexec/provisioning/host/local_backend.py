@@ -38,7 +38,7 @@ from kernelexec.provisioning.runtime.owned_directory import create_temp_director
 from kernelexec.workspace.environments import has_module_of, own_environments
 
 if TYPE_CHECKING:
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Any
 from kernelexec import cells
 from kernelexec.cells import Cell
 from kernelexec.errors import InvalidCode
-from kernelexec.recorded_history import CellLineage, History, RecordedCell, restore_call
 from kernelexec.records.journal.records import SECONDS_MAX, read, read_number
 from kernelexec.results import Snapshot
 from kernelexec.results.one_line import count_things
+from kernelexec.rules.recorded_history import CellLineage, History, RecordedCell, restore_call
 
 _DEPTH_MAX = 16
 _OF_CELLS = frozenset({"started", "finished", "aborted", "restored", "promoted"})

@@ -15,9 +15,9 @@ from kernelexec.cells import Cell, ShellCell
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported, RecordedOutputs
 from kernelexec.launcher.protocol import PAGER
-from kernelexec.recorded_history import History, RecordedCell, RecordedStatus, restore_call
 from kernelexec.records.notebook.notebook_formats import NotANotebook, inject_parameters, read_notebook, read_script
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
+from kernelexec.rules.recorded_history import History, RecordedCell, RecordedStatus, restore_call
 from kernelexec.workspace.safe_files import replace_file
 
 #: Longer recorded durations are not believed, in seconds.

@@ -31,9 +31,9 @@ from kernelexec.events import (
 )
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.recorded_history import CellLineage
 from kernelexec.records.notebook.notebook_io import bundle, code_cell, mark_undone, notebook_output, saved_outputs
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output
+from kernelexec.rules.recorded_history import CellLineage
 from kernelexec.text import clean, has_more_elements, make_json_encoder
 from kernelexec.workspace.directory import numbered_paths
 from kernelexec.workspace.safe_files import closing_fd, create_file, has_content, open_top, read_regular, replace_file

@@ -19,13 +19,23 @@ from kernelexec.cancellation import call_in_own_thread
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidCode
-from kernelexec.policy import Policy, Refusal
-from kernelexec.policy.decisions import Allow, Approval, ApprovalRequest, Approver, Ask, Deny, Proposal, Rewrite, Validator
-from kernelexec.policy.refusal import shorten_command
+from kernelexec.rules.policy import Policy, Refusal
+from kernelexec.rules.policy.decisions import (
+    Allow,
+    Approval,
+    ApprovalRequest,
+    Approver,
+    Ask,
+    Deny,
+    Proposal,
+    Rewrite,
+    Validator,
+)
+from kernelexec.rules.policy.refusal import shorten_command
 from kernelexec.session.cells.cell_run import CellRun
 
 if TYPE_CHECKING:
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
 
 
 logger = logging.getLogger("kernelexec")

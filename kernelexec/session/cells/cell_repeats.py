@@ -16,9 +16,9 @@ from kernelexec.events import BranchPromoted, CellAborted, CellExecuted, CellSta
 from kernelexec.kernel import Kernel
 from kernelexec.launcher.protocol import METADATA_KEY
 from kernelexec.outputs import Collector
-from kernelexec.recorded_history import CellLineage, RecordedCell
 from kernelexec.results import ExecutionResult
 from kernelexec.results.outputs import last_error
+from kernelexec.rules.recorded_history import CellLineage, RecordedCell
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.cells.result_builder import decide_status
 from kernelexec.session.kernels.escalation import escalate
@@ -26,7 +26,7 @@ from kernelexec.session.kernels.starts import RepeatedCells
 from kernelexec.session.kernels.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kernelexec.replay_safety import OutsideUse
+    from kernelexec.rules.replay_safety import OutsideUse
 
 #: The most seconds that the cells that run again may have taken together, since the caller waits for them; they get twice as
 #: much, and a fixed time, for a machine that is busier by now. And the most cells.
@@ -162,7 +162,7 @@ class CellRepeats:
 
         For a thread: it parses all cells.
         """
-        from kernelexec.replay_safety import OutsideUse, SideEffectChecker  # noqa: PLC0415 - few sessions go back
+        from kernelexec.rules.replay_safety import OutsideUse, SideEffectChecker  # noqa: PLC0415 - few sessions go back
 
         checker, use, reasons, seconds, number = SideEffectChecker(), OutsideUse(self._has_module), list[str](), 0.0, 0
         is_whole, later = self._is_whole, [self._known[name] for name in chain[begin:]]
@@ -250,7 +250,7 @@ def _find_difference(known: _Known, later: Sequence[_Known], use: OutsideUse, *,
 
 def _list_names(recorded: Sequence[RecordedCell | None]) -> set[str]:
     """Return the names that cells bind, as far as their text shows."""
-    from kernelexec.replay_safety import name_changes  # noqa: PLC0415 - as above
+    from kernelexec.rules.replay_safety import name_changes  # noqa: PLC0415 - as above
 
     return {name for cell in recorded if cell is not None and cell.kind == "code" for name in name_changes(cell.source)}
 

@@ -17,10 +17,10 @@ from kernelexec.events import RecordedOutputs
 from kernelexec.kernel import Execution, Kernel
 from kernelexec.launcher import protocol
 from kernelexec.outputs import Collector
-from kernelexec.policy import Refusal
-from kernelexec.policy.decisions import Approver
 from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Stream, Timing, output_text
 from kernelexec.results.json_values import is_count, is_seconds
+from kernelexec.rules.policy import Refusal
+from kernelexec.rules.policy.decisions import Approver
 from kernelexec.session.kernels.starts import WayBack
 from kernelexec.workspace import SpillFile
 from kernelexec.workspace.spill import MARGIN_BYTES, Grep, page_of

@@ -27,7 +27,7 @@ from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.text import apply_returns, cut_middle
 
 if TYPE_CHECKING:
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
 
 #: The limits for the output of all remembered executions of a session, in bytes: in memory, and in spill files.
 MEMORY_BYTES_MAX, SPILLED_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024

@@ -20,9 +20,9 @@ from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.kernels.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kernelexec.recorded_history import History, RecordedCell
-    from kernelexec.secrets import SecretStore
-    from kernelexec.secrets.store import Masker
+    from kernelexec.rules.recorded_history import History, RecordedCell
+    from kernelexec.rules.secrets import SecretStore
+    from kernelexec.rules.secrets.store import Masker
 
 
 CollectFiles = Callable[[int, tuple[Output, ...]], tuple[str, ...]]
@@ -111,7 +111,7 @@ def build_result(
     changed = files(count or 0, collector.recorded_outputs() if collector.is_recorded_apart else outputs)
     diagnosis: Diagnosis | None = None
     if status == "error":
-        from kernelexec.diagnosis import diagnose, find_undefined_name  # noqa: PLC0415 - most cells do not fail
+        from kernelexec.rules.diagnosis import diagnose, find_undefined_name  # noqa: PLC0415 - most cells do not fail
 
         lost_with = missing.get(name := find_undefined_name(last_error(outputs)))
         diagnosis = diagnose(

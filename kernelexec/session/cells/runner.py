@@ -36,7 +36,7 @@ from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
 
 if TYPE_CHECKING:
-    from kernelexec.secrets import SecretStore
+    from kernelexec.rules.secrets import SecretStore
     from kernelexec.session.cells.result_cache import CellResultCache
 
 logger = logging.getLogger("kernelexec")

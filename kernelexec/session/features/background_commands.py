@@ -11,9 +11,9 @@ import anyio
 from kernelexec import cells
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, KernelNotAnswering, UnknownExecution, did_you_mean
 from kernelexec.launcher import protocol
-from kernelexec.policy.decisions import Approver
 from kernelexec.results import BackgroundCommand, BackgroundOutput
 from kernelexec.results.json_values import is_count, read_list, read_text
+from kernelexec.rules.policy.decisions import Approver
 from kernelexec.session.cells.cell_run import CellRun
 from kernelexec.session.context import SessionContext, check_whole_number
 from kernelexec.session.lifecycle import short_turns

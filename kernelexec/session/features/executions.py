@@ -21,8 +21,8 @@ from kernelexec.cells import Cell, CommandOptions
 from kernelexec.config import check_seconds
 from kernelexec.config.types import SHORTEST_TIMEOUT
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.policy.decisions import Approver, check_callables
 from kernelexec.results import ExecutionResult, OnInput, Output, OutputPage, Progress
+from kernelexec.rules.policy.decisions import Approver, check_callables
 from kernelexec.session.cells.cell_run import NO_STREAMS, CellRun, CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds, refresh_state
 from kernelexec.session.cells.result_cache import check_cacheable

@@ -136,7 +136,7 @@ class SessionPrompts:
         Raises:
             Closed: the session is closed.
         """
-        from kernelexec.model_prompts import PromptContext, write_guidance  # noqa: PLC0415 - few sessions have a prompt
+        from kernelexec.session.model_prompts import PromptContext, write_guidance  # noqa: PLC0415 - few sessions have a prompt
 
         context = self._context
         context.scope.check_open()
@@ -164,7 +164,7 @@ class SessionPrompts:
             UnknownExecution: no execution with that id is remembered.
             InvalidRequest: the named cell has not failed, or no cell has failed.
         """
-        from kernelexec.model_prompts import write_debug_prompt  # noqa: PLC0415 - as above
+        from kernelexec.session.model_prompts import write_debug_prompt  # noqa: PLC0415 - as above
 
         self._context.scope.check_caller()
         queue = self._context.queue

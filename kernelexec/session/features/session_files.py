@@ -18,8 +18,7 @@ from kernelexec.imports import FILES, explain_attribute
 from kernelexec.provisioning import file_roots
 from kernelexec.results import FileBytes, FileList, FilesCopied, FilesDeleted, FileText, FileWritten
 from kernelexec.session.context import SessionContext
-from kernelexec.text import clean_text
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import clean_text, escape_line
 from kernelexec.workspace import FileOperations, FileTransfers
 from kernelexec.workspace.agent_files.access import Access
 

@@ -18,10 +18,10 @@ from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.events import TestsRun
 from kernelexec.launcher import protocol
-from kernelexec.policy.decisions import Approver
 from kernelexec.results import Attempt, Attempts, ExecutionResult, TestCase, TestReport
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
 from kernelexec.results.reports import CASE_SECONDS
+from kernelexec.rules.policy.decisions import Approver
 from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.context import SessionContext, check_whole_number
 from kernelexec.session.features.saved_state.snapshots import VariableSnapshots

@@ -20,7 +20,7 @@ from kernelexec.results.one_line import join_some
 from kernelexec.results.session_contents import VARIABLES_MAX
 from kernelexec.session.context import KernelDirectory, SessionContext
 from kernelexec.session.lifecycle import short_turns
-from kernelexec.untrusted_text import escape_line
+from kernelexec.text import escape_line
 from kernelexec.workspace.safe_files import DIRECTORY, open_directory_chain, open_regular, replace_beneath
 
 #: Where in a workspace a value lies for a moment, and the name of its file in a directory of its own.

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernelexec import Executor, InvalidConfig, notices
+from kernelexec import Executor, InvalidConfig
+from kernelexec.executor import notices
 from kernelexec.provisioning.launch.environment import read_env_file
 from tests.conftest import EVERY_KIND, KINDS
 from tests.support.engine import needs_engine

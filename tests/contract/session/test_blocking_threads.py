@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Closed, Executor, InvalidRequest, Output, Session
-from kernelexec.executor import AsyncExecutor
-from kernelexec.executor_directories import ExecutorDirectories
+from kernelexec.executor.directories import ExecutorDirectories
+from kernelexec.executor.executor import AsyncExecutor
 from tests.support.pace import BOUND, until
 from tests.support.remains import descriptors, marked_processes, runtime_directories
 

@@ -13,8 +13,8 @@ import pytest
 
 from kernelexec import Executor
 from kernelexec.events import KernelChanged, KernelContainer, SessionClosing
-from kernelexec.notices import warn_about_environment, warn_about_isolation
-from kernelexec.session_registry import ContainerNotices
+from kernelexec.executor.notices import warn_about_environment, warn_about_isolation
+from kernelexec.executor.registry import ContainerNotices
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 
@@ -25,7 +25,7 @@ FIRST = "kernelexec: code runs in containers of an/image, network: none.\n"
 
 @pytest.fixture(autouse=True)
 def no_notice_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelexec.notices._printed_notices", set())
+    monkeypatch.setattr("kernelexec.executor.notices._printed_notices", set())
 
 
 def test_the_first_container_of_a_process_is_reported(
@@ -106,7 +106,7 @@ def test_where_code_runs_is_one_short_line_once(
 def test_a_stderr_that_takes_nothing_is_no_reason_not_to_run(stderr: str) -> None:
     code = (
         "from kernelexec.events import KernelChanged, KernelContainer, SessionClosing\n"
-        "from kernelexec.session_registry import ContainerNotices\n"
+        "from kernelexec.executor.registry import ContainerNotices\n"
         "notices = ContainerNotices(quiet=False)\n"
         f"notices({STARTED!r})\nnotices(SessionClosing('a'))\nprint('went on')"
     )

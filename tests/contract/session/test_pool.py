@@ -18,7 +18,7 @@ from kernelexec.config import load
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import CapacityReached, InvalidConfig
-from kernelexec.pool import KernelPool, WarmSlot
+from kernelexec.executor.pool import KernelPool, WarmSlot
 from tests.support.engine import MINIMAL, containers, needs_engine
 from tests.support.pace import slow, until
 from tests.support.remains import marked_processes, runtime_directories

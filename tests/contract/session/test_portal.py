@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Closed, Executor, KernelexecError, KernelStartFailed, Session
-from kernelexec.blocking import Portal
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.blocking import Portal
+from kernelexec.executor.executor import AsyncExecutor
 from tests.support.pace import BOUND
 
 #: Nothing runs in containers in the gate: how a kernel is had makes no difference here.
@@ -152,7 +152,7 @@ def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:
 def test_a_callback_that_does_not_return_delays_the_end_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelexec.blocking.portal._STALL_SECONDS", 1.0)
+    monkeypatch.setattr("kernelexec.executor.blocking.portal._STALL_SECONDS", 1.0)
     begun, end = threading.Event(), threading.Event()
     executor = Executor("local", workspace=tmp_path).open()
     session = executor.session("a")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kernelexec import Config, ExecutionResult, Executor, InvalidRequest, Session, UnknownExecution
-from kernelexec.model_prompts import EXECUTION_DISABLED, PromptContext, write_debug_prompt, write_guidance
 from kernelexec.results import DisplayData, PythonEnvironment
+from kernelexec.session.model_prompts import EXECUTION_DISABLED, PromptContext, write_debug_prompt, write_guidance
 from tests.conftest import Command
 from tests.support.command_line import LOCAL
 from tests.support.engine import IMAGE, needs_engine

@@ -10,7 +10,7 @@ import pytest
 
 from kernelexec import Executor, InvalidConfig, Session
 from kernelexec.config import Config
-from kernelexec.policy import CommandRules
+from kernelexec.rules.policy import CommandRules
 
 #: Nothing runs in containers in the gate: commands are refused before a kernel gets them.
 ALSO_CONFINED = ()

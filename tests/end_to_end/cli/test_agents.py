@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor
-from kernelexec.dialects.agents import read_agents
+from kernelexec.config.dialects.agents import read_agents
 from tests.conftest import Command
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.paths import ROOT

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.control import control_client
+from kernelexec.executor.control import control_client
 from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY, list_live_roots
 from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from tests.conftest import Command
@@ -123,7 +123,7 @@ def test_what_makes_no_sense_is_reported(
     server: Server, tmp_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = Path(os.environ["KERNELEXEC_RUNTIME_DIR"])
-    monkeypatch.setattr("kernelexec.control.control_client.runtime_bases", lambda: iter([directory]))
+    monkeypatch.setattr("kernelexec.executor.control.control_client.runtime_bases", lambda: iter([directory]))
     assert "You have no open session" in in_process(tmp_path, "stop").stderr
     assert "No server of yours is process 1:" in in_process(tmp_path, "stop", "--process", "1").stderr
     assert "must not be combined with a session" in in_process(tmp_path, "stop", "a", "--process", "1").stderr

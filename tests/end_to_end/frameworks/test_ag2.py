@@ -16,7 +16,7 @@ from kernelexec import Executor
 from kernelexec.adapters import ag2
 from kernelexec.adapters.ag2 import Ag2CodeExecutor, create_executor
 from kernelexec.errors import Disabled, InvalidConfig
-from kernelexec.policy.decisions import Approval, ApprovalRequest
+from kernelexec.rules.policy.decisions import Approval, ApprovalRequest
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.pace import slow
 from tests.support.scripted_model import CONVERSATION, ScriptedModel

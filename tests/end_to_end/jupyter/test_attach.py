@@ -76,7 +76,9 @@ def test_the_variables_of_a_session_are_shown_idle_and_busy(alone: Executor, tmp
 def test_a_session_that_is_not_there_or_not_the_only_one_is_refused(
     alone: Executor, tmp_path: Path, short_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelexec.control.control_client.runtime_bases", lambda: iter([short_path]))  # not of other programs
+    monkeypatch.setattr(
+        "kernelexec.executor.control.control_client.runtime_bases", lambda: iter([short_path])
+    )  # not of other programs
     assert "You have no open session" in refused(in_process(tmp_path, "variables"))
     alone.session("analysis").execute("x = 1")
     assert "did you mean 'analysis'?" in refused(in_process(tmp_path, "variables", "anlysis"))

@@ -13,8 +13,13 @@ from tests.support.mcp_clients import raw
 
 #: Modules and libraries that a kernel needs and the list of tools does not: they took a third of the start.
 NOT_NEEDED = {
-    *("kernelexec.session_registry", "kernelexec.session.session", "kernelexec.kernel", "kernelexec.policy.policy"),
-    *("kernelexec.cli.run", "kernelexec.cli.doctor", "kernelexec.control.control_socket", "kernelexec.mcp.http_server"),
+    *("kernelexec.executor.registry", "kernelexec.session.session", "kernelexec.kernel", "kernelexec.rules.policy.policy"),
+    *(
+        "kernelexec.cli.run",
+        "kernelexec.cli.doctor",
+        "kernelexec.executor.control.control_socket",
+        "kernelexec.mcp.http_server",
+    ),
     *(
         "jupyter_client",
         "zmq",
@@ -33,7 +38,7 @@ LIST_TOOLS = f"""
 import asyncio, sys
 from kernelexec.cli import application
 application.load_application("mcp.mcp_app")
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp import serve
 from kernelexec.mcp.run import Opening
 from kernelexec.mcp.server import make_server

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from kernelexec import AsyncExecutor, session_registry
+from kernelexec import AsyncExecutor
 from kernelexec.config import Config
-from kernelexec.executor_directories import ExecutorDirectories
+from kernelexec.executor import registry
+from kernelexec.executor.directories import ExecutorDirectories
+from kernelexec.executor.resources import SessionResources, adopted_resources
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.session.cells.takeover import OrphanedSession
-from kernelexec.session_resources import SessionResources, adopted_resources
 
 BOUND = 60
 
@@ -45,7 +46,7 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
 
     monkeypatch.setattr(ExecutorDirectories, "adopt_orphans", inherit)
     monkeypatch.setattr(ExecutorDirectories, "discard_session", give_up)
-    monkeypatch.setattr(session_registry, "adopted_resources", late)
+    monkeypatch.setattr(registry, "adopted_resources", late)
 
     async def main() -> None:
         async with asyncio.timeout(BOUND):

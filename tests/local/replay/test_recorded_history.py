@@ -10,8 +10,8 @@ import anyio.to_thread
 import pytest
 
 from kernelexec import AsyncExecutor, Replay
-from kernelexec.recorded_history import History, RecordedCell
-from kernelexec.replay import replay
+from kernelexec.executor.replay import replay
+from kernelexec.rules.recorded_history import History, RecordedCell
 from tests.support.night import at_night
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, InvalidCode, InvalidRequest
-from kernelexec.replay import CELLS_MAX
+from kernelexec.executor.replay import CELLS_MAX
 from tests.local.replay.test_notebooks import written
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from kernelexec import AsyncExecutor, AsyncSession, Executor, Session, Snapshot
 from kernelexec.adapters.shared.commands import await_result
+from kernelexec.executor.resources import SessionResources
 from kernelexec.session.features.saved_state import checkpoint_files
-from kernelexec.session_resources import SessionResources
 from kernelexec.workspace import workspace_copies
 from tests.support.night import at_night, named_cases
 from tests.support.pace import BOUND

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kernelexec import Executor, InvalidRequest, Session
-from kernelexec.recorded_history import RecordedCell
 from kernelexec.records.journal import journal_path, read, read_history
+from kernelexec.rules.recorded_history import RecordedCell
 from tests.local.session.test_request_ids import wait_for
 
 OWNER = """

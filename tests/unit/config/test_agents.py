@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kernelexec import Config
-from kernelexec.dialects.agents import json_schema, read_agents
+from kernelexec.config.dialects.agents import json_schema, read_agents
 from kernelexec.errors import InvalidConfig
 from tests.support.paths import ROOT
 

@@ -9,9 +9,9 @@ import pytest
 
 from kernelexec import AsyncExecutor, Disabled, Executor
 from kernelexec.config import MIB, Config
-from kernelexec.dialects.autogen_config import load
+from kernelexec.config.dialects.autogen_config import load
 from kernelexec.errors import InvalidConfig, InvalidWorkDir
-from kernelexec.session_resources import SessionResources, SessionStart
+from kernelexec.executor.resources import SessionResources, SessionStart
 
 KX = "KERNELEXEC_USE_DOCKER"
 #: The dictionary to the options that it sets, as dotted names.

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kernelexec.config import MIB, Config, load, parse_size
+from kernelexec.config.dialects.autogen_config import REFUSED
+from kernelexec.config.dialects.autogen_config import parse_run_args as parse
 from kernelexec.config.protected_paths import mount_refusal
-from kernelexec.dialects.autogen_config import REFUSED
-from kernelexec.dialects.autogen_config import parse_run_args as parse
 from kernelexec.errors import InvalidConfig
 
 SECURE = {

@@ -9,7 +9,7 @@ import pytest
 
 from kernelexec import AsyncExecutor
 from kernelexec.config import Config, load
-from kernelexec.dialects.agents import read_agents
+from kernelexec.config.dialects.agents import read_agents
 from kernelexec.errors import InvalidConfig
 
 #: A directory that may be mounted.

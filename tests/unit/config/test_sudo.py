@@ -11,8 +11,8 @@ import pytest
 
 from kernelexec import InvalidConfig
 from kernelexec.config import Container, Limits, load
+from kernelexec.config.dialects.autogen_config import load as load_dialect
 from kernelexec.config.protected_paths import CAPABILITIES
-from kernelexec.dialects.autogen_config import load as load_dialect
 from kernelexec.docker.accounts import with_group, with_user, write_account
 from kernelexec.docker.create_options import Order
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.dialects.yaml_loader import ALIASED_MAX, parse
+from kernelexec.config.dialects.yaml_loader import ALIASED_MAX, parse
 from kernelexec.errors import InvalidConfig
 from tests.unit.config.test_agents import read
 

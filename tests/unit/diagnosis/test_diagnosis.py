@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from kernelexec.diagnosis import diagnose
-from kernelexec.diagnosis.diagnosis import EXCEPTIONS
 from kernelexec.results import Cause, CellLine, Diagnosis, DisplayData, Error, Interrupted, Output, Status, Stream
+from kernelexec.rules.diagnosis import diagnose
+from kernelexec.rules.diagnosis.diagnosis import EXCEPTIONS
 
 RULE = "-" * 75
 RUN_CODE = (

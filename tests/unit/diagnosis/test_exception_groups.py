@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.diagnosis import diagnose
 from kernelexec.results import Diagnosis, Error
+from kernelexec.rules.diagnosis import diagnose
 
 TREE = """  + Exception Group Traceback (most recent call last):
   |   File "Cell In[4]", line 9, in <module>

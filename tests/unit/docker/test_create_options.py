@@ -8,7 +8,7 @@ import pytest
 from docker.types.containers import HostConfig
 
 from kernelexec.config import Config
-from kernelexec.dialects.autogen_config import load
+from kernelexec.config.dialects.autogen_config import load
 from kernelexec.docker.create_options import Order
 
 SECURE = [

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from kernelexec.errors import KernelStartFailed
-from kernelexec.executor import AsyncExecutor
+from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp.run import Opening, ServerLife, run_until_signal
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 
 from kernelexec.cells import parse
 from kernelexec.config import Config
-from kernelexec.policy import CodeRules, Policy
+from kernelexec.rules.policy import CodeRules, Policy
 
 RULES = CodeRules.from_config(Config.model_validate({"isolation": "local", "rules": {"code": "tutorial"}}))
 FORBIDDEN = {

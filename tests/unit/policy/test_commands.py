@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from kernelexec.policy import CommandRules
-from kernelexec.policy.command_check import NAMES
+from kernelexec.rules.policy import CommandRules
+from kernelexec.rules.policy.command_check import NAMES
 
 RULES = CommandRules()
 DANGEROUS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.policy import CommandRules
+from kernelexec.rules.policy import CommandRules
 
 #: Places of a command in which the grammar of bash reads it in another way.
 AROUND = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from kernelexec.cells import CodeCell, parse
-from kernelexec.policy import CommandRules
+from kernelexec.rules.policy import CommandRules
 from tests.unit.policy.test_evasions import commands
 
 RULES = CommandRules()

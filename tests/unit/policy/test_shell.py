@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.policy import CommandRules
-from kernelexec.policy.shell_reader import UnparsableScript, read
+from kernelexec.rules.policy import CommandRules
+from kernelexec.rules.policy.shell_reader import UnparsableScript, read
 
 UNCLEAR = [
     "echo `a",

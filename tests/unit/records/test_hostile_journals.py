@@ -12,7 +12,7 @@ import pytest
 from kernelexec.cli.logs import logs
 from kernelexec.config import Capacity, Config
 from kernelexec.errors import KernelexecError
-from kernelexec.replay import read_history
+from kernelexec.executor.replay import read_history
 from tests.support.night import named_cases
 
 SNAPSHOT = {"snapshot_id": "s", "directory": "/tmp/x", "variables": [], "left_out": []}

@@ -10,8 +10,8 @@ import pytest
 
 from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
-from kernelexec.recorded_history import RecordedCell
-from kernelexec.replay import read_history
+from kernelexec.executor.replay import read_history
+from kernelexec.rules.recorded_history import RecordedCell
 
 OPTIONS = {"options": {"env": [], "user": "root"}}
 

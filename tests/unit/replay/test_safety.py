@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelexec.recorded_history import RecordedCell
-from kernelexec.replay_safety import OutsideUse, SideEffectChecker, definitions, name_changes, reason_against, used_names
+from kernelexec.rules.recorded_history import RecordedCell
+from kernelexec.rules.replay_safety import OutsideUse, SideEffectChecker, definitions, name_changes, reason_against, used_names
 
 SAFE = [
     "x = 1",

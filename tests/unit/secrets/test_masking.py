@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from kernelexec.cells import CodeCell, ShellCell
-from kernelexec.secrets.finder import encodings
-from kernelexec.secrets.store import Masker
+from kernelexec.rules.secrets.finder import encodings
+from kernelexec.rules.secrets.store import Masker
 from tests.support.night import at_night
 
 PLAIN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"

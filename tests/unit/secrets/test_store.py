@@ -15,7 +15,7 @@ import pytest
 
 from kernelexec import InvalidConfig
 from kernelexec.config import load
-from kernelexec.secrets import SecretStore, store
+from kernelexec.rules.secrets import SecretStore, store
 
 VALUE = "sk-live-0f9a8b7c6d"
 

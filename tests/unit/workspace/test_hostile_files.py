@@ -14,8 +14,8 @@ import pytest
 
 from kernelexec.config import Config, FileBounds
 from kernelexec.errors import FileRefused, InvalidRequest
+from kernelexec.executor.replay import read_history
 from kernelexec.records.notebook.recorder import Recorder, make_empty
-from kernelexec.replay import read_history
 from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles, FileOperations
 from kernelexec.workspace.agent_files.access import Access, FileRoot, WorkspacePath

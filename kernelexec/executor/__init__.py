@@ -1,0 +1,1 @@
+"""The executor: the owner of named sessions, its pool and its door for other processes, and the facade for blocking callers."""

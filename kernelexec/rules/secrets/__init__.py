@@ -1,0 +1,7 @@
+"""Secrets of an executor: their values, and their removal from everything that is shown."""
+
+from __future__ import annotations
+
+from kernelexec.rules.secrets.store import SecretStore
+
+__all__ = ["SecretStore"]

@@ -1,7 +1,0 @@
-"""Secrets of an executor: their values, and their removal from everything that is shown."""
-
-from __future__ import annotations
-
-from kernelexec.secrets.store import SecretStore
-
-__all__ = ["SecretStore"]
