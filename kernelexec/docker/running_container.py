@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from kernelexec.results import Stats
 
 _LABEL = "run the command"
 _HEADER_BYTES = 8
+#: Seconds of silence before the first probe, and between two, and their number; milliseconds for data to arrive (``tcp(7)``).
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 #: The streams by their numbers in the engine's frames.
 _STREAMS = {1: "stdout", 2: "stderr"}
 _PIECE_BYTES = 64 * 1024
@@ -142,6 +145,7 @@ class _Exec:
             return False
         connection = self._connection
         connection.settimeout(None)  # a command may be silent for any time
+        _notice_loss(connection)
         # The library (7.2) returns the bare socket: what came together with the answer's headers is in the reader's buffer.
         response = self._socket._response  # noqa: SLF001 - see above
         reader = response.raw._fp.fp  # noqa: SLF001 - see above
@@ -182,10 +186,11 @@ class _Exec:
 
 
 def _read_frames(reader: Any, take: Callable[[str, bytes], bool]) -> None:  # noqa: ANN401 - the library's
+    read = getattr(reader, "read1", reader.read)  # that of a connection by ssh has no other
     wanted = dict.fromkeys(_STREAMS.values(), True)
     while any(wanted.values()) and len(header := reader.read(_HEADER_BYTES)) == _HEADER_BYTES:
         stream, left = _STREAMS.get(header[0]), int.from_bytes(header[4:], "big")
-        while left and (content := reader.read1(min(left, _PIECE_BYTES))):
+        while left and (content := read(min(left, _PIECE_BYTES))):
             left -= len(content)
             if stream is not None and wanted[stream]:
                 wanted[stream] = take(stream, content)
@@ -195,7 +200,20 @@ def _feed(connection: socket.socket, feed: Callable[[socket.socket], None]) -> N
     with suppress(OSError):
         feed(connection)
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
+        if isinstance(connection, ssl.SSLSocket):  # its own method would end the reading, too
+            socket.socket.shutdown(connection, socket.SHUT_WR)
+        else:
+            connection.shutdown(socket.SHUT_WR)
+
+
+def _notice_loss(connection: socket.socket) -> None:
+    """Have the system notice that the engine's machine is out of reach, though nothing is sent; as far as it can."""
+    if getattr(connection, "family", None) not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        if (number := getattr(socket, option, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def usage(engine: Engine, container: str) -> Stats:

@@ -96,7 +96,7 @@ class KernelStarter:
         """
         process = self._process
         process.token, process.launcher_info = handover.token, dict(handover.about)
-        connection = process.runtime.take_over()
+        connection = process.runtime.take_over(is_relayed=handover.provisioner.get("relayed") is True)
 
         async def begin() -> None:
             if process.secrets is not None:

@@ -28,7 +28,7 @@ _HEAD, _COUNT = struct.Struct("!BII"), struct.Struct("!Q")
 #: Bytes of one frame, and those of one connection that its reader has not taken; a read of the socket may exceed them once.
 PIECE_BYTES, WINDOW_BYTES = 64 * 1024, 1024 * 1024
 READ_BYTES = 512 * 1024
-#: The reader's side reports frames and taken bytes at once in this number.
+#: The reader's side reports frames and taken bytes in these numbers; until then the sender keeps the frames.
 _ACK_FRAMES, _CREDIT_BYTES = 16, WINDOW_BYTES // 4
 #: Bytes that the other side has not received, at most: more than the windows of all connections of a kernel.
 _UNRECEIVED_MAX_BYTES = 64 * 1024 * 1024
@@ -109,8 +109,8 @@ class Link:
             self._write(_frame(ACK, 0, _COUNT.pack(self._received)))
 
     def _greet(self, content: bytes) -> None:
-        if len(content) != 2 * INSTANCE_BYTES + _COUNT.size:
-            raise LinkError("its greeting is none")
+        if len(content) != 2 * INSTANCE_BYTES + _COUNT.size or self._is_greeted:
+            raise LinkError("its greeting is none, or a second one")
         peer, known = content[:INSTANCE_BYTES], content[INSTANCE_BYTES : 2 * INSTANCE_BYTES]
         if self._peer not in (b"", peer):
             self._received = self._reported = self._acknowledged = 0
@@ -177,9 +177,9 @@ class RelayedConnection(asyncio.Protocol):
         self._report()
 
     def take(self, content: bytes) -> None:
-        """Take bytes from the other end; raise ``LinkError`` if they are more than it may send."""
+        """Take bytes from the other end; raise ``LinkError`` if they are none, or more than it may send."""
         self._untaken += len(content)
-        if self._untaken > WINDOW_BYTES + READ_BYTES:
+        if not content or self._untaken > WINDOW_BYTES + READ_BYTES:
             raise LinkError("it sends more than it may")
         if self._transport is None:
             self._early.append(content)
@@ -200,8 +200,10 @@ class RelayedConnection(asyncio.Protocol):
             self._taken = 0
 
     def add_credit(self, count: int) -> None:
-        """Read on."""
+        """Read on; raise ``LinkError`` if the other side cannot have taken that much."""
         self._credit += count
+        if self._credit > WINDOW_BYTES:
+            raise LinkError("it has taken more than was sent")
         if self._credit > 0 and self._transport is not None and not self._transport.is_reading():
             self._transport.resume_reading()
 
@@ -221,9 +223,9 @@ class RelayedConnection(asyncio.Protocol):
 class RelayedConnections:
     """The connections of one side of a relay."""
 
-    def __init__(self, instance: bytes, *, take: Callable[[int, int, bytes], None], renew: Callable[[], None]) -> None:
-        self.link = Link(self._take, instance, self._renew)
-        self._take_other, self._renew_other = take, renew
+    def __init__(self, instance: bytes, *, take: Callable[[int, int, bytes], None]) -> None:
+        self.link = Link(self._take, instance, self.abort)
+        self._take_other = take
         self._connections: dict[int, RelayedConnection] = {}
 
     def add(self, number: int) -> RelayedConnection:
@@ -242,10 +244,6 @@ class RelayedConnections:
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.abort()
-
-    def _renew(self) -> None:
-        self.abort()
-        self._renew_other()
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
         connection = self._connections.get(number)

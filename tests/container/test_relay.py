@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +19,11 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from kernelexec import ExecutionResult, Executor, KernelStartFailed, Session
 from kernelexec.docker.client import ContainerStatus, Engine
 from kernelexec.docker.labels import SESSION, WORKSPACE
+from kernelexec.provisioning.runtime import kernel_directory
 from tests.support.engine import IMAGE, needs_engine
 from tests.support.language_image import language_image
 from tests.support.low_memory import MIB
-from tests.support.pace import BOUND, until
+from tests.support.pace import BOUND, slow, until
 from tests.support.remote_engine import RemoteEngine, remote_engine
 
 pytestmark = needs_engine
@@ -120,6 +121,20 @@ def test_a_cut_stream_is_taken_up(session: Session, engine: RemoteEngine) -> Non
     assert session.execute("x").text == "1"
 
 
+def test_a_kernel_outlives_the_time_in_which_it_waits_for_its_owner(
+    engine: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = slow(2)
+    monkeypatch.setattr(kernel_directory, "RELAY_SECONDS", patience)
+    config = {"container": {"image": IMAGE, "adopt": False}}
+    with Executor("container", workspace=tmp_path, config=config) as executor:
+        session = executor.session("a")
+        session.execute("x = 1")
+        time.sleep(2 * patience)  # it would have ended by then
+        result = session.execute("x")
+        assert (result.text, result.kernel_epoch) == ("1", 1)
+
+
 def test_a_killed_relay_ends_the_kernel(session: Session) -> None:
     session.execute("x = 1")
     for process in relays(session):
@@ -163,6 +178,8 @@ def test_a_kernel_that_does_not_start_says_why_and_leaves_nothing(engine: Remote
 OWNER = """
 import json, sys, time
 from kernelexec import Executor
+from kernelexec.provisioning.runtime import kernel_directory
+kernel_directory.RELAY_SECONDS = float(sys.argv[3])
 with Executor("container", workspace=sys.argv[1], config=json.loads(sys.argv[2])) as executor:
     executor.session("a").execute("x = 1")
     executor.session("a").execute("import time; time.sleep(3); x += 1", wait=0.5)
@@ -171,23 +188,39 @@ with Executor("container", workspace=sys.argv[1], config=json.loads(sys.argv[2])
 """
 
 
-def test_the_next_executor_goes_on_with_it(engine: RemoteEngine, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OWNER, str(tmp_path), json.dumps(OPTIONS)]
+def kill_owner(workspace: Path, config: dict[str, object], patience: float) -> None:
+    command = [sys.executable, "-c", OWNER, str(workspace), json.dumps(config), str(patience)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
         owner.send_signal(signal.SIGKILL)
+
+
+def test_a_kernel_that_is_not_adopted_ends_after_its_owner(engine: RemoteEngine, tmp_path: Path) -> None:
+    kill_owner(tmp_path, {"container": {"image": IMAGE, "adopt": False}}, slow(2))
+    with Engine() as opened:
+        until(lambda: not any(each.running for each in opened.list_containers(f"{WORKSPACE}={tmp_path}")))
+    with Executor("container", workspace=tmp_path, config=OPTIONS), Engine() as opened:
+        until(lambda: not opened.list_containers(f"{WORKSPACE}={tmp_path}"))
+
+
+def test_the_next_executor_goes_on_with_it(engine: RemoteEngine, tmp_path: Path) -> None:
+    kill_owner(tmp_path, OPTIONS, 60.0)
     with Executor("container", workspace=tmp_path, config=OPTIONS) as executor:
         assert executor.sessions() == ("a",)
         assert executor.session("a").execute("x").text == "2"
 
 
+def threads() -> int:
+    return sum(thread.name in ("relay of a kernel", "stdin of a command") for thread in threading.enumerate())
+
+
 def test_its_end_leaves_no_socket_and_no_thread(executor: Executor) -> None:
+    before = threads()
     session = executor.session("ended")
     session.execute("1")
     directory = Path(str(session.connection_file)).parent
     assert (directory / "s-1").is_socket()
+    assert threads() == before + 2
     session.close()
-    until(lambda: not directory.exists())
-    with socket.socket(socket.AF_UNIX) as sock, pytest.raises(FileNotFoundError):
-        sock.connect(str(directory / "s-1"))
+    until(lambda: not directory.exists() and threads() == before)

@@ -11,15 +11,13 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 from ..relayed_connections import (
     INSTANCE_BYTES,
     OPEN,
     PIECE_BYTES,
-    READ_BYTES,
     READY,
     LinkError,
     RelayedConnection,
@@ -28,8 +26,29 @@ from ..relayed_connections import (
 
 #: Seconds between two looks for the kernel's report, and in which a relay without a stream waits for the next one.
 _LOOK_SECONDS, _PATIENCE_SECONDS = 0.01, 120.0
+#: How long a program may take to hand its streams over, in seconds: the relay waits for it.
+_HANDOVER_SECONDS = 0.1
 #: The names of sockets in a kernel's private directory that a relay connects to, and of its own.
 _NAMES, _SOCKET = re.compile(r"s-[1-5]"), "relay"
+
+
+class _Stream(asyncio.Protocol):
+    """The standard streams of a program, until they are cut."""
+
+    def __init__(self, feed: Callable[[bytes], None]) -> None:
+        self._feed = feed
+        self.is_over = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames of the owner's side."""
+        try:
+            self._feed(data)
+        except LinkError:
+            self.is_over.set()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Note the end of a pipe."""
+        self.is_over.set()
 
 
 class _Relay:
@@ -37,74 +56,67 @@ class _Relay:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._connections = RelayedConnections(os.urandom(INSTANCE_BYTES), take=self._take, renew=self._renew)
+        self._connections = RelayedConnections(os.urandom(INSTANCE_BYTES), take=self._take)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._owner: int | None = None
-        self._streams: asyncio.Queue[tuple[int, int, socket.socket]] = asyncio.Queue()
-        self._is_over = asyncio.Event()
-        """Set when the present stream is cut, or another one has come."""
+        self._stream: _Stream | None = None
+        self._next: tuple[int, int, socket.socket] | None = None
+        """The newest program that waits for its turn: its standard streams, and the socket that it waits at."""
+        self._has_next = asyncio.Event()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve one stream after the other, the newest one; raise ``TimeoutError`` if none comes in time."""
+        """Serve one stream after the other, always the newest one; raise ``TimeoutError`` if none comes in time."""
         listener.setblocking(False)  # noqa: FBT003 - the socket module's own signature
-        self._start(self._watch_ready())
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
         while True:
-            await self._run(*await asyncio.wait_for(self._streams.get(), _PATIENCE_SECONDS))
+            await asyncio.wait_for(self._has_next.wait(), _PATIENCE_SECONDS)
+            self._has_next.clear()
+            program, self._next = self._next, None
+            if program is not None:
+                await self._run(*program)
 
     def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):
+        try:
             program, _ = listener.accept()
-            program.settimeout(1.0)
+        except OSError:
+            return
+        fds: list[int] = []
+        with suppress(OSError):
+            program.settimeout(_HANDOVER_SECONDS)
             _, fds, _, _ = socket.recv_fds(program, 1, 2)
-            self._streams.put_nowait((fds[0], fds[1], program))
-            self._is_over.set()
+        if len(fds) != 2:  # noqa: PLR2004 - its standard input and output; it was killed before it sent them
+            _close(program, fds)
+            return
+        if self._next is not None:
+            _close(self._next[2], self._next[:2])
+        self._next = fds[0], fds[1], program
+        self._has_next.set()
+        if self._stream is not None:
+            self._stream.is_over.set()
 
     async def _run(self, incoming: int, outgoing: int, program: socket.socket) -> None:
-        """Serve a stream until it is cut."""
-        loop, is_over = asyncio.get_running_loop(), self._is_over
-        is_over.clear()
-        os.set_blocking(outgoing, False)
-        os.set_blocking(incoming, False)
-        with suppress(OSError):
-            self._owner = os.open(os.path.join(self._directory, "owner"), os.O_WRONLY | os.O_NONBLOCK)  # noqa: PTH118 - text
-        writer = _PipeWriter(loop, outgoing, is_over)
-
-        def read() -> None:
-            try:
-                data = os.read(incoming, READ_BYTES)
-                if data:
-                    self._connections.link.feed(data)
-                    return
-            except BlockingIOError:
-                return
-            except (OSError, LinkError):
-                pass
-            loop.remove_reader(incoming)
-            is_over.set()
-
-        try:
-            loop.add_reader(incoming, read)
-            self._connections.link.connect(writer.write)
-            await is_over.wait()
-        finally:
-            self._connections.link.disconnect()
-            loop.remove_reader(incoming)
-            writer.close()
-            owner, self._owner = self._owner, None
-            for fd in (incoming, outgoing, owner):
-                if fd is not None:
-                    os.close(fd)
-            program.close()
-
-    def _renew(self) -> None:
-        """Report to a new owner that the kernel serves."""
-        self._start(self._watch_ready())
+        """Serve a stream until it is cut, or another one has come."""
+        loop, link = asyncio.get_running_loop(), self._connections.link
+        stream = self._stream = _Stream(link.feed)
+        watch = loop.create_task(self._watch())
+        # Frames come only once the link has this stream.
+        writer, _ = await loop.connect_write_pipe(lambda: stream, os.fdopen(outgoing, "wb", 0))
+        link.connect(writer.write)
+        reader, _ = await loop.connect_read_pipe(lambda: stream, os.fdopen(incoming, "rb", 0))
+        if self._next is None:
+            await stream.is_over.wait()
+        self._stream = None
+        link.disconnect()
+        watch.cancel()
+        reader.close()
+        writer.abort()
+        program.close()
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
         name = content.decode("ascii", "replace")
         if kind == OPEN and _NAMES.fullmatch(name):
-            self._start(self._connect(name, self._connections.add(number)))
+            task = asyncio.get_running_loop().create_task(self._connect(name, self._connections.add(number)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, name: str, connection: RelayedConnection) -> None:
         try:
@@ -113,51 +125,42 @@ class _Relay:
         except OSError:
             self._connections.forget(connection)
 
-    async def _watch_ready(self) -> None:
-        """Send the kernel's report once it is there."""
-        path, line = os.path.join(self._directory, "ready"), b""  # noqa: PTH118 - text
-        while not line.endswith(b"\n"):
-            with suppress(OSError), open(path, "rb") as file:  # noqa: ASYNC230, PTH123 - a line in memory
-                line = file.read(PIECE_BYTES)
-            if not line.endswith(b"\n"):
-                await asyncio.sleep(_LOOK_SECONDS)  # few times, at the start
-        self._connections.link.send(READY, 0, line)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-class _PipeWriter:
-    """A pipe's writing end, with the bytes that the pipe does not take yet: at most the windows of all connections."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, is_over: asyncio.Event) -> None:
-        self._loop, self._fd, self._is_over = loop, fd, is_over
-        self._waiting = bytearray()
-
-    def write(self, data: bytes) -> None:
-        is_first = not self._waiting
-        self._waiting += data
-        if is_first:
-            self._flush()
-            if self._waiting:
-                self._loop.add_writer(self._fd, self._flush)
-
-    def _flush(self) -> None:
+    async def _watch(self) -> None:
+        """Hold the owner's pipe, once the kernel has made and opened it, and send its report once it is complete."""
+        owner, line = None, b""
         try:
-            while self._waiting:
-                del self._waiting[: os.write(self._fd, memoryview(self._waiting)[:READ_BYTES])]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._waiting.clear()
-            self._is_over.set()
-        self._loop.remove_writer(self._fd)
+            while owner is None or not line:
+                if owner is None:
+                    with suppress(OSError):
+                        owner = self._open("owner", os.O_WRONLY)
+                if not line and (line := self._read_report()):
+                    self._connections.link.send(READY, 0, line)
+                await asyncio.sleep(_LOOK_SECONDS)  # few times, at the start
+            await asyncio.Event().wait()
+        finally:
+            if owner is not None:
+                os.close(owner)
 
-    def close(self) -> None:
-        self._waiting.clear()
-        self._loop.remove_writer(self._fd)
+    def _read_report(self) -> bytes:
+        """Return the line by which the kernel reports that it serves; empty as long as it is not complete."""
+        with suppress(OSError):
+            report = self._open("ready", os.O_RDONLY)
+            try:
+                line = os.read(report, PIECE_BYTES)
+            finally:
+                os.close(report)
+            return line if line.endswith(b"\n") else b""
+        return b""
+
+    def _open(self, name: str, flags: int) -> int:
+        path = os.path.join(self._directory, name)  # noqa: PTH118 - text
+        return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _close(program: socket.socket, fds: Iterable[int]) -> None:
+    program.close()
+    for fd in fds:
+        os.close(fd)
 
 
 def main(arguments: list[str]) -> None:

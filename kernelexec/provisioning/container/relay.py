@@ -1,6 +1,6 @@
 """The relay of a kernel whose unix sockets do not reach this machine: local sockets, over a program that the engine runs there.
 
-The program is the launcher's (``launch/relay``). If it ends, or the engine does not answer for a while, another one is started,
+The program is the launcher's (``launch/relay``). If it ends, or the connection to the engine is lost, another one is started,
 and the connections go on.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import threading
 import time
@@ -23,13 +22,14 @@ from kernelexec.docker.client import Engine
 from kernelexec.docker.running_container import ContainerStream
 from kernelexec.errors import ContainerGone, EngineFailed
 from kernelexec.launcher.relayed_connections import INSTANCE_BYTES, OPEN, READY, LinkError, RelayedConnections
-from kernelexec.provisioning.runtime.kernel_directory import PORTS, RELAY_SECONDS
+from kernelexec.provisioning.runtime.kernel_directory import PORTS, RELAY_SECONDS, write_ready
 
-_PAUSE_SECONDS, _STDERR_BYTES = 0.1, 4096
+#: The first pause and the longest one between two programs, in seconds, and the part of their errors that is told.
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _STDERR_BYTES = 0.05, 2.0, 4096
 #: How long the end waits for a call to an engine that does not answer.
 _JOIN_SECONDS = 5.0
-#: Pieces of the stream that this process has not taken, at most.
-_PIECES_MAX = 64
+#: Pieces of the stream that the event loop has not taken, at most: it takes them all in one turn.
+_PIECES_MAX = 2
 logger = logging.getLogger("kernelexec")
 
 
@@ -48,11 +48,11 @@ class KernelRelay:
         self._start_stream = partial(ContainerStream, engine, container, argv, user=user)
         self._container, self._directory = container, directory
         self._loop = asyncio.get_running_loop()
-        self._connections = RelayedConnections(secrets.token_bytes(INSTANCE_BYTES), take=self._take, renew=lambda: None)
+        self._connections = RelayedConnections(secrets.token_bytes(INSTANCE_BYTES), take=self._take)
         self._number = 0
         self._servers: list[asyncio.Server] = []
         self._stream: ContainerStream | None = None
-        self._is_closed = False
+        self._is_closed = self._is_ready = False
         self._is_greeted = threading.Event()
         self._pieces = threading.Semaphore(_PIECES_MAX)
         self._thread = threading.Thread(target=self._carry, name="relay of a kernel", daemon=True)
@@ -63,6 +63,9 @@ class KernelRelay:
             for number in PORTS.values():
                 connect = partial(self._connect, f"s-{number}")
                 self._servers.append(await self._loop.create_unix_server(connect, str(self._directory / f"s-{number}")))
+                if self._is_closed:  # meanwhile
+                    self._end()
+                    return
             self._thread.start()
         except BaseException:
             await self.close()
@@ -70,14 +73,18 @@ class KernelRelay:
 
     async def close(self) -> None:
         """Close everything; the kernel notices it as the end of its owner."""
+        self._end()
+        if self._thread.ident is not None:
+            await anyio.to_thread.run_sync(self._thread.join, _JOIN_SECONDS)
+
+    def _end(self) -> None:
+        """Close all sockets, so that no client waits in vain, and end the program."""
         self._is_closed = True
         for server in self._servers:
             server.close()
         self._connections.abort()
         if self._stream is not None:
             self._stream.disconnect()
-        if self._thread.ident is not None:
-            await anyio.to_thread.run_sync(self._thread.join, _JOIN_SECONDS)
 
     def _connect(self, name: str) -> asyncio.Protocol:
         self._number += 1
@@ -85,37 +92,47 @@ class KernelRelay:
         return self._connections.add(self._number)
 
     def _take(self, kind: int, _: int, content: bytes) -> None:
-        if kind == READY:
-            with suppress(OSError):  # nobody waits for it
-                pipe = os.open(self._directory / "ready", os.O_WRONLY | os.O_NONBLOCK)
-                try:
-                    os.write(pipe, content)
-                finally:
-                    os.close(pipe)
+        if kind == READY and not self._is_ready:  # each program reports it
+            self._is_ready = True
+            with suppress(OSError):  # its owner before has read it
+                write_ready(self._directory, content)
 
     def _carry(self) -> None:
-        """Run one program after the other, until the container has ended: a thread."""
-        until = time.monotonic() + RELAY_SECONDS
+        """Run one program after the other until the container has ended, or none answers for too long: a thread."""
+        try:
+            self._run_programs()
+        except Exception:
+            logger.exception("kernelexec.relay_failed", extra={"container": self._container})
+        finally:
+            self._call(self._end)
+
+    def _run_programs(self) -> None:
+        until, pause, last = time.monotonic() + RELAY_SECONDS, _PAUSE_SECONDS, ""
         while not self._is_closed and time.monotonic() < until:
+            begun = time.monotonic()
             try:
-                stream = self._start_stream()
-                self._call(self._use, stream)
-                errors = bytearray()
-                with suppress(EngineFailed):
-                    stream.transfer(partial(self._take_output, stream, errors))
-                if errors:
-                    details = {"container": self._container, "reason": errors[-_STDERR_BYTES:].decode("utf-8", "replace")}
-                    logger.warning("kernelexec.relay_ended", extra=details)
+                reason = self._run_program()
             except ContainerGone:
-                break
-            except EngineFailed:  # it is away, or the container is paused, or has ended and will be removed
-                pass
-            if self._is_greeted.is_set():
-                self._is_greeted.clear()
-                until = time.monotonic() + RELAY_SECONDS
+                return
+            except EngineFailed as exc:  # it is away, or the container is paused, or has ended and will be removed
+                reason = str(exc)
+            if reason not in ("", last):
+                logger.warning("kernelexec.relay_ended", extra={"container": self._container, "reason": reason})
+                last = reason
+            now = time.monotonic()
+            until = now + RELAY_SECONDS if self._is_greeted.is_set() else until
+            pause = _PAUSE_SECONDS if now > begun + _LONGEST_PAUSE_SECONDS else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            self._is_greeted.clear()
             if not self._is_closed:
-                time.sleep(_PAUSE_SECONDS)  # the engine reports nothing when it is back
-        self._call(self._connections.abort)
+                time.sleep(pause)  # the engine reports nothing when it is back
+
+    def _run_program(self) -> str:
+        """Run a program until it is cut; return what it has written to its standard error."""
+        stream, errors = self._start_stream(), bytearray()
+        self._call(self._use, stream)
+        with suppress(EngineFailed):
+            stream.transfer(partial(self._take_output, stream, errors))
+        return errors.decode("utf-8", "replace")
 
     def _take_output(self, stream: ContainerStream, errors: bytearray, name: str, content: bytes) -> bool:
         if name == "stderr":
@@ -147,8 +164,6 @@ class KernelRelay:
             self._connections.link.feed(content)
         except LinkError as exc:
             logger.warning("kernelexec.relay_refused", extra={"container": self._container, "reason": str(exc)})
-            self._connections.abort()
-            stream.disconnect()
-            self._is_closed = True
+            self._end()
         if self._connections.link.is_greeted:
             self._is_greeted.set()

@@ -406,7 +406,8 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         """Return the container's id and settings, by which another process takes the kernel over."""
         options = {name: self.container[name] for name in _FIXED_OPTIONS if name in self.container}
         settings = {"name": self.name, "mounts": self.mounts, "options": options}
-        return {**await super().get_provisioner_info(), "container": self._state.id, "made": settings}
+        info = await super().get_provisioner_info()
+        return {**info, "container": self._state.id, "made": settings, "relayed": bool(self.relay)}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
         """Manage a container that another process created with the settings in ``provisioner_info``.

@@ -35,12 +35,11 @@ connections a relay carries to the kernel's own."""
 
 #: Numbers of the channels in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
-#: How long a kernel waits for another program of its relay, in seconds: the engine may be restarted.
+#: How long a kernel waits for another program of its relay at least, in seconds, and how long one is tried: the engine may be
+#: restarted.
 RELAY_SECONDS = 60.0
 #: Files of one kernel process.
 _CONNECTION_FILE = "connection.json"
-#: The key in that file for a kernel with a relay.
-_RELAYED = "kernelexec_relayed"
 _STDERR_FILE = "stderr"
 _FILES = (_CONNECTION_FILE, _STDERR_FILE, "stacks", "words")
 _LINE_BYTES, _PIPE_BYTES = 4096, 1024 * 1024
@@ -192,7 +191,7 @@ class RuntimeDirectory:
         address, ports = (None, PORTS) if transport in ("ipc", "relayed") else find_free_ports(tuple(PORTS))
         content = {"transport": "tcp" if address else "ipc", "ip": address or str(prefix), **ports, **common}
         if transport == "relayed":
-            self._relayed_content, content = content, {**content, _RELAYED: True}
+            self._relayed_content = content
         with self._open() as directory:
             _write(Path(_CONNECTION_FILE), content, directory)
             self._ready = _make_pipe("ready", os.O_RDONLY, directory)
@@ -216,10 +215,14 @@ class RuntimeDirectory:
             message = f"container.user: only root can start kernels of {uid}:{gid} ({exc.strerror}). Leave the option out."
             raise KernelStartFailed(message) from exc
 
-    def take_over(self) -> Connection | None:
-        """Become the owner of a waiting kernel, which notices it at once; None if no kernel waits."""
+    def take_over(self, *, is_relayed: bool = False) -> Connection | None:
+        """Become the owner of a waiting kernel, which notices it at once; None if no kernel waits.
+
+        Whether it ``is_relayed`` is known by its former owner: a kernel that sees the directory can write any file there.
+        """
         connection = self.read_connection()
-        if self.is_relayed:
+        if is_relayed:
+            self._relayed_content = {}
             return connection
         try:
             with self._open() as directory:
@@ -238,7 +241,6 @@ class RuntimeDirectory:
         with suppress(OSError, ValueError, RecursionError, TypeError, LookupError, OverflowError):
             content = json.loads(self.read_file(_CONNECTION_FILE, _LINE_BYTES))
             key, uid = str.encode(content["key"]), content.get("kernelexec_uid", os.getuid())
-            self._relayed_content = content if content.get(_RELAYED) is True else None
             if isinstance(uid, int):
                 return Connection(self.path / "s", key, uid=uid)
         return None
@@ -394,6 +396,12 @@ class RuntimeDirectory:
         self._ready = self._owner = None
         if self._name_path.is_symlink():
             self._name_path.unlink()
+
+
+def write_ready(directory: Path, line: bytes) -> None:
+    """Write a kernel's report into the pipe for it, in its directory on this machine; raise ``OSError`` if nothing reads it."""
+    with closing_fd(os.open(directory, DIRECTORY)) as opened, closing_fd(_open_pipe("ready", os.O_WRONLY, opened)) as pipe:
+        os.write(pipe, line)
 
 
 def _clear(directory: int) -> bool:

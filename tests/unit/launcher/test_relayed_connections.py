@@ -106,6 +106,7 @@ BAD = {
     "a frame too large": _frame(HELLO, 0, A + b"\0" * 24) + _frame(DATA, 1, b"x" * (PIECE_BYTES + 1)),
     "a greeting too short": _frame(HELLO, 0, b"x"),
     "frames that were never sent": _frame(HELLO, 0, A + b"\0" * 24) + _frame(ACK, 0, (5).to_bytes(8, "big")),
+    "a second greeting": 2 * _frame(HELLO, 0, A + b"\0" * 24),
     "no number": _frame(HELLO, 0, A + b"\0" * 24) + _frame(ACK, 0, b"x"),
 }
 
@@ -132,8 +133,8 @@ class Pair:
     """Both sides of a relay in one loop, each with one end of a socket."""
 
     def __init__(self) -> None:
-        self.near = RelayedConnections(A, take=lambda *_: None, renew=lambda: None)
-        self.far = RelayedConnections(B, take=lambda *_: None, renew=lambda: None)
+        self.near = RelayedConnections(A, take=lambda *_: None)
+        self.far = RelayedConnections(B, take=lambda *_: None)
         loop = asyncio.get_running_loop()
         self.near.link.connect(lambda data: self._later(loop, self.far.link.feed, data))
         self.far.link.connect(lambda data: self._later(loop, self.near.link.feed, data))
@@ -176,14 +177,22 @@ def test_a_reader_that_stops_stops_the_writer_and_goes_on() -> None:
     asyncio.run(run())
 
 
-def test_a_side_that_sends_more_than_it_may_is_refused() -> None:
+REFUSED = {
+    "more bytes than it may send": _frame(DATA, 1, b"x" * PIECE_BYTES) * (2 * WINDOW_BYTES // PIECE_BYTES),
+    "no bytes": _frame(DATA, 1, b""),
+    "more credit than bytes were sent": _frame(CREDIT, 1, (1).to_bytes(8, "big")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_connection_that_breaks_the_rules_is_refused(case: str) -> None:
     async def run() -> None:
-        side = RelayedConnections(A, take=lambda *_: None, renew=lambda: None)
+        side = RelayedConnections(A, take=lambda *_: None)
         side.link.connect(lambda _: None)
         side.link.feed(_frame(HELLO, 0, B + b"\0" * 24))
         side.add(1)
         side.link.feed(_frame(CREDIT, 7, b"\0" * 8))  # of a connection that has ended
-        with pytest.raises(LinkError, match="more than it may"):
-            side.link.feed(_frame(DATA, 1, b"x" * PIECE_BYTES) * (2 * WINDOW_BYTES // PIECE_BYTES))
+        with pytest.raises(LinkError):
+            side.link.feed(REFUSED[case])
 
     asyncio.run(run())
