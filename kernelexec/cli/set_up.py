@@ -12,7 +12,6 @@ import typer
 
 from kernelexec.cli.options import option
 from kernelexec.cli.stdio import OWN_FAILURE, write_text
-from kernelexec.config import parse_size
 from kernelexec.errors import InvalidRequest
 from kernelexec.text import escape_line
 
@@ -132,6 +131,8 @@ def list_(
 
 def _container_options(*, memory: str | None, **options: object) -> dict[str, Any]:
     """Return the set container options, by their names in the configuration."""
+    from kernelexec.config import parse_size
+
     sizes = {"memory_bytes": None if memory is None else parse_size(memory, "--memory")}
     return {option: value for option, value in (options | sizes).items() if value is not None}
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kernelexec.imports import make_getattr
 
 if TYPE_CHECKING:
+    from kernelexec.provisioning.availability import explain_unavailable as explain_unavailable
     from kernelexec.provisioning.backend import Backend as Backend
     from kernelexec.provisioning.backend import backend_for as backend_for
-    from kernelexec.provisioning.backend import explain_unavailable as explain_unavailable
     from kernelexec.provisioning.host.confinement_rules import file_roots as file_roots
     from kernelexec.provisioning.host.fork_servers import ForkServers as ForkServers
     from kernelexec.provisioning.host.local_backend import LocalBackend as LocalBackend
@@ -41,7 +41,7 @@ _MODULES = {
     "UserCommand": "provisioner",
     "backend_for": "backend",
     "create_provisioner": "launch.kernelspec",
-    "explain_unavailable": "backend",
+    "explain_unavailable": "availability",
     "file_roots": "host.confinement_rules",
     "load_identity": "runtime.owned_directory",
     "new_root": "runtime.owned_directory",

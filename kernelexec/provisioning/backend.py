@@ -1,4 +1,4 @@
-"""The backends that can run a session's kernels: the choice of one by the configuration, and whether it is available."""
+"""The backends that can run a session's kernels, and the choice of one by the configuration."""
 
 from __future__ import annotations
 
@@ -56,21 +56,3 @@ def backend_for(
     if fork_servers is not None:
         fork_servers.disable_if_writable(str(workspace))
     return LocalBackend(config, str(workspace), fork_servers=fork_servers, root=root, within=within, secrets=secrets)
-
-
-def explain_unavailable(config: Config) -> str | None:
-    """Return why the configured isolation is not available, in a sentence; None if it is.
-
-    A silent engine is waited for, ``docker.client.PROBE_SECONDS``.
-    """
-    if config.isolation == "bubblewrap":
-        from kernelexec.provisioning.host.bubblewrap_backend import explain_missing  # noqa: PLC0415 - as above
-
-        return explain_missing(config)
-    if config.isolation != "container":
-        return None
-    try:
-        from kernelexec.docker.client import probe  # noqa: PLC0415 - as above
-    except ImportError as exc:
-        return f"The package docker cannot be imported ({exc}): install it with `pip install docker`."
-    return probe()

@@ -159,7 +159,7 @@ class ExecutionResult(JsonReadable):
         return f"<{self.summary}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> MimeBundle:  # noqa: ARG002 - IPython's
-        from kernelexec.results.views import make_bundle  # noqa: PLC0415 - as above
+        from kernelexec.results.views import make_bundle  # noqa: PLC0415 - only those who show it need it
 
         return make_bundle(self.outputs, self.verdict)
 

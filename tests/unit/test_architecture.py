@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,10 @@ def test_the_names_of_a_package_are_those_that_type_checkers_see(package: str) -
     assert all(hasattr(module, name) for name in module.__all__)
     with pytest.raises(AttributeError, match=f"kernelexec{package}"):
         _ = module.Sesion
+
+
+def test_the_reference_is_made_of_modules_that_are_there() -> None:
+    text = (ROOT / ".ci" / "reference").read_text(encoding="utf-8")
+    names = set(re.findall(r"\bkernelexec(?:\.[a-z_]+)+(?![\w.{])", text)) - {"kernelexec.html", "kernelexec.__all__"}
+    assert len(names) > 3
+    assert [name for name in names if find_spec(name) is None] == []

@@ -278,7 +278,7 @@ async def choose_python(options: Container, failure: KernelStartFailed | None) -
     """
     if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
         return
-    from kernelexec.docker.images.image_python import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - see ``explain_unavailable``
+    from kernelexec.docker.images.image_python import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - docker, as above
 
     image, python = options.image, options.python
     if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):

@@ -35,21 +35,23 @@ NOT_NEEDED = {
     *("griffe", "jsonref", "requests", "PIL"),
 }
 LIST_TOOLS = f"""
-import asyncio, sys
+import asyncio, sys, types
 from kernelexec.cli import application
 application.load_application("mcp.mcp_app")
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp import serve
 from kernelexec.mcp.run import Opening
 from kernelexec.mcp.server import make_server
-server = make_server(AsyncExecutor("local"), interval=1.0, opening=Opening())
+sys.modules["kernelexec.docker.client"] = types.SimpleNamespace(probe=lambda: None)  # an engine that answers
+server = make_server(AsyncExecutor(sys.argv[1]), interval=1.0, opening=Opening())
 tools = asyncio.run(server.list_tools())
 print(len(tools), sorted({NOT_NEEDED!r} & set(sys.modules)))
 """
 
 
-def test_the_list_of_tools_needs_no_part_of_a_session(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LIST_TOOLS]
+@pytest.mark.parametrize("isolation", ["local", "container"])
+def test_the_list_of_tools_needs_no_part_of_a_session(isolation: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LIST_TOOLS, isolation]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=BOUND)
     assert done.stdout.split(maxsplit=1)[1:] == ["[]\n"], done.stderr
 
