@@ -25,6 +25,7 @@ from kernelexec.workspace.agent_files.access import Access
 _T = TypeVar("_T", FileList, FileText, FileBytes, FileWritten, FilesCopied, FilesDeleted)
 _R = TypeVar("_R")
 _PATH_CHARS = 200
+_NOTEBOOK = ".ipynb"
 logger = logging.getLogger("kernelexec")
 
 
@@ -155,6 +156,7 @@ class AsyncFiles:
             InvalidRequest: the target cannot be written, or the copy exceeds ``Config(files={"transfer_bytes": ...})``.
             InvalidPath, InvalidWorkDir, FileRefused, Closed: as ``read``.
         """
+        await self._context.queue.notebook_writer.flush()
         call = partial(self._transfer, f"download of {path}", lambda transfers: transfers.download(path, target))
         return await self._report("read", path, call)
 
@@ -188,6 +190,8 @@ class AsyncFiles:
         target: object,
         call: Callable[[], _T],
     ) -> _T:
+        if operation == "read" and str(target).endswith(_NOTEBOOK):
+            await self._context.queue.notebook_writer.flush()  # a reader expects the cells that have ended
         return await self._report(operation, target, partial(self._run, call, self._limiter))
 
     async def _report(

@@ -66,6 +66,17 @@ def test_operations_do_not_wait_for_a_cell(session: Session) -> None:
     assert session.wait_for(session.executions()[-1]).result is not None
 
 
+def test_a_notebook_is_read_with_the_cells_that_have_ended(session: Session, tmp_path: Path) -> None:
+    session.execute("first = 0")
+    [notebook] = session.files.list(pattern="*.ipynb").entries
+    for number in range(20):
+        session.execute(f"mark_{number} = 1")
+        assert f"mark_{number} = 1" in session.files.read(notebook.path, limit=10**6).text
+    session.execute("last = 1")
+    session.files.download(notebook.path, tmp_path / "copy.ipynb")
+    assert "last = 1" in (tmp_path / "copy.ipynb").read_text()
+
+
 def test_what_a_kernel_made_odd_is_left_alone(session: Session) -> None:
     created = "import os\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('pipe')\nos.symlink('/', 'root')\nos.mkdir('d')"
     assert session.execute(created).ok
