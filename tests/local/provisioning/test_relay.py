@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,10 @@ def test_a_report_is_written_to_a_pipe_only(runtime: RuntimeDirectory, tmp_path:
 def test_clients_learn_that_no_program_can_be_started(
     failure: Exception, runtime: RuntimeDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    is_connected = threading.Event()
+
     def fail(*_arguments: object, **_options: object) -> None:
+        assert is_connected.wait(BOUND)
         raise failure
 
     monkeypatch.setattr(relay, "ContainerStream", fail)
@@ -69,6 +73,7 @@ def test_clients_learn_that_no_program_can_be_started(
         side = relay_of(runtime)
         await side.open()
         reader, writer = await asyncio.open_unix_connection(str(runtime.path / "s-1"))
+        is_connected.set()
         async with asyncio.timeout(BOUND):
             assert await reader.read(1) == b""
         writer.close()
