@@ -215,7 +215,7 @@ def threads() -> int:
     return sum(thread.name in ("relay of a kernel", "stdin of a command") for thread in threading.enumerate())
 
 
-def test_its_end_leaves_no_socket_and_no_thread(executor: Executor) -> None:
+def test_its_end_leaves_no_socket_and_no_thread(executor: Executor, caplog: pytest.LogCaptureFixture) -> None:
     before = threads()
     session = executor.session("ended")
     session.execute("1")
@@ -224,3 +224,4 @@ def test_its_end_leaves_no_socket_and_no_thread(executor: Executor) -> None:
     assert threads() == before + 2
     session.close()
     until(lambda: not directory.exists() and threads() == before)
+    assert caplog.records == []

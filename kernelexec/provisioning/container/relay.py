@@ -116,7 +116,7 @@ class KernelRelay:
                 return
             except EngineFailed as exc:  # it is away, or the container is paused, or has ended and will be removed
                 reason = str(exc)
-            if reason not in ("", last):
+            if reason not in ("", last) and not self._is_closed:
                 logger.warning("kernelexec.relay_ended", extra={"container": self._container, "reason": reason})
                 last = reason
             now = time.monotonic()
