@@ -346,10 +346,6 @@ class ExecutionResult(JsonReadable):
 
         return make_model_answer(self, limit)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
-        return JsonReadable.to_dict(self)
-
     def to_json(self) -> str:
         """Return the result as JSON text; ``from_json`` returns an equal result."""
         return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
