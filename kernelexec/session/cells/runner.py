@@ -194,7 +194,7 @@ class CellRunner:
             epoch=supervisor.epoch,
             files=files,
             networked=self.config.has_network,
-            missing=supervisor.losses.list_missing(supervisor.known_names),
+            missing=supervisor.losses.list_missing(supervisor.kernel),
         )
 
     async def _return_cached_result(

@@ -5,7 +5,7 @@ A kernel confirms its state after a cell, or at least answers. A later result te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelexec.kernel import Execution, Kernel
@@ -196,10 +196,11 @@ class Losses:
             note = _CLIENT_RETURN.format(cause) if is_restored else ""
             self._client_loss = LostState(cause, 0, names, len(names), is_reported=False, return_note=note)
 
-    def list_missing(self, known: Iterable[str]) -> Mapping[str, Cause]:
+    def list_missing(self, kernel: Kernel | None) -> Mapping[str, Cause]:
         """Return the names that earlier kernels had and the present one does not know, with the causes of their loss."""
-        for name in known:
-            self._missing.pop(name, None)
+        if self._missing and kernel is not None:
+            for name in kernel.variable_names.known:
+                self._missing.pop(name, None)
         return self._missing
 
 
