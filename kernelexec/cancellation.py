@@ -1,8 +1,13 @@
-"""Calls whose waiting task is cancelled: they run to their end, or are abandoned if they are of a caller's own function."""
+"""Calls whose waiting task is cancelled: they run to their end, or are abandoned if they are of a caller's own function.
+
+Waits in a thread that a signal interrupts, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,6 +22,7 @@ import anyio
 T = TypeVar("T")
 #: The first and each further wait of ``wait_interruptibly``, in seconds.
 _FIRST_SECONDS, _LATER_SECONDS = 0.05, 1.0
+_PIECE_BYTES = 1 << 16
 
 
 def wait_interruptibly(wait: Callable[[float], bool]) -> None:
@@ -28,6 +34,25 @@ def wait_interruptibly(wait: Callable[[float], bool]) -> None:
     seconds = _FIRST_SECONDS
     while not wait(seconds):
         seconds = _LATER_SECONDS
+
+
+def read_interruptibly(fd: int, limit_bytes: int | None = None) -> bytes:
+    """Return what a file or pipe brings up to its end, or its first bytes; a signal's handler runs meanwhile.
+
+    A signal that comes just before a read would not wake that: see ``wait_interruptibly``.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    poll, content = select.poll(), bytearray()
+    poll.register(fd, select.POLLIN)
+    while piece_bytes := _PIECE_BYTES if limit_bytes is None else min(_PIECE_BYTES, limit_bytes - len(content)):
+        wait_interruptibly(lambda seconds: bool(poll.poll(seconds * 1000)))
+        piece = os.read(fd, piece_bytes)
+        if not piece:
+            break
+        content += piece
+    return bytes(content)
 
 
 async def await_to_end(call: Awaitable[T]) -> T:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import anyio
 
+from kernelexec.cancellation import read_interruptibly
 from kernelexec.cli.terminal import TerminalStream, format_remark
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
@@ -131,7 +132,7 @@ def write_guard(stream: TextIO) -> Iterator[None]:
         raise CommandFailed(f"{stream.name.strip('<>')} cannot be written: {exc.strerror}.") from exc
 
 
-def read_stdin(verb: str, limit_bytes: int = -1) -> bytes:
+def read_stdin(verb: str, limit_bytes: int | None = None) -> bytes:
     """Return the content of stdin, or its first bytes; ``verb`` says for an error what was to be done with it.
 
     Raises:
@@ -141,7 +142,7 @@ def read_stdin(verb: str, limit_bytes: int = -1) -> bytes:
         message = f"stdin is closed: there is nothing to {verb}."
         raise InvalidRequest(message)
     try:
-        return sys.stdin.buffer.read(limit_bytes)
+        return read_interruptibly(sys.stdin.fileno(), limit_bytes)
     except OSError as exc:
         message = f"stdin cannot be read: {exc.strerror}."
         raise InvalidRequest(message) from exc

@@ -1,13 +1,17 @@
-"""Calls that run to their end although their caller is cancelled."""
+"""Calls that run to their end although their caller is cancelled, and waits that signals end."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Callable
 
 import anyio
 import pytest
 
-from kernelexec.cancellation import await_to_end, wait_interruptibly
+from kernelexec import cancellation
+from kernelexec.cancellation import await_to_end, read_interruptibly, wait_interruptibly
 
 
 @pytest.mark.parametrize("cancellations", [0, 1, 2, 5])
@@ -69,3 +73,37 @@ def test_a_wait_wakes_up_by_itself_since_a_signal_may_come_just_before_the_threa
 
     wait_interruptibly(wait)
     assert (answers, waits[0] <= 0.1, max(waits) <= 1.0) == ([], True, True)
+
+
+def test_a_pipe_is_read_to_its_end_and_no_read_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    later: list[Callable[[], object]] = [lambda: os.write(writer, b"b" * 10), lambda: os.close(writer)]
+
+    def wait(is_readable: Callable[[float], bool]) -> None:
+        while not is_readable(0.0):
+            later.pop(0)()
+
+    monkeypatch.setattr(cancellation, "wait_interruptibly", wait)
+    os.write(writer, b"a" * 10)
+    try:
+        assert read_interruptibly(reader, 4) == b"aaaa"
+        assert read_interruptibly(reader) == b"a" * 6 + b"b" * 10
+    finally:
+        os.close(reader)
+
+
+def test_a_signal_ends_a_read_that_nothing_comes_for() -> None:
+    reader, writer = os.pipe()
+
+    def end(signum: int, frame: object) -> None:
+        raise TimeoutError(signum)
+
+    former = signal.signal(signal.SIGALRM, end)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TimeoutError):
+            read_interruptibly(reader)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+        os.close(reader)
+        os.close(writer)

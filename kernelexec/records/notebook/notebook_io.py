@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from kernelexec.cancellation import read_interruptibly
 from kernelexec.cells import Cell, ShellCell
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import CellExecuted, DisplayUpdated, Event, LateOutputReported, RecordedOutputs
@@ -72,11 +74,12 @@ class CellFile:
         """
         try:
             flags = os.O_RDONLY | os.O_CLOEXEC | (0 if piped else os.O_NONBLOCK)
-            with os.fdopen(os.open(path, flags), encoding="utf-8-sig") as file:
+            with os.fdopen(os.open(path, flags), "rb") as file:
                 if not piped and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     message = f"{path} is no plain file."
                     raise InvalidRequest(message)
-                text = file.read()
+                content = read_interruptibly(file.fileno()) if piped else file.read()
+            text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()  # line ends as of a text file
         except (OSError, UnicodeDecodeError) as exc:
             message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."
             raise InvalidRequest(message) from exc
