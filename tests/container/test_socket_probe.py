@@ -216,6 +216,13 @@ def test_sockets_of_another_machine_are_not_used(
     assert not probe_sockets(config(short_path), short_path, "python3")
 
 
+def test_an_engine_elsewhere_is_only_asked_for_files(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    monkeypatch.setattr(Whereabouts, "of", lambda _: where(address="tcp://docker:2375"))
+    monkeypatch.setattr(socket_probe, "_PROGRAM", "")  # it would find nothing
+    assert not probe_sockets(config(short_path), short_path, "python3")
+    assert left(short_path) == []
+
+
 @pytest.mark.parametrize(
     ("actual", "is_relayed"),
     named_cases({"sockets": ("sockets", False), "files": ("files", True), "nothing": (None, False)}, {"files", "nothing"}),

@@ -31,9 +31,13 @@ _PROBE_SECONDS, _PAUSE_SECONDS = 20.0, 0.02
 _WORD = b"here"
 #: Exit codes of a container whose program cannot be run or is missing.
 _NOT_RUN = frozenset({126, 127})
-_PROGRAM = f"""
-import os, socket, sys
+_FILE_PROGRAM = """
+import os, sys
 open(os.path.join(sys.argv[1], "file"), "w").close()
+"""
+_PROGRAM = f"""
+{_FILE_PROGRAM}
+import socket
 path = os.path.join(sys.argv[1], "s")
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
     server.bind(path)
@@ -80,7 +84,8 @@ def forget() -> None:
 def _decide(config: Config, root: Path, python: str, mounts: Sequence[Bind], *, can_guess: bool) -> bool:
     with Engine.acquire() as engine:
         where = Whereabouts.of(engine)
-        reachability = (guess(where, root) if can_guess else None) or probe(engine, config, root, python, mounts)
+        program = _FILE_PROGRAM if where.remote else _PROGRAM  # the sockets of a remote engine are never used
+        reachability = (guess(where, root) if can_guess else None) or probe(engine, config, root, python, mounts, program)
     if where.remote and reachability == "nothing":
         raise DirectoryNotShared(root)
     return reachability == "sockets" and not where.remote
@@ -109,7 +114,9 @@ def guess(where: Whereabouts, root: Path) -> Reachability | None:
     return "sockets" if os.path.samestat(engine_status, root.stat()) else None
 
 
-def probe(engine: Engine, config: Config, root: Path, python: str, mounts: Sequence[Bind] = ()) -> Reachability:
+def probe(
+    engine: Engine, config: Config, root: Path, python: str, mounts: Sequence[Bind] = (), program: str | None = None
+) -> Reachability:
     """Return what a throw-away container shares of a directory below ``root``.
 
     Raises:
@@ -122,7 +129,7 @@ def probe(engine: Engine, config: Config, root: Path, python: str, mounts: Seque
         options = config.container
         order = Order(
             image="",
-            command=(python, "-c", _PROGRAM, str(directory)),
+            command=(python, "-c", program or _PROGRAM, str(directory)),
             environment={},
             user="{}:{}".format(*options.ids),
             cwd="/",
