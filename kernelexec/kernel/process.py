@@ -227,7 +227,7 @@ class KernelProcess:
     @property
     def has_ready_pipe(self) -> bool:
         """Whether the process is our launcher with pipes to its owner, by which it reports that it is ready."""
-        return self.installed is None and self.transport in ("ipc", "relayed")
+        return self.installed is None
 
     @property
     def makes_checkpoints(self) -> bool:

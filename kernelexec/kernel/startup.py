@@ -73,8 +73,7 @@ class KernelStarter:
                 raise KernelStartFailed(message) from exc
             with process.runtime.secret_pipe(secrets if installed else {}, process.backend.user) as pipe:
                 await self._launch(tasks, pipe)
-                if process.has_ready_pipe or installed is not None:
-                    process.launcher_info = await self._wait_or_death(process.runtime.wait_ready)
+                process.launcher_info = await self._wait_or_death(process.runtime.wait_ready)
             client = await self._connect(connection)
             if secrets and not installed:  # before any cell, over a connection that no other process reads
                 cwd = process.backend.cwd if process.checkpoint is None else None  # a copy is where it was
