@@ -1,6 +1,6 @@
 """The connections of a relay over one stream of bytes, such as that of a program which an engine runs in a container.
 
-The owner's side opens and closes connections by frames (``Link``); the side beside the kernel makes them to its sockets. The
+The owner's side opens and closes connections by frames (``Link``); the kernel's side makes them to its sockets. The
 stream may be cut: the relay goes on in a process of its own, and both sides send again all that the other one lacks. A
 connection gets at most ``WINDOW_BYTES`` that its reader has not taken, so that a busy channel never holds the others up.
 
@@ -135,8 +135,8 @@ class Link:
 class RelayedConnection(asyncio.Protocol):
     """One connection of the relay: a local socket, whose other end is at the other side of the link."""
 
-    def __init__(self, streams: RelayedConnections, number: int) -> None:
-        self._streams, self.number = streams, number
+    def __init__(self, connections: RelayedConnections, number: int) -> None:
+        self._connections, self.number = connections, number
         self._transport: asyncio.Transport | None = None
         self._credit = WINDOW_BYTES
         self._untaken = self._taken = 0
@@ -157,7 +157,7 @@ class RelayedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Send the bytes of the local side, and read no more than the other side takes."""
         for begin in range(0, len(data), PIECE_BYTES):
-            self._streams.link.send(DATA, self.number, data[begin : begin + PIECE_BYTES])
+            self._connections.link.send(DATA, self.number, data[begin : begin + PIECE_BYTES])
         self._credit -= len(data)
         if self._credit <= 0 and self._transport is not None:
             self._transport.pause_reading()
@@ -165,7 +165,7 @@ class RelayedConnection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """Close the other end too."""
         self._transport = None
-        self._streams.forget(self)
+        self._connections.forget(self)
 
     def pause_writing(self) -> None:
         """Report no taken bytes while the local reader is behind."""
@@ -195,7 +195,7 @@ class RelayedConnection(asyncio.Protocol):
 
     def _report(self) -> None:
         if self._taken >= _CREDIT_BYTES:
-            self._streams.link.send(CREDIT, self.number, _COUNT.pack(self._taken))
+            self._connections.link.send(CREDIT, self.number, _COUNT.pack(self._taken))
             self._untaken -= self._taken
             self._taken = 0
 

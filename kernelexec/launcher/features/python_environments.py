@@ -1,4 +1,4 @@
-"""Python environments beside the kernel's own interpreter: the one that each session has of its own, and others in sight.
+"""Python environments other than the kernel's own interpreter: the one that each session has of its own, and others in sight.
 
 The session's environment sees the packages of that interpreter, so pip, commands and cells have one environment before and
 after an installation, which writes in the workspace only. It is made without a process and without pip, in less than a
@@ -29,7 +29,7 @@ _PIP = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
 _PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 _INTERPRETER = re.compile(r"python3?(?:\.\d+)?")
 _MODULE = re.compile(r"[A-Za-z_]\w*")
-#: Environments of one search, and the names of those that projects keep beside their code.
+#: Environments of one search, and the names of those that projects keep next to their code.
 _ENVIRONMENTS_MAX, _PROJECT_VENVS = 20, (".venv", "venv", "env")
 
 

@@ -1,4 +1,4 @@
-"""The relay beside a kernel: a process that connects to its sockets for an owner that does not see them.
+"""The relay next to a kernel: a process that connects to its sockets for an owner that does not see them.
 
 The owner's engine runs a program for each stream (``main``). The first one starts the relay, and all hand their standard
 streams to it, so that a program that is killed or cut off costs no connection.
@@ -52,7 +52,7 @@ class _Stream(asyncio.Protocol):
 
 
 class _Relay:
-    """The side beside the kernel, whose ``directory`` has its sockets. It holds the owner's pipe while there is a stream."""
+    """The kernel's side, whose ``directory`` has its sockets. It holds the owner's pipe while there is a stream."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

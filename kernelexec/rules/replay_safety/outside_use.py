@@ -1,4 +1,4 @@
-"""What cells use beside variables, as far as their words show: files, others, and values that differ each time.
+"""What cells use besides variables, as far as their words show: files, others, and values that differ each time.
 
 Words suffice for a judge that may refuse too much. They are followed through functions, classes, their instances, and other
 names of these; not through containers that a call fills, nor through values.
