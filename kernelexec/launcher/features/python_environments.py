@@ -16,13 +16,14 @@ import sysconfig
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
 from ..protocol import OURS, OWN_ENVIRONMENTS, OWN_PACKAGES
 
-#: The kernel's interpreter; ``sys.executable`` is that of the environment later.
-INTERPRETER = sys.executable
+#: The kernel's interpreter; ``sys.executable`` and ``sys.prefix`` are those of the environment later.
+INTERPRETER, INTERPRETER_PREFIX = sys.executable, sys.prefix
 #: The directories of its packages, which need not all be searched.
 INTERPRETER_PACKAGES = (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else ()))
 _PIP = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
@@ -57,18 +58,34 @@ def make_environment(path: str) -> None:
     programs.mkdir(exist_ok=True)
     _write(Path(path, "pyvenv.cfg"), _configuration(base))
     parents = [directory for directory in INTERPRETER_PACKAGES if directory in sys.path]
-    if pip is not None and pip.endswith(".whl"):  # the interpreter has none itself
-        parents.append(pip)
-    _write(packages / OWN_PACKAGES, "".join(f"import site; site.addsitedir({directory!r})\n" for directory in parents))
+    own_pip = "" if pip is None else f"{_link_pip(path, pip)}\n"
+    imports = "".join(f"import site; site.addsitedir({directory!r})\n" for directory in parents)
+    _write(packages / OWN_PACKAGES, own_pip + imports)
     for name in ("pip", "pip3", _PYTHON.replace("python", "pip")) if pip is not None else ():
         _write(programs / name, _PIP, mode=0o755)
     for name in ("python3", _PYTHON, "python"):  # the last one makes it an environment
-        link = programs / name
-        if not link.is_symlink() or str(link.readlink()) != base:
-            link.unlink(missing_ok=True)
-            link.symlink_to(base)
+        _link(programs / name, base)
 
 
+def _link_pip(path: str, pip: str) -> str:
+    """Link a pip into an environment, of which it then says that it is; return the entry for the import path.
+
+    Its metadata stay where they are, outside of the environment, so that an upgrade removes no file of it.
+    """
+    target = Path(pip) if pip.endswith(".whl") else Path(pip).parent
+    link = Path(path, "lib", "pip", target.name)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    _link(link, str(target))
+    return str(link if pip.endswith(".whl") else link.parent)
+
+
+def _link(link: Path, target: str) -> None:
+    if not link.is_symlink() or str(link.readlink()) != target:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
+
+@cache  # the first call comes before an environment is on the import path
 def find_pip() -> str | None:
     """Return the path of this interpreter's pip, or of ensurepip's where there is none, as in an environment of uv."""
     if (spec := importlib.util.find_spec("pip")) is not None:
@@ -111,7 +128,7 @@ def _interpreters() -> Iterator[Path]:
     """Yield the interpreters of nearby virtual environments and of the search path, each environment once."""
     nearby = [Path(name, "bin") for name in _PROJECT_VENVS]
     searched = [Path(entry) for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry]
-    seen = {os.path.realpath(sys.prefix)}
+    seen = {os.path.realpath(prefix) for prefix in (INTERPRETER_PREFIX, sys.prefix)}
     for directory in (*(path.absolute() for path in nearby), *searched):
         prefix = os.path.realpath(directory.parent)
         if prefix in seen:

@@ -8,6 +8,7 @@ import platform as python_platform
 import re
 import site
 import sys
+import sysconfig
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from ..protocol import PROJECT_VENV
 from .python_environments import (
     INTERPRETER,
     INTERPRETER_PACKAGES,
+    INTERPRETER_PREFIX,
     make_environment,
     own_environment_place,
     package_directory,
@@ -153,6 +155,7 @@ class VirtualEnv:
         has_pip = venv == self._own or os.path.exists(pip)  # noqa: PTH110 - text
         if has_pip:  # otherwise ``sys.executable -m pip`` is another one's, and installs there
             sys.executable = python
+            _enter_prefix(venv)
             if (spawn := sys.modules.get("multiprocessing.spawn")) is not None:
                 spawn.set_executable(python)
         if os.environ.get(_PIP_PYTHON) == self._pip_python:
@@ -224,12 +227,19 @@ class VirtualEnv:
         system = f"{python_platform.system()} {python_platform.release()}"  # `platform.platform()` would start a program
         with suppress(OSError):
             system = python_platform.freedesktop_os_release()["PRETTY_NAME"]
-        interpreter = {"python": INTERPRETER, "version": ".".join(map(str, sys.version_info[:3])), "prefix": sys.prefix}
+        interpreter = {"python": INTERPRETER, "version": ".".join(map(str, sys.version_info[:3])), "prefix": INTERPRETER_PREFIX}
         interpreter["system"] = system
         venv, state = self.venv, self.import_state or {}
         served = state.get("served") if venv is not None and state.get("path") == venv else None
         description = {**interpreter, "venv": venv, "served": served, "command_prefix": self.prefix, "packages": installed}
         return {"status": "ok", **description}
+
+
+def _enter_prefix(venv: str) -> None:
+    """Let cells read of this process what the Python of an environment says: what is installed goes there."""
+    sys.prefix = sys.exec_prefix = venv
+    site.PREFIXES[:] = [venv]
+    sysconfig.get_config_vars().update(dict.fromkeys(("prefix", "exec_prefix", "base", "platbase"), venv))
 
 
 def _put_first(directory: str, path: str) -> str:
@@ -258,7 +268,7 @@ def _import_from(venv: str) -> str:
     precede the interpreter's own packages, as in the environment's Python, and those of an environment that was in use before.
     ``.pth`` files count; a new one is read at the next call.
     """
-    if os.path.realpath(venv) == os.path.realpath(sys.prefix):
+    if os.path.realpath(venv) == os.path.realpath(INTERPRETER_PREFIX):
         return "interpreter"
     directory = package_directory(venv)
     if not os.path.isdir(directory):  # noqa: PTH112 - text in, text out

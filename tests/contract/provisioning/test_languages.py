@@ -299,9 +299,9 @@ def test_nothing_is_left_when_a_session_closes(specs: Path, tmp_path: Path) -> N
 
 
 def test_a_kernelspec_may_be_of_python_and_is_a_kernel_of_its_own(shared: Session) -> None:
-    prefix = shared.execute("mine = 1; import sys; sys.prefix").text
+    prefix = shared.execute("mine = 1; import sys; sys.base_prefix").text
     assert shared.execute("'mine' in globals()", language="polite").text == "False"
-    result = shared.execute("import sys; sys.prefix", language="polite")
+    result = shared.execute("import sys; sys.base_prefix", language="polite")
     assert (result.text, result.language) == (prefix, "polite")
 
 

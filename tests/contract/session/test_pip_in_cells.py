@@ -95,12 +95,27 @@ def found(session: Session) -> set[str]:
     return {path.rpartition("/")[0] for path in paths}
 
 
+SAID = "import sys, sysconfig; print(sys.prefix, sys.exec_prefix, sysconfig.get_path('purelib'))"
+
+
+def said(session: Session) -> set[str]:
+    """What cells and commands say of the environment, and the environment of pip."""
+    cell, *commands, pip = [
+        session.execute(SAID).stdout,
+        session.execute_command(f'python -c "{SAID}"').stdout,
+        session.execute_command(f'python3 -c "{SAID}"').stdout,
+        session.execute_command("pip --version").stdout,
+    ]
+    assert cell.split()[0] in pip
+    return {cell, *commands}
+
+
 @pytest.mark.parametrize("ways", named_cases(WAYS, ["few"]))
 def test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart(
     session: Session, request: pytest.FixtureRequest, ways: list[str]
 ) -> None:
     before = found(session)
-    assert len(before) == 1
+    assert len(before) == len(said(session)) == 1
     is_local = request.node.callspec.params["session"] == "local"
     names = [name for name in ways if is_local or name in EVERYWHERE]
     for name in names:
@@ -108,6 +123,7 @@ def test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart(
         assert result.ok, (name, result.text)
         assert session.execute(f"import {name}; {name}.version").text == "'1.0'", name
     assert found(session) == before
+    assert len(said(session)) == 1
     session.restart()
     assert session.execute(f"import {', '.join(names)}; {names[-1]}.version").text == "'1.0'"
     assert session.execute_command(f"python -c 'import {', '.join(names)}'").ok
@@ -144,6 +160,16 @@ def test_what_the_forked_kernels_have_in_memory_is_replaced_by_a_restart(fresh: 
     fresh.restart()
     assert fresh.execute("import numpy, six; print(six.version, numpy.version)").stdout == "999.0 999.0\n"
     assert fresh.execute_command("python -c 'import six; print(six.version)'").stdout == "999.0\n"
+
+
+def test_an_upgrade_of_pip_leaves_that_of_the_interpreter(fresh: Session) -> None:
+    made_wheel(fresh.workspace / "wheels", "pip", "999.0")
+    before = sorted(
+        path for directory in Path(sys.prefix).glob("lib/python*/site-packages/pip*") for path in directory.iterdir()
+    )
+    assert fresh.execute("%pip install -q --upgrade pip").ok
+    assert fresh.execute_command("python -c 'import pip; print(pip.version)'").stdout == "999.0\n"
+    assert all(path.exists() for path in before)
 
 
 def test_a_kernel_keeps_the_packages_that_it_needs(fresh: Session) -> None:
@@ -190,9 +216,9 @@ def test_an_environment_of_the_project_is_where_pip_installs(*, has_pip: bool, n
         assert fresh.execute(code).ok, name
     installed = {"magic", "command", *cells}
     assert {f"{name}.py" for name in installed} <= {path.name for path in packages_of(venv).iterdir()}
-    assert fresh.execute(f"import sys, {', '.join(installed)}; command.version, sys.prefix").text == (
-        f"('1.0', {sys.prefix!r})"
-    )
+    prefix = venv if has_pip else sys.prefix  # of the Python whose pip installs
+    answer = fresh.execute(f"import sys, {', '.join(installed)}; print(command.version, sys.prefix)")
+    assert answer.stdout == f"1.0 {prefix}\n"
     if has_pip:
         assert found(fresh) == {str(venv / "bin")}
     other = made_venv(fresh.workspace / "other", system=True)

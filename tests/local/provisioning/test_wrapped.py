@@ -77,7 +77,7 @@ def test_the_interpreter_is_the_one_that_the_prefix_finds(tmp_path: Path) -> Non
     (directory / "all.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     programs = {"prefix": f"env PATH={venv / 'bin'}:{os.environ['PATH']}", "prefix_kernel": True}
     with Executor("local", workspace=tmp_path / "w", config={"programs": programs}) as created:
-        assert created.session("own").execute("import sys; sys.prefix").text == repr(str(venv))
+        assert created.session("own").environment().prefix == str(venv)
 
 
 def test_an_interpreter_in_the_workspace_is_confined_before_it_starts(tmp_path: Path) -> None:
