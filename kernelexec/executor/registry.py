@@ -25,7 +25,9 @@ from kernelexec.executor.directories import ExecutorDirectories
 from kernelexec.executor.notices import print_notice, print_once
 from kernelexec.executor.pool import KernelPool, warm_kernel
 from kernelexec.executor.resources import SessionResources, SessionStart, adopted_resources, config_of_orphan
-from kernelexec.provisioning import ForkServers
+from kernelexec.provisioning import ForkServers, platform
+from kernelexec.provisioning.host.confinement_rules import hidden_paths
+from kernelexec.provisioning.host.deleted_files import DeletedFiles
 from kernelexec.provisioning.runtime.discovery import find_session_elsewhere
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.rules.policy.decisions import Approver, Validator
@@ -116,6 +118,7 @@ class SessionRegistry:
         self._open_branch = open_branch
         self._pool: KernelPool | None = None
         self._watcher: FileWatcher | None = None
+        self._deleted_files: DeletedFiles | None = None
 
     def start(self, scope: TaskScope) -> None:
         """Start the parts that sessions share; called when the executor has started."""
@@ -123,6 +126,9 @@ class SessionRegistry:
             self._watcher = FileWatcher()
             track_fd(self._watcher.inotify.fd)
             self._watcher.start(asyncio.get_running_loop())
+        if self._config.confines_kernels and "landlock" in platform.PLATFORM.confinement:
+            with suppress(OSError):
+                self._deleted_files = DeletedFiles(asyncio.get_running_loop())
         if KernelPool.is_on(self._config):
             self._pool = KernelPool(self._config, self._forks, scope, self._directories.root)
 
@@ -202,6 +208,7 @@ class SessionRegistry:
             shared = (self._forks, slot, self._secrets, self._watcher)
             create = partial(SessionResources.create, new, self._directories.root, self._config, *shared)
             resources = await anyio.to_thread.run_sync(create)
+            await self._look_after_files()
             elsewhere = await anyio.to_thread.run_sync(self._find_elsewhere, name, resources)
             scope.check_open()
             if not created.cancelled():
@@ -274,8 +281,18 @@ class SessionRegistry:
             session.scope.mark_end()
             self._remove(session)
 
+    async def _look_after_files(self) -> None:
+        """Look after the files to which the kernels of a new session get rights of their own."""
+        if (deleted_files := self._deleted_files) is not None:
+            paths = await anyio.to_thread.run_sync(lambda: deleted_files.find(hidden_paths(self._config)))
+            if paths is not None and self._deleted_files is not None:  # not closed meanwhile
+                deleted_files.look_after(paths)
+
     async def stop_watching(self) -> None:
         """End all watches of files, in a thread: the system takes 20 ms for it."""
+        deleted_files, self._deleted_files = self._deleted_files, None
+        if deleted_files is not None:
+            deleted_files.close()
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()

@@ -130,6 +130,22 @@ def lock(fd: int, *, shared: bool = False) -> None:
         os.lseek(fd, before, os.SEEK_SET)
 
 
+def empty_unused(fd: int) -> bool:
+    """Empty a file unless a process has it open, other than with ``O_PATH`` as here; return whether it is empty now."""
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    try:
+        writable = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(writable, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # refused while others have it open, or in memory
+            os.ftruncate(writable, 0)
+        finally:
+            os.close(writable)
+    except OSError:
+        return False
+    return True
+
+
 def kill_group(leader: int) -> None:
     """Kill the process group of a program started with ``process_group_options``; without groups, the program alone."""
     if PLATFORM.has_group_signals:

@@ -23,11 +23,12 @@ _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8
 #: Flags for a directory on the way, which need not be readable where the system has `O_PATH`.
 WAY = NAMED | os.O_DIRECTORY
 #: Events of ``inotify(7)``.
-MODIFY, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
+MODIFY, ATTRIB, CLOSE_WRITE, CLOSE_NOWRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x8, 0x10, 0x40, 0x80, 0x100, 0x200
 #: Events that come unasked: the queue was full, a watch has ended; and the mark of events about directories.
 OVERFLOW, IGNORED, IS_DIRECTORY = 0x4000, 0x8000, 0x40000000
-_ASKED = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE
 _ONLY_DIRECTORIES, _ONLY_LINKED = 0x1000000, 0x4000000
+#: What is asked of the watch of a directory.
+OF_DIRECTORY = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE | _ONLY_DIRECTORIES | _ONLY_LINKED
 _HEAD = struct.Struct("iIII")
 _BUFFER_BYTES = 64 * 1024
 #: The request of ``ioctl`` for the bytes that can be read (``inotify(7)``).
@@ -125,7 +126,7 @@ class FileEvent(NamedTuple):
 
 
 class Inotify:
-    """An instance, which reports the changes of its watched directories in order.
+    """An instance, which reports the changes of its watched files and directories in order.
 
     Raises:
         OSError: the system has no instances, or none is left for this user or process.
@@ -137,16 +138,14 @@ class Inotify:
             raise OSError("this system has no inotify")
         self.fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
-    def add(self, directory: int) -> int:
-        """Watch an open directory; return the number of the watch, which is the old one if the directory is watched already.
+    def add(self, fd: int, events: int = OF_DIRECTORY) -> int:
+        """Watch an open file or directory; return the number of the watch, which is the old one if it is watched already.
 
         Raises:
             OSError: the user has no watches left.
         """
-        path = f"/proc/self/fd/{directory}".encode()
-        return self._checked(
-            self._libc.inotify_add_watch(self.fd, path, ctypes.c_uint32(_ASKED | _ONLY_DIRECTORIES | _ONLY_LINKED))
-        )
+        path = f"/proc/self/fd/{fd}".encode()
+        return self._checked(self._libc.inotify_add_watch(self.fd, path, ctypes.c_uint32(events)))
 
     def remove(self, watch: int) -> None:
         """End a watch; one that has ended by itself is ignored."""
