@@ -228,7 +228,8 @@ class Checkpoints:
                     proc.set_oom_score(os.getpid(), score)
                     self._wait(listener, copy, entry, shared, loop, task)
             except BaseException:
-                traceback.print_exc(file=sys.__stderr__)
+                with suppress(BaseException):  # nobody may read it by now
+                    traceback.print_exc(file=sys.__stderr__)
                 os._exit(1)
         if on_term is not None:
             signal.signal(signal.SIGTERM, on_term)

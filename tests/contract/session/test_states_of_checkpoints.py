@@ -241,6 +241,16 @@ def test_a_copy_that_ends_at_once_is_no_checkpoint(session: Session, monkeypatch
     assert session.execute("x").text == "1"
 
 
+def test_a_copy_that_fails_never_goes_on_as_a_second_kernel(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.kernel.process._CHECKPOINTS_SECONDS", 1.0)  # no copy will answer
+    broken = "import os, sys\nclass Closed:\n    def write(self, text):\n        raise BrokenPipeError\n    flush = print\n"
+    assert session.execute(f"{broken}os.setsid, sys.__stderr__ = None, Closed()").ok
+    with pytest.raises(CheckpointRefused, match="ended at once"):
+        session.checkpoint()
+    running = "import psutil; [each.pid for each in psutil.Process().children() if each.status() != 'zombie']"
+    assert session.execute(running).text == "[]"
+
+
 def test_an_exit_handler_is_called_at_the_end_of_the_copy(session: Session) -> None:
     assert session.execute("import atexit, pathlib; note = pathlib.Path('note').write_text; atexit.register(note, 'x')").ok
     checkpoint = session.checkpoint()
