@@ -27,7 +27,7 @@ from kernelexec.executor.pool import KernelPool, warm_kernel
 from kernelexec.executor.resources import SessionResources, SessionStart, adopted_resources, config_of_orphan
 from kernelexec.provisioning import ForkServers, platform
 from kernelexec.provisioning.host.confinement_rules import hidden_paths
-from kernelexec.provisioning.host.deleted_files import DeletedFiles
+from kernelexec.provisioning.host.deleted_files import DeletedFileSpace
 from kernelexec.provisioning.runtime.discovery import find_session_elsewhere
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.rules.policy.decisions import Approver, Validator
@@ -118,7 +118,7 @@ class SessionRegistry:
         self._open_branch = open_branch
         self._pool: KernelPool | None = None
         self._watcher: FileWatcher | None = None
-        self._deleted_files: DeletedFiles | None = None
+        self._deleted_files: DeletedFileSpace | None = None
 
     def start(self, scope: TaskScope) -> None:
         """Start the parts that sessions share; called when the executor has started."""
@@ -128,7 +128,7 @@ class SessionRegistry:
             self._watcher.start(asyncio.get_running_loop())
         if self._config.confines_kernels and "landlock" in platform.PLATFORM.confinement:
             with suppress(OSError):
-                self._deleted_files = DeletedFiles(asyncio.get_running_loop())
+                self._deleted_files = DeletedFileSpace(asyncio.get_running_loop())
         if KernelPool.is_on(self._config):
             self._pool = KernelPool(self._config, self._forks, scope, self._directories.root)
 

@@ -22,7 +22,7 @@ _FILES_MAX = 64
 _CLOSE_SECONDS = 0.1
 
 
-class DeletedFiles:
+class DeletedFileSpace:
     """Empties files without a name that no process has open, as their deletion alone would have done.
 
     It has descriptors of them that neither read nor write (``O_PATH``), and learns by inotify that a name or a reader is gone.
