@@ -95,15 +95,15 @@ def found(session: Session) -> set[str]:
     return {path.rpartition("/")[0] for path in paths}
 
 
-SAID = "import sys, sysconfig; print(sys.prefix, sys.exec_prefix, sysconfig.get_path('purelib'))"
+DESCRIBE = "import sys, sysconfig; print(sys.prefix, sys.exec_prefix, sysconfig.get_path('purelib'))"
 
 
-def said(session: Session) -> set[str]:
+def descriptions(session: Session) -> set[str]:
     """What cells and commands say of the environment, and the environment of pip."""
     cell, *commands, pip = [
-        session.execute(SAID).stdout,
-        session.execute_command(f'python -c "{SAID}"').stdout,
-        session.execute_command(f'python3 -c "{SAID}"').stdout,
+        session.execute(DESCRIBE).stdout,
+        session.execute_command(f'python -c "{DESCRIBE}"').stdout,
+        session.execute_command(f'python3 -c "{DESCRIBE}"').stdout,
         session.execute_command("pip --version").stdout,
     ]
     assert cell.split()[0] in pip
@@ -115,7 +115,7 @@ def test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart(
     session: Session, request: pytest.FixtureRequest, ways: list[str]
 ) -> None:
     before = found(session)
-    assert len(before) == len(said(session)) == 1
+    assert len(before) == len(descriptions(session)) == 1
     is_local = request.node.callspec.params["session"] == "local"
     names = [name for name in ways if is_local or name in EVERYWHERE]
     for name in names:
@@ -123,7 +123,7 @@ def test_each_way_to_install_is_found_by_the_next_cell_and_after_a_restart(
         assert result.ok, (name, result.text)
         assert session.execute(f"import {name}; {name}.version").text == "'1.0'", name
     assert found(session) == before
-    assert len(said(session)) == 1
+    assert len(descriptions(session)) == 1
     session.restart()
     assert session.execute(f"import {', '.join(names)}; {names[-1]}.version").text == "'1.0'"
     assert session.execute_command(f"python -c 'import {', '.join(names)}'").ok

@@ -55,9 +55,8 @@ def test_it_says_what_the_container_has(tmp_path: Path) -> None:
     with Executor("container", workspace=tmp_path, config={"container": options}) as executor:
         session = executor.session()
         text = session.guidance()
-        system, python = session.execute(
-            "import platform, sys\nprint(platform.freedesktop_os_release()['PRETTY_NAME'])\nprint(sys.prefix)"
-        ).stdout.splitlines()
+        system = session.execute("import platform; platform.freedesktop_os_release()['PRETTY_NAME']").value
+        python = session.environment().prefix
     for actual in (
         f"In a container of the image {IMAGE}, {system}.",
         f"({python}/bin/python",
