@@ -11,12 +11,11 @@ from dataclasses import dataclass
 _CELL = re.compile(r"\s*%%(?P<name>\S+)[ \t]*(?P<rest>[^\n]*)\n(?P<body>.*)\Z", re.DOTALL)
 #: Cell magics whose cells are code.
 _CODE_CELLS = frozenset(["time", "timeit", "capture", "prun", "memit", "python", "python3", "pypy", "debug", "mprun", "lprun"])
-#: Magics whose words are code behind options, with the letters of options that take a word.
-_TIMING = {"time": "", "timeit": "nrp", "prun": "lsTD", "memit": "rtic", "mprun": "fT", "lprun": "fmTDsuz"}
-_TIMED = re.compile(
-    rf"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?%(?P<name>{'|'.join(_TIMING)})\b(?P<rest>[^\n]*)$", re.MULTILINE
-)
-_OPTION = re.compile(r"[ \t]+-(?P<letters>[A-Za-z]\S*)")
+#: Magics whose words are code behind options, which may have a number.
+_TIMING = "time|timeit|prun|memit|mprun|lprun"
+_OPTIONS = r"(?:[ \t]+-\w+(?:[ \t]+\d+\b)?)*[ \t]*"
+_TIMED = re.compile(rf"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?(?:%(?:{_TIMING})\b{_OPTIONS})+", re.MULTILINE)
+_TIMED_CELL = re.compile(rf"(?:{_TIMING})\b{_OPTIONS}")
 SHELL_CELLS = frozenset(["bash", "sh", "!", "sx", "system"])
 #: Magics that hand their name and line to a shell; some are IPython's aliases.
 _HANDED = "pip|conda|mamba|micromamba|uv|ls|ll|lf|lk|ldir|lx|mkdir|rmdir|rm|mv|cp|cat|man|more|less"
@@ -28,13 +27,11 @@ _LINE = re.compile(
 )
 #: A cell of one line that IPython reads as a magic without its sign.
 _WITHOUT_SIGN = re.compile(
-    rf"\s*(?P<magic>(?:sx|sc|system|alias|rehashx|alias_magic|{'|'.join(_TIMING)}|{_HANDED})[ \t]+(?![=(.,])[^\n]*)\s*\Z"
+    rf"\s*(?P<magic>(?:sx|sc|system|alias|rehashx|alias_magic|{_TIMING}|{_HANDED})[ \t]+(?![=(.,])[^\n]*)\s*\Z"
 )
 _NAMING = re.compile(r"^[ \t]*%(?:rehashx|alias_magic)\b[^\n]*", re.MULTILINE)
 _OTHER = re.compile(r"^(?P<indent>[ \t]*)%[^\n]*$", re.MULTILINE)
-_SIGN = re.compile(
-    r"[!%]|system|[pP]open|subprocess|getoutput|getstatusoutput|spawn|check_(?:call|output)|\bsp\.|run_(?:line|cell)|\.magic\(|getattr\([^\n]*\+"
-)
+_SIGN = re.compile(r"[!%]|system|[pP]open|subprocess|getoutput|getstatusoutput|spawn|check_(?:call|output)|\bsp\.")
 _PUT_IN = re.compile(r"(?<!\$)\{[^{}\s,]*\}")
 _PYTHON = re.compile(r"\{sys\.executable\}|\$sys\.executable\b")
 _ARGUMENT = re.compile(r"%[sl]")
@@ -68,12 +65,11 @@ def split_cell(source: str) -> CellParts:
             return CellParts((f"{line} <<'__END_OF_CELL__'\n{body}\n__END_OF_CELL__",), "")
         if name not in _CODE_CELLS:
             return CellParts((), "")
-        timed_code = _after_magic_options(name, f" {line}") if name in _TIMING else ""
-        text = f"{timed_code}\n{body}" if timed_code else body
+        timed = _TIMED_CELL.match(f"{name} {line}")
+        text = body if timed is None else f"{timed.string[timed.end() :]}\n{body}".lstrip("\n")
     if without := _WITHOUT_SIGN.match(text):
         text = f"%{without['magic']}"
-    while (plain := _TIMED.sub(_replace_timing, text)) != text:
-        text = plain
+    text = _TIMED.sub(r"\g<indent>", text)
     commands = [_command(match) for match in _LINE.finditer(text)]
     naming = _NAMING.search(text)
     return CellParts(
@@ -94,20 +90,6 @@ def _command(match: re.Match[str]) -> str:
         return command
     filled = _ARGUMENT.sub("${__put_in__}", command)
     return filled if filled != command else f"{command} ${{__put_in__}}"
-
-
-def _replace_timing(match: re.Match[str]) -> str:
-    return match["indent"] + _after_magic_options(match["name"], match["rest"])
-
-
-def _after_magic_options(name: str, rest: str) -> str:
-    """Return the code behind a magic's options."""
-    while option := _OPTION.match(rest):
-        letters, rest = option["letters"], rest[option.end() :]
-        takes = next((position for position, letter in enumerate(letters, 1) if letter in _TIMING[name]), None)
-        if takes == len(letters):
-            rest = f" {' '.join(rest.split(maxsplit=1)[1:])}"
-    return rest.strip()
 
 
 def _replace_with_pass(match: re.Match[str]) -> str:
