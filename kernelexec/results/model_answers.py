@@ -201,38 +201,20 @@ def _list_names(result: ExecutionResult) -> str:
     return ", ".join(name if name.isidentifier() else repr(name) for name in result.lost_names[:JOINED_MAX])
 
 
-class TableBudget:
-    """How much HTML of tables is read yet: for one answer, so that many tables take no longer than a few."""
-
-    def __init__(self) -> None:
-        self._chars, self._tags = _ALL_CHARS, _ALL_TAGS
-
-    def take(self, html: str) -> bool:
-        """Return whether a table may be read, and count it."""
-        tags = html.count("<")
-        has_room = len(html) <= min(self._chars, _HTML_CHARS) and tags <= min(self._tags, _TAGS_MAX)
-        if has_room:
-            self._chars, self._tags = self._chars - len(html), self._tags - tags
-        return has_room
-
-
 def compact_tables(outputs: Iterable[Output]) -> Iterator[Output]:
     """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read."""
-    budget = TableBudget()
-    return (compact_table(output, budget) for output in outputs)
-
-
-def compact_table(output: Output, budget: TableBudget | None = None) -> Output:
-    """Return an output with its table as one line per row; any other output as it is, and a table that is over the budget."""
-    if not isinstance(output, DisplayData | ExecuteResult):
-        return output
-    html, plain = output.data.get("text/html"), output.data.get("text/plain")
-    if not isinstance(html, str) or not isinstance(plain, str):
-        return output
-    text = render_table(html) if _is_frame(html) and (budget or TableBudget()).take(html) else None
-    if text is None or len(text) > max(len(plain), _WIDE_CHARS):
-        return output
-    return replace(output, data=output.data | {"text/plain": text})
+    chars, tags = _ALL_CHARS, _ALL_TAGS
+    for output in outputs:
+        if not isinstance(output, DisplayData | ExecuteResult):
+            yield output
+            continue
+        html, plain, text = output.data.get("text/html"), output.data.get("text/plain"), None
+        if isinstance(html, str) and isinstance(plain, str) and len(html) <= min(chars, _HTML_CHARS) and _is_frame(html):
+            count = html.count("<")
+            if count <= min(tags, _TAGS_MAX):
+                chars, tags, text = chars - len(html), tags - count, render_table(html)
+        is_short = text is not None and len(text) <= max(len(str(plain)), _WIDE_CHARS)
+        yield replace(output, data=output.data | {"text/plain": text}) if is_short else output
 
 
 def _is_frame(html: str) -> bool:
