@@ -105,17 +105,22 @@ def cut_middle(text: str, limit: int, show: Callable[[str], str] = str) -> str:
 
 def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
     """Return the value as portable JSON: lone surrogates escaped, NaN and infinity null, the nesting bounded."""
+    return _map_texts(value, clean_text, depth)
+
+
+def _map_texts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:  # noqa: ANN401 - as above
+    """Return a JSON value with its texts and keys changed, bounded in its nesting."""
     match value:
         case str():
-            return clean_text(value)
+            return change(value)
         case float():
             return value if math.isfinite(value) else None
         case dict() | list() | tuple() if depth >= NESTING_MAX:
             return "[... nested deeper ...]"
         case dict():
-            return {clean_text(str(key)): clean(item, depth + 1) for key, item in value.items()}
+            return {change(str(key)): _map_texts(item, change, depth + 1) for key, item in value.items()}
         case list() | tuple():
-            return [clean(item, depth + 1) for item in value]
+            return [_map_texts(item, change, depth + 1) for item in value]
         case _:
             return value
 
@@ -389,17 +394,9 @@ def quote_output(text: str) -> str:
     return escape_notes(escape_invisible(text))
 
 
-def escape_value(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
+def escape_value(value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
     """Return a JSON value whose texts and keys have no invisible characters."""
-    match value:
-        case str():
-            return escape_invisible(value)
-        case dict() if depth < NESTING_MAX:
-            return {escape_invisible(str(key)): escape_value(item, depth + 1) for key, item in value.items()}
-        case list() | tuple() if depth < NESTING_MAX:
-            return [escape_value(item, depth + 1) for item in value]
-        case _:
-            return value
+    return _map_texts(value, escape_invisible)
 
 
 def has_invisible(json_text: str) -> bool:

@@ -46,9 +46,9 @@ def join_some(names: Iterable[str], total: int | None = None, *, limit: int = _N
     return escape_line(", ".join(shown[:limit]) + ", …" * has_more)
 
 
-def list_some(heading: str, names: Iterable[str], total: int | None = None) -> str:
+def list_some(heading: str, names: Iterable[str]) -> str:
     """Return a heading, and after a colon the first names, if there are any."""
-    listed = join_some(names, total)
+    listed = join_some(names)
     return f"{heading}: {listed}" if listed else heading
 
 

@@ -141,7 +141,8 @@ class FileChanges:
             paths = tree.take_changes(tree.since)
             self._unnamed += tree.unnamed
             tree.close()
-            return paths | self._compare_by_time()
+            self._is_complete = False
+            return paths | self._compare()
         self.note = f"files is not complete: more than {CHANGES_MAX} files changed." if tree.omitted else None
         self._unnamed += tree.unnamed
         tree.omitted = tree.unnamed = 0
@@ -154,11 +155,6 @@ class FileChanges:
             return {path for path, seen in now.items() if known.get(path) != seen}
         # The files before were not all known: the time of the inode says which of the others are new.
         return {path for path, seen in now.items() if (known[path] != seen if path in known else seen[1] >= since)}
-
-    def _compare_by_time(self) -> set[str]:
-        since = self._scanned_at
-        self._known = self.scan()
-        return {path for path, seen in self._known.items() if seen[1] >= since}
 
     def _is_ignored(self, path: str) -> bool:
         return _NUMBER.sub("", final_name(path)) in self._ignore

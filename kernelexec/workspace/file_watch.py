@@ -2,7 +2,7 @@
 
 ``FileWatcher`` has one inotify instance for all sessions of an executor. It reads events soon after they come, since the
 system's queue is bounded. ``WatchedTree`` has the directories and the changed files of one session. After an overflow of the
-queue the tree is walked once, and the times of inodes decide.
+queue, or the move of a directory, the tree is walked once, and the times of inodes decide.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import stat
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +26,6 @@ from kernelexec.workspace.system_calls import (
     DELETE,
     IGNORED,
     IS_DIRECTORY,
-    MODIFY,
     MOVED_FROM,
     MOVED_TO,
     OVERFLOW,
@@ -39,10 +37,8 @@ from kernelexec.workspace.system_calls import (
 
 #: The bounds of one workspace: watched directories, entries of the first walk, and changed files between two looks.
 DIRECTORIES_MAX, ENTRIES_MAX, CHANGES_MAX = 100_000, 1_000_000, 100_000
-#: The bound of the memory of the changed files' paths.
+#: The bound of the memory of the changed files' paths, and of those of the directories.
 PATHS_BYTES_MAX = 16 * 1024 * 1024
-#: Files whose changes by a memory map are looked for, since the system does not report those: the newest that were written.
-MAPPED_MAX = 32
 #: The seconds between two reads of events while they come, and how long one read may take in the event loop.
 _PAUSE_SECONDS, _SLICE_SECONDS = 0.005, 0.002
 #: As many changed files are looked at in the event loop.
@@ -70,7 +66,8 @@ class FileWatcher:
         self.inotify = Inotify()
         self.lock = threading.RLock()
         self.trees: set[WatchedTree] = set()
-        self._directories: dict[int, list[WatchedDirectory]] = {}
+        self._trees_of: dict[int, list[WatchedTree]] = {}
+        """The trees in which each watched directory is."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -105,30 +102,33 @@ class FileWatcher:
             queued = queued - len(content) if content else 0  # another thread may have read them
         return True
 
-    def add(self, directory: WatchedDirectory, fd: int) -> None:
-        """Watch an open directory; raise OSError if no watch is left."""
-        directory.watch = self.inotify.add(fd)
-        self._directories.setdefault(directory.watch, []).append(directory)
+    def add(self, tree: WatchedTree, fd: int) -> int:
+        """Watch an open directory of a tree, and return the watch; raise OSError if none is left."""
+        watch = self.inotify.add(fd)
+        trees = self._trees_of.setdefault(watch, [])
+        if tree not in trees:
+            trees.append(tree)
+        return watch
 
-    def remove(self, directory: WatchedDirectory) -> None:
-        """End the watch of a directory, unless another session has it."""
-        directories = self._directories.get(directory.watch, [])
-        if directory in directories:
-            directories.remove(directory)
-            if not directories:
-                del self._directories[directory.watch]
+    def remove(self, tree: WatchedTree, watch: int) -> None:
+        """End the watch of a directory, unless another tree has it."""
+        trees = self._trees_of.get(watch, [])
+        if tree in trees:
+            trees.remove(tree)
+            if not trees:
+                del self._trees_of[watch]
                 if not self._is_closed:
-                    self.inotify.remove(directory.watch)
+                    self.inotify.remove(watch)
 
     def _dispatch(self, event: FileEvent) -> None:
         if event.mask & OVERFLOW:
             for tree in self.trees:
-                tree.has_overflowed = True
+                tree.must_walk = True
             return
-        for directory in tuple(self._directories.get(event.watch, ())):
-            directory.tree.handle(directory, event)
+        for tree in tuple(self._trees_of.get(event.watch, ())):
+            tree.handle(event)
         if event.mask & IGNORED:
-            self._directories.pop(event.watch, None)
+            self._trees_of.pop(event.watch, None)
 
     def _on_readable(self) -> None:
         assert self._loop is not None
@@ -149,26 +149,6 @@ class FileWatcher:
             self._timer = self._loop.call_later(_PAUSE_SECONDS, self._read_slice)
 
 
-class WatchedDirectory:
-    """A directory of a tree; ``files`` are the names of its changed files."""
-
-    __slots__ = ("children", "files", "name", "parent", "tree", "watch")
-
-    def __init__(self, tree: WatchedTree, parent: WatchedDirectory | None, name: str) -> None:
-        self.tree, self.parent, self.name = tree, parent, name
-        self.watch = -1
-        self.children: dict[str, WatchedDirectory] = {}
-        self.files: dict[str, None] = {}
-
-    def path(self) -> str | None:
-        """Return the path from the root on; None for a directory that is no longer there."""
-        parts, directory = [], self
-        while directory.parent is not None:
-            parts.append(directory.name)
-            directory = directory.parent
-        return "/".join(reversed(parts)) if directory is self.tree.top else None
-
-
 class WatchedTree:
     """The watched directories of one workspace, and its changed files. Links are not followed.
 
@@ -185,26 +165,30 @@ class WatchedTree:
     def __init__(
         self, watcher: FileWatcher, root: Path, ignored: frozenset[str], is_ignored: Callable[[str], bool] = lambda _: False
     ) -> None:
-        self.has_overflowed = False
+        self.must_walk = False
+        """Whether events were lost, or a directory was moved away, whose watches have the paths of before."""
         self.omitted = 0
         """The number of changes that were not noted since the last look, because there are too many."""
         self.unnamed = 0
         """The number of changed files that the last looks left out, because their paths are too large together."""
         self.since = read_inode_clock()
         """The time of the last look, by the clock of inodes, in nanoseconds."""
-        self.top = WatchedDirectory(self, None, "")
         self._watcher = watcher
         self._root = str(root)
         self._ignored, self._is_ignored = ignored, is_ignored
         self._identity: tuple[int, int] | None = None
-        self._known: dict[str, int] | None = None
-        """The directories before an overflow, with their watches: all files of others are new."""
+        self._paths: dict[int, str] = {}
+        """The watched directories, relative to the root."""
+        self._inodes: dict[int, int] = {}
+        """Their inodes: after moves the path of one may be that of another."""
+        self._known: dict[int, str] = {}
+        """Those before a walk, or none where nothing was watched: all files of others are new."""
         self._recent: dict[str, int] = {}
         """The inode times of files that were reported in the tick of the last look."""
-        self._changed: dict[WatchedDirectory, None] = {}
-        self._change_count = self._directory_count = self._entry_count = 0
-        self._pending: list[tuple[WatchedDirectory, str, Report]] = []
-        self._written: OrderedDict[tuple[WatchedDirectory, str], Signature | None] = OrderedDict()
+        self._changed: dict[int, dict[str, bool]] = {}
+        """The names of changed files in each directory; false for one that a program opened to write: its time decides."""
+        self._change_count = self._entry_count = self._paths_bytes = 0
+        self._pending: list[tuple[int, str, Report]] = []
         self._refusal: WatchRefused | None = None
         with watcher.lock:
             watcher.trees.add(self)
@@ -218,7 +202,7 @@ class WatchedTree:
     def is_slow(self) -> bool:
         """Whether the next look is for a thread: it takes longer than an event loop should wait."""
         is_drained = self._watcher.drain(_SLICE_SECONDS) and self.advance(_SLICE_SECONDS)
-        return not is_drained or self.has_overflowed or self._change_count > _QUICK_CHANGES
+        return not is_drained or self.must_walk or self._change_count > _QUICK_CHANGES
 
     def look(self) -> set[str]:
         """Return the paths of regular files that are new or changed since the last look.
@@ -229,7 +213,7 @@ class WatchedTree:
         now = read_inode_clock()
         self._watcher.drain()
         paths: set[str] = set()
-        if self.has_overflowed or self._identity != self._read_identity():
+        if self.must_walk or self._identity != self._read_identity():
             paths = self.take_changes(now)
             self._begin("new")
         self._advance_or_raise()
@@ -240,16 +224,13 @@ class WatchedTree:
 
     def take_changes(self, now: int) -> set[str]:
         """Return the changes that are known at a time of inodes, without a look for others."""
-        written: dict[WatchedDirectory, list[str]] = {}
         paths: set[str] = set()
         room = PATHS_BYTES_MAX
         with self._watcher.lock:
-            for directory, name in self._written:
-                written.setdefault(directory, []).append(name)
-            if self._changed or written:
+            if self._changed:
                 with suppress(OSError), closing_fd(open_top(self._root)) as top:
-                    for directory in {**self._changed, **dict.fromkeys(written)}:
-                        for path in self._check_files(directory, top, written.get(directory, []), now):
+                    for watch, names in self._changed.items():
+                        for path in self._check_files(watch, names, top, now):
                             room -= sys.getsizeof(path)
                             if room >= 0:
                                 paths.add(path)
@@ -263,26 +244,27 @@ class WatchedTree:
         """End the watches."""
         with self._watcher.lock:
             self._watcher.trees.discard(self)
-            self._forget(self.top)
+            for watch in self._paths:
+                self._watcher.remove(self, watch)
 
-    def handle(self, directory: WatchedDirectory, event: FileEvent) -> None:
+    def handle(self, event: FileEvent) -> None:
         """Take over an event. The watcher calls it, with its lock."""
-        name, mask = event.name, event.mask
+        watch, name, mask = event.watch, event.name, event.mask
         if mask & IGNORED:
-            self._forget(directory)
+            self._paths_bytes -= sys.getsizeof(self._paths.pop(watch, ""))
+            self._forget(watch)
         elif not name:
             return
         elif mask & IS_DIRECTORY:
-            self._handle_directory(directory, name, mask)
+            if name not in self._ignored and not mask & DELETE:
+                self.must_walk |= bool(mask & MOVED_FROM)
+                self._pending.append((watch, name, "all" if mask & (MOVED_TO | CREATE) else "new"))
         elif mask & (DELETE | MOVED_FROM):
-            self._change_count -= name in directory.files
-            directory.files.pop(name, None)
-            self._written.pop((directory, name), None)
-        elif not (directory is self.top and self._is_ignored(name)):
-            if mask & (MODIFY | CLOSE_WRITE):
-                self._note_written(directory, name)
-            if not mask & CLOSE_WRITE:
-                self._mark(directory, name)
+            names = self._changed.get(watch, {})
+            self._change_count -= name in names
+            names.pop(name, None)
+        elif self._paths.get(watch) or not self._is_ignored(name):
+            self._mark(watch, name, is_certain=not mask & CLOSE_WRITE)
 
     def advance(self, seconds: float | None = None) -> bool:
         """Watch new directories for at most so many seconds; return whether that was all of them."""
@@ -303,20 +285,21 @@ class WatchedTree:
     def _begin(self, report: Report) -> None:
         """Watch the root and all directories below it from the beginning on."""
         with self._watcher.lock:
-            identity, former = self._read_identity(), self.top
-            self._known = self._list_directories() if self.has_overflowed and identity == self._identity else None
-            self.has_overflowed, self._identity = False, identity
-            self.top = WatchedDirectory(self, None, "")
-            self._directory_count = self._entry_count = 0
+            identity, former = self._read_identity(), self._paths
+            self._known = former if self.must_walk and identity == self._identity else {}
+            self.must_walk, self._identity, self._paths = False, identity, {}
+            self._paths_bytes = self._entry_count = 0
             self._pending.clear()
             with suppress(OSError), closing_fd(open_top(self._root)) as fd:
-                self._scan(self.top, "", fd, report)
+                self._scan("", fd, report)
         try:
             self._advance_or_raise()
         finally:
-            self._known = None
+            self._known = {}
             with self._watcher.lock:
-                self._forget(former)
+                for watch in former.keys() - self._paths.keys():
+                    self._watcher.remove(self, watch)
+                    self._forget(watch)
 
     def _read_identity(self) -> tuple[int, int] | None:
         """Return the root's device and inode; None if it is missing."""
@@ -326,51 +309,34 @@ class WatchedTree:
             return None
         return status.st_dev, status.st_ino
 
-    def _list_directories(self) -> dict[str, int]:
-        paths, pending = {"": self.top.watch}, [("", self.top)]
-        while pending:
-            above, directory = pending.pop()
-            for name, child in directory.children.items():
-                path = f"{above}/{name}" if above else name
-                paths[path] = child.watch
-                pending.append((path, child))
-        return paths
-
-    def _handle_directory(self, directory: WatchedDirectory, name: str, mask: int) -> None:
-        child = directory.children.get(name)
-        if child is not None and mask & (DELETE | MOVED_FROM | MOVED_TO):  # a move may replace an empty directory
-            del directory.children[name]
-            self._forget(child)
-            child = None
-        if child is None and not mask & (DELETE | MOVED_FROM) and name not in self._ignored:
-            self._pending.append((directory, name, "all" if mask & (MOVED_TO | CREATE) else "new"))
-
-    def _add_directory(self, parent: WatchedDirectory, name: str, report: Report) -> None:
+    def _add_directory(self, parent: int, name: str, report: Report) -> None:
         """Watch a directory, and queue those in it. One that is gone or cannot be read is left out."""
-        above = parent.path()
-        if above is None or name in parent.children:
+        above = self._paths.get(parent)
+        if above is None:
             return
         path = f"{above}/{name}" if above else name
-        directory = WatchedDirectory(self, parent, name)
         try:
             with closing_fd(open_top(self._root)) as top, closing_fd(_open_beneath(top, path, DIRECTORY)) as fd:
-                parent.children[name] = directory
-                self._scan(directory, path, fd, report)
+                self._scan(path, fd, report)
         except OSError as exc:
             if exc.errno in (errno.EMFILE, errno.ENFILE):
                 self._refuse(exc.strerror)
 
-    def _scan(self, directory: WatchedDirectory, path: str, fd: int, report: Report) -> None:
-        self._directory_count += 1
-        if self._directory_count > DIRECTORIES_MAX:
-            self._refuse(f"it has more than {DIRECTORIES_MAX} directories")
+    def _scan(self, path: str, fd: int, report: Report) -> None:
+        if len(self._paths) >= DIRECTORIES_MAX or self._paths_bytes > PATHS_BYTES_MAX:
+            self._refuse(f"it has more than {DIRECTORIES_MAX} directories, or their paths are too long together")
             return
         try:
-            self._watcher.add(directory, fd)  # first, so that nothing is missed
+            watch = self._watcher.add(self, fd)  # first, so that nothing is missed
         except OSError as exc:
             self._refuse(f"no watch is left, {exc.strerror}: fs.inotify.max_user_watches is the limit")
             return
-        if self._known is not None and self._known.get(path) != directory.watch:
+        if watch in self._paths:
+            return
+        self._paths[watch] = path
+        self._inodes[watch] = os.fstat(fd).st_ino
+        self._paths_bytes += sys.getsizeof(path)
+        if self._known and self._known.get(watch) != path:
             report = "all"
         with os.scandir(fd) as listing:
             for entry in listing:
@@ -380,74 +346,52 @@ class WatchedTree:
                     return
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name not in self._ignored:
-                        self._pending.append((directory, entry.name, report))
-                elif report == "all" or (report == "new" and self._is_new(entry, path)):
-                    self._mark(directory, entry.name)
+                        self._pending.append((watch, entry.name, report))
+                elif report == "all" or (report == "new" and self._is_new_entry(entry, path)):
+                    self._mark(watch, entry.name)
 
-    def _is_new(self, entry: os.DirEntry[str], above: str) -> bool:
+    def _is_new_entry(self, entry: os.DirEntry[str], above: str) -> bool:
         with suppress(OSError):
-            changed_at = entry.stat(follow_symlinks=False).st_ctime_ns
-            return changed_at >= self.since and self._recent.get(f"{above}/{entry.name}" if above else entry.name) != changed_at
+            return self._is_new(entry.stat(follow_symlinks=False), f"{above}/{entry.name}" if above else entry.name)
         return False
+
+    def _is_new(self, status: os.stat_result, path: str) -> bool:
+        return status.st_ctime_ns >= self.since and self._recent.get(path) != status.st_ctime_ns
+
+    def _forget(self, watch: int) -> None:
+        self._inodes.pop(watch, None)
+        self._change_count -= len(self._changed.pop(watch, ()))
 
     def _refuse(self, reason: str | None) -> None:
         self._refusal = WatchRefused(reason)
         self._pending.clear()
 
-    def _forget(self, directory: WatchedDirectory) -> None:
-        pending = [directory]
-        while pending:
-            each = pending.pop()
-            self._watcher.remove(each)
-            pending += each.children.values()
-            if each.parent is not None and each.parent.children.get(each.name) is each:
-                del each.parent.children[each.name]
-            self._change_count -= len(each.files)
-            self._changed.pop(each, None)
-            each.children, each.files, each.parent = {}, {}, None
-
-    def _mark(self, directory: WatchedDirectory, name: str) -> None:
-        if name in directory.files:
+    def _mark(self, watch: int, name: str, *, is_certain: bool = True) -> None:
+        names = self._changed.setdefault(watch, {})
+        if name in names:
+            names[name] |= is_certain
             return
         if self._change_count >= CHANGES_MAX:
             self.omitted += 1
             return
         self._change_count += 1
-        directory.files[name] = None
-        self._changed[directory] = None
+        names[name] = is_certain
 
-    def _note_written(self, directory: WatchedDirectory, name: str) -> None:
-        """Note a file that a program has written: it may have mapped it too, and change it later."""
-        self._written.setdefault((directory, name), None)
-        self._written.move_to_end((directory, name))
-        if len(self._written) > MAPPED_MAX:
-            self._written.popitem(last=False)
-
-    def _check_files(self, directory: WatchedDirectory, top: int, written: list[str], now: int) -> Iterator[str]:
-        """Yield the paths of the directory's files that are there and changed."""
-        path, names = directory.path(), directory.files
-        directory.files = {}
-        if path is None:
-            for name in written:
-                del self._written[directory, name]
+    def _check_files(self, watch: int, names: dict[str, bool], top: int, now: int) -> Iterator[str]:
+        """Yield the paths of a directory's files that are there and changed."""
+        above = self._paths.get(watch)
+        if above is None:
             return
-        with suppress(OSError), closing_fd(_open_beneath(top, path or ".", WAY)) as fd:
-            for name in dict.fromkeys((*names, *written)):
+        with suppress(OSError), closing_fd(_open_beneath(top, above or ".", WAY)) as fd:
+            is_it = os.fstat(fd).st_ino == self._inodes[watch]
+            for name, is_certain in names.items() if is_it else ():
+                path = f"{above}/{name}" if above else name
                 with suppress(OSError):
                     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    is_changed = name in names
-                    if (directory, name) in self._written:
-                        is_changed |= self._has_new_signature((directory, name), status)
-                    if is_changed and stat.S_ISREG(status.st_mode):
-                        file = f"{path}/{name}" if path else name
+                    if stat.S_ISREG(status.st_mode) and (is_certain or self._is_new(status, path)):
                         if status.st_ctime_ns >= now:
-                            self._recent[file] = status.st_ctime_ns
-                        yield file
-
-    def _has_new_signature(self, key: tuple[WatchedDirectory, str], status: os.stat_result) -> bool:
-        before = self._written[key]
-        self._written[key] = signature = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-        return status.st_ctime_ns >= self.since if before is None else before != signature
+                            self._recent[path] = status.st_ctime_ns
+                        yield path
 
 
 def _open_beneath(top: int, path: str, flags: int) -> int:

@@ -117,11 +117,10 @@ def _libc() -> Any:  # noqa: ANN401 - ctypes' own type
 
 
 class FileEvent(NamedTuple):
-    """A change of an entry in a watched directory; ``cookie`` connects the two events of a rename."""
+    """A change of an entry in a watched directory."""
 
     watch: int
     mask: int
-    cookie: int
     name: str
 
 
@@ -169,11 +168,11 @@ class Inotify:
         """Yield the events of a read."""
         position, end = 0, len(content)
         while position < end:
-            watch, mask, cookie, size = _HEAD.unpack_from(content, position)
+            watch, mask, _, size = _HEAD.unpack_from(content, position)
             position += _HEAD.size
             name = os.fsdecode(content[position : position + size].rstrip(b"\0")) if size else ""
             position += size
-            yield FileEvent(watch, mask, cookie, name)
+            yield FileEvent(watch, mask, name)
 
     def close(self) -> None:
         """End all watches."""

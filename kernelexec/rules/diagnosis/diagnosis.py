@@ -184,40 +184,15 @@ OFFLINE = re.compile(
 MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)'?(; '[\w.]+' is not a package)?")
 MISSING_PROGRAM = re.compile(r"^(?:.*: )?(?:line \d+: )?([^\s:]+): (?:command )?not found$", re.MULTILINE)
 #: Distributions by their modules where the names differ, as in the package index.
-PACKAGES = {
-    "attr": "attrs",
-    "Bio": "biopython",
-    "bs4": "beautifulsoup4",
-    "cairosvg": "CairoSVG",
-    "Crypto": "pycryptodome",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "docx": "python-docx",
-    "dotenv": "python-dotenv",
-    "fitz": "PyMuPDF",
-    "git": "GitPython",
-    "google": "google-api-python-client",
-    "igraph": "python-igraph",
-    "jose": "python-jose",
-    "jwt": "PyJWT",
-    "ldap": "python-ldap",
-    "magic": "python-magic",
-    "mpl_toolkits": "matplotlib",
-    "MySQLdb": "mysqlclient",
-    "OpenSSL": "pyOpenSSL",
-    "PIL": "pillow",
-    "pptx": "python-pptx",
-    "psycopg2": "psycopg2-binary",
-    "serial": "pyserial",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "slugify": "python-slugify",
-    "socks": "PySocks",
-    "usb": "pyusb",
-    "websocket": "websocket-client",
-    "yaml": "PyYAML",
-    "zmq": "pyzmq",
-}
+_PACKAGES = """
+    attr:attrs Bio:biopython bs4:beautifulsoup4 cairosvg:CairoSVG Crypto:pycryptodome cv2:opencv-python-headless
+    dateutil:python-dateutil docx:python-docx dotenv:python-dotenv fitz:PyMuPDF git:GitPython
+    google:google-api-python-client igraph:python-igraph jose:python-jose jwt:PyJWT ldap:python-ldap magic:python-magic
+    mpl_toolkits:matplotlib MySQLdb:mysqlclient OpenSSL:pyOpenSSL PIL:pillow pptx:python-pptx psycopg2:psycopg2-binary
+    serial:pyserial skimage:scikit-image sklearn:scikit-learn slugify:python-slugify socks:PySocks usb:pyusb
+    websocket:websocket-client yaml:PyYAML zmq:pyzmq
+"""
+PACKAGES = {module: name for module, _, name in (pair.partition(":") for pair in _PACKAGES.split())}
 
 
 _MESSAGE_CHARS, _STDERR_CHARS, _PATH_CHARS = 2000, 20_000, 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from kernelexec.errors import InvalidRequest
 
@@ -72,12 +72,8 @@ class Approval:
 ApproverAnswer = Approval | Allow | Deny | bool
 
 
-class Approver(Protocol):
-    """A function that approves cells. A plain one is called in a thread. No answer in ``budgets.approval`` seconds is a no."""
-
-    def __call__(self, request: ApprovalRequest, /) -> ApproverAnswer | Awaitable[ApproverAnswer]:
-        """Return whether the cell may run."""
-        ...
+Approver = Callable[[ApprovalRequest], ApproverAnswer | Awaitable[ApproverAnswer]]
+"""Decides whether a cell may run. A plain function is called in a thread. No answer in ``budgets.approval`` seconds is a no."""
 
 
 def check_callables(validators: object, approver: object, on_input: object = None) -> tuple[Validator, ...]:

@@ -11,44 +11,36 @@ from dataclasses import dataclass
 _CELL = re.compile(r"\s*%%(?P<name>\S+)[ \t]*(?P<rest>[^\n]*)\n(?P<body>.*)\Z", re.DOTALL)
 #: Cell magics whose cells are code.
 _CODE_CELLS = frozenset(["time", "timeit", "capture", "prun", "memit", "python", "python3", "pypy", "debug", "mprun", "lprun"])
-#: Magics whose words are code behind options, with the letters of options that take a word.
-_TIMING = {"time": "", "timeit": "nrp", "prun": "lsTD", "memit": "rtic", "mprun": "fT", "lprun": "fmTDsuz"}
-_TIMED = re.compile(
-    rf"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?%(?P<name>{'|'.join(_TIMING)})\b(?P<rest>[^\n]*)$", re.MULTILINE
-)
-_OPTION = re.compile(r"[ \t]+-(?P<letters>[A-Za-z]\S*)")
-SHELL_CELLS = frozenset(["bash", "sh", "!", "sx", "system"])
+#: Magics whose words are code behind options, which may have a number.
+_TIMING = "time|timeit|prun|memit|mprun|lprun"
+_OPTIONS = r"(?:[ \t]+-\w+(?:[ \t]+\d+\b)?)*[ \t]*"
+_TIMED = re.compile(rf"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?(?:%(?:{_TIMING})\b{_OPTIONS})+", re.MULTILINE)
+_TIMED_CELL = re.compile(rf"(?:{_TIMING})\b{_OPTIONS}")
+_SHELL_CELLS = frozenset(["bash", "sh", "!", "sx", "system"])
 #: Magics that hand their name and line to a shell; some are IPython's aliases.
 _HANDED = "pip|conda|mamba|micromamba|uv|ls|ll|lf|lk|ldir|lx|mkdir|rmdir|rm|mv|cp|cat|man|more|less"
 _LINE = re.compile(
     r"^(?P<indent>[ \t]*)(?:[\w, .\[\]'\"]+=[ \t]*)?"
-    r"(?:!!?|%(?:sx|system|!)[ \t]+|%sc[ \t]+(?:-\w+[ \t]+)*\w*[ \t]*=|%alias[ \t]+(?P<alias>\w+)[ \t]+"
+    r"(?:!!?|%(?:sx|system|!)[ \t]+|%sc[ \t]+(?:-\w+[ \t]+)*\w*[ \t]*="
     rf"|%(?=(?:{_HANDED})\b))(?P<command>(?:[^\n]*\\\n)*[^\n]*)$",
     re.MULTILINE,
 )
 #: A cell of one line that IPython reads as a magic without its sign.
-_WITHOUT_SIGN = re.compile(
-    rf"\s*(?P<magic>(?:sx|sc|system|alias|rehashx|alias_magic|{'|'.join(_TIMING)}|{_HANDED})[ \t]+(?![=(.,])[^\n]*)\s*\Z"
-)
-_NAMING = re.compile(r"^[ \t]*%(?:rehashx|alias_magic)\b[^\n]*", re.MULTILINE)
-_OTHER = re.compile(r"^(?P<indent>[ \t]*)%[^\n]*$", re.MULTILINE)
-_SIGN = re.compile(
-    r"[!%]|system|[pP]open|subprocess|getoutput|getstatusoutput|spawn|check_(?:call|output)|\bsp\.|run_(?:line|cell)|\.magic\(|getattr\([^\n]*\+"
-)
+_WITHOUT_SIGN = re.compile(rf"\s*(?P<magic>(?:sx|sc|system|{_TIMING}|{_HANDED})[ \t]+(?![=(.,])[^\n]*)\s*\Z")
+_OTHER, _PASS = re.compile(r"^(?P<indent>[ \t]*)%[^\n]*$", re.MULTILINE), r"\g<indent>pass"
+_SIGN = re.compile(r"[!%]|system|[pP]open|subprocess|getoutput|getstatusoutput|spawn|check_(?:call|output)|\bsp\.")
 _PUT_IN = re.compile(r"(?<!\$)\{[^{}\s,]*\}")
 _PYTHON = re.compile(r"\{sys\.executable\}|\$sys\.executable\b")
-_ARGUMENT = re.compile(r"%[sl]")
 #: Stands for such text among literal text. No command can hold this character.
 UNKNOWN = "\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class CellParts:
-    """The parts of a cell: commands for a shell, the Python without them, and a magic that renames magics."""
+    """The parts of a cell: commands for a shell, and the Python without them."""
 
     commands: tuple[str, ...]
     python: str
-    renaming_magic: str = ""
 
 
 def may_run_commands(source: str) -> bool:
@@ -61,54 +53,22 @@ def split_cell(source: str) -> CellParts:
     text = source
     while (match := _CELL.match(text)) is not None:
         name, line, body = match["name"], match["rest"], match["body"]
-        if name in SHELL_CELLS:
+        if name in _SHELL_CELLS:
             first = line if name in ("!", "sx", "system") else ""
-            return CellParts((replace_interpolations(f"{first}\n{body}" if first else body),), "")
+            return CellParts((_replace_interpolations(f"{first}\n{body}" if first else body),), "")
         if name == "script":
             return CellParts((f"{line} <<'__END_OF_CELL__'\n{body}\n__END_OF_CELL__",), "")
         if name not in _CODE_CELLS:
             return CellParts((), "")
-        timed_code = _after_magic_options(name, f" {line}") if name in _TIMING else ""
-        text = f"{timed_code}\n{body}" if timed_code else body
+        timed = _TIMED_CELL.match(f"{name} {line}")
+        text = body if timed is None else f"{timed.string[timed.end() :]}\n{body}".lstrip("\n")
     if without := _WITHOUT_SIGN.match(text):
         text = f"%{without['magic']}"
-    while (plain := _TIMED.sub(_replace_timing, text)) != text:
-        text = plain
-    commands = [_command(match) for match in _LINE.finditer(text)]
-    naming = _NAMING.search(text)
-    return CellParts(
-        tuple(commands),
-        _OTHER.sub(_replace_with_pass, _LINE.sub(_replace_with_pass, text)),
-        naming[0].strip() if naming else "",
-    )
+    text = _TIMED.sub(r"\g<indent>", text)
+    commands = tuple(_replace_interpolations(match["command"]) for match in _LINE.finditer(text))
+    return CellParts(commands, _OTHER.sub(_PASS, _LINE.sub(_PASS, text)))
 
 
-def replace_interpolations(command: str) -> str:
+def _replace_interpolations(command: str) -> str:
     """Return a command with an unknown variable in the place of each interpolation."""
     return _PUT_IN.sub("${__put_in__}", _PYTHON.sub("python", command))
-
-
-def _command(match: re.Match[str]) -> str:
-    command = replace_interpolations(match["command"])
-    if match["alias"] is None:
-        return command
-    filled = _ARGUMENT.sub("${__put_in__}", command)
-    return filled if filled != command else f"{command} ${{__put_in__}}"
-
-
-def _replace_timing(match: re.Match[str]) -> str:
-    return match["indent"] + _after_magic_options(match["name"], match["rest"])
-
-
-def _after_magic_options(name: str, rest: str) -> str:
-    """Return the code behind a magic's options."""
-    while option := _OPTION.match(rest):
-        letters, rest = option["letters"], rest[option.end() :]
-        takes = next((position for position, letter in enumerate(letters, 1) if letter in _TIMING[name]), None)
-        if takes == len(letters):
-            rest = f" {' '.join(rest.split(maxsplit=1)[1:])}"
-    return rest.strip()
-
-
-def _replace_with_pass(match: re.Match[str]) -> str:
-    return f"{match['indent']}pass"

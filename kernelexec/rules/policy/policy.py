@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from kernelexec.cells import Cell, CodeCell, ShellCell
 from kernelexec.config import Config
 from kernelexec.rules.policy.magics import may_run_commands, split_cell
-from kernelexec.rules.policy.refusal import PLAINLY, Refusal, shorten_command
+from kernelexec.rules.policy.refusal import Refusal, shorten_command
 
 if TYPE_CHECKING:
     from kernelexec.rules.policy.command_check import CommandCheck
@@ -85,9 +85,6 @@ class CommandRules:
                 return self.check(text)
             case ShellCell(source=source) | CodeCell(source=source, language="python") if may_run_commands(source):
                 cell_parts = split_cell(source)
-                if cell_parts.renaming_magic:
-                    magic = shorten_command(cell_parts.renaming_magic)
-                    return Refusal("unread", magic, "It changes the meaning of magics' names", PLAINLY)
                 refusals = (self.check(command) for command in cell_parts.commands)
                 return next(filter(None, refusals), None) or self.check_python(cell_parts.python)
             case CodeCell(source=source, language="bash"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from kernelexec.rules.policy.magics import SHELL_CELLS, UNKNOWN, split_cell
+from kernelexec.rules.policy.magics import UNKNOWN
 from kernelexec.rules.policy.shell_reader import Command, Script, UnparsableScript, read
 
 _DEPTH_MAX = 12
@@ -18,17 +18,6 @@ _FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _FIND_TESTS = frozenset({"-name", "-iname", "-path", "-regex", "-newer", "-mtime", "-size"})
 #: Words of the language, which are no program: the grammar took a part of a block for a command.
 _RESERVED = re.compile(r"[!{}]|if|then|elif|else|fi|while|until|do|done|case|esac|for|select|function")
-#: Options of builtins that take commands, or that change the meaning of a command's name.
-_RUN_LATER = {"mapfile": "C", "readarray": "C", "compgen": "C", "complete": "C", "hash": "p", "enable": "f"}
-
-
-#: Other names of a wrapper: the loader of programs, and architectures.
-_SAME = {
-    "ld.so": re.compile(r"ld(?:-linux.*|-musl.*|\d*)\.so(?:\.\d+)*"),
-    "setarch": re.compile(
-        r"linux(?:32|64)|i[3-6]86|athlon|x86_64|uname26|aarch64|arm(?:v\w+|64)?|s390x?|(?:ppc|sparc|mips|riscv)\d*\w{0,2}"
-    ),
-}
 #: Commands that start the command behind their own words: for each its options that take a word, the number of its own
 #: words, and in brackets the subcommand that starts another.
 _WRAPPERS = """
@@ -38,7 +27,6 @@ _WRAPPERS = """
     pkexec --user; runuser -ugGw --user --group --supp-group; setpriv --reuid --regid --groups; fakeroot -liusb;
     nice -n --adjustment; ionice -cnpPu --class --classdata; chrt -TPD 1; taskset 1; prlimit -p --pid;
     stdbuf -ioe --input --output --error; watch -nq --interval --equexit; strace -aeEIobOpPsSuUX; ltrace -aAeFlnopsuwx;
-    ld.so --library-path --preload --argv0 --inhibit-rpath --audit --glibc-hwcaps-prepend --glibc-hwcaps-mask;
     chroot --userspec --groups 1; unshare -RSGw --root --wd --setuid --setgid; nsenter -tSG --target --setuid --setgid;
     xargs -adEILnPs --arg-file --delimiter --max-lines --max-args --max-procs --replace --max-chars;
     parallel -jNnLaI --jobs --max-args --delay --timeout --joblog --colsep;
@@ -48,12 +36,10 @@ _WRAPPERS = """
     micromamba -np --name --prefix [run]
 """
 WRAPPERS = {name: frozenset(words) for name, *words in map(str.split, _WRAPPERS.split(";"))}
-_BY_TEXT = frozenset({"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"})
-_BY_WORDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "spawn", "create_subprocess_exec"})
-_WHERE = frozenset({"os", "subprocess", "sp", "pty", "asyncio", "commands", "get_ipython()", "ip", "ipython", "shell"})
-#: Methods of IPython's shell that take its syntax, with the form of their arguments.
-_BY_CELL = {"run_line_magic": "%{} {}", "run_cell_magic": "%%{} {}\n{}", "run_cell": "{}", "magic": "%{}"}
-_CALLED = _BY_TEXT | _BY_WORDS | _BY_CELL.keys()
+#: Functions of Python that start a program, by their names; those that others have too count after a module only.
+_STARTERS = frozenset({"system", "popen", "getoutput", "getstatusoutput", "check_call", "check_output", "Popen"})
+_STARTERS_OF_MODULES = _STARTERS | {"run", "call", "spawn", "create_subprocess_shell", "create_subprocess_exec"}
+_MODULES = frozenset({"os", "subprocess", "sp", "pty", "asyncio", "commands", "ip", "ipython", "shell"})
 
 
 def name_of(command: Command) -> str:
@@ -78,15 +64,42 @@ def nested_commands(script: Script, depth: int = 0) -> Iterator[tuple[Command, b
 
 
 def script_of_python(source: str) -> Script:
-    """Return the commands that a Python text starts by literal words.
+    """Return the commands that a Python text starts by literal words; others are judged when they start.
 
     Raises:
         UnparsableScript: A command that it runs cannot be read.
     """
-    calls = commands_started_by(source)
-    return Script(
-        tuple(c for call in calls for c in (_read(call).commands if isinstance(call, str) else [Command(tuple(call))]))
-    )
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return Script(())
+    commands: list[Command] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=function, args=[ast.Constant(value=str(text)), *others]) if _starts_programs(function):
+                words = [word.value for word in others if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+                is_exec = ast.unparse(function).endswith("create_subprocess_exec")
+                commands += [Command((text, *words))] if is_exec else _read(text).commands
+            case ast.Call(func=function, args=[ast.List(elts=words) | ast.Tuple(elts=words), *_]) if _starts_programs(function):
+                match words:
+                    case [ast.Constant(value=str()), *_]:
+                        commands.append(Command(tuple(map(_literal, words))))
+    return Script(tuple(commands))
+
+
+def _starts_programs(function: ast.expr) -> bool:
+    match function:
+        case ast.Attribute(value=ast.Call(), attr=name):  # of what __import__("os") gives
+            return name in _STARTERS_OF_MODULES
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return name in _STARTERS_OF_MODULES and owner in _MODULES
+        case ast.Name(id=name):
+            return name in _STARTERS
+    return False
+
+
+def _literal(word: ast.expr) -> str:
+    return word.value if isinstance(word, ast.Constant) and isinstance(word.value, str) else UNKNOWN
 
 
 def skip_options(words: Sequence[str], wrapper: frozenset[str]) -> Sequence[str]:
@@ -118,11 +131,9 @@ def option_value(words: Sequence[str], letter: str, *names: str) -> str | None:
 def _within(command: Command) -> Script | None:
     """Return the commands that a command starts, or None where it starts no other."""
     name, words = name_of(command), command.words[1:]
-    if _RESERVED.fullmatch(name) or command.words[0].startswith("/proc/"):
+    if _RESERVED.fullmatch(name):
         message = f"it is not clear what {name!r} means"
         raise UnparsableScript(message)
-    if name in _RUN_LATER and option_value(words, _RUN_LATER[name]) is not None:
-        raise UnparsableScript("it has commands run later, or changes the meaning of commands' names")
     if name in _COMMANDS:
         return _COMMANDS[name](command)
     if name.startswith(("python", "pypy", "ipython")):
@@ -131,8 +142,7 @@ def _within(command: Command) -> Script | None:
     if name in _TEXTS and (text := _TEXTS[name](words)) is not None:
         return _read(text)
     is_lookup = name == "command" and any(re.match("-p?[vV]", word) for word in words[:1])
-    wrapper = WRAPPERS.get(next((same for same, pattern in _SAME.items() if pattern.fullmatch(name)), name))
-    return None if wrapper is None or is_lookup else _of_wrapper(command, wrapper)
+    return None if name not in WRAPPERS or is_lookup else _of_wrapper(command, WRAPPERS[name])
 
 
 def _of_wrapper(command: Command, wrapper: frozenset[str]) -> Script | None:
@@ -144,10 +154,10 @@ def _of_wrapper(command: Command, wrapper: frozenset[str]) -> Script | None:
     return Script((replace(command, words=tuple(rest), writes=(), appends=()),)) if rest else None
 
 
-def _read(text: str, *arguments: str) -> Script:
+def _read(text: str) -> Script:
     if UNKNOWN in text:
         raise UnparsableScript("the text that a shell is to run is not literal")
-    return read(text, *arguments)
+    return read(text)
 
 
 def _of_shell(command: Command) -> Script | None:
@@ -158,7 +168,7 @@ def _of_shell(command: Command) -> Script | None:
         if "c" in letters:
             while words and words[0][:1] in ("-", "+"):
                 words.pop(0)
-            return _read(*words) if words else None
+            return _read(words[0]) if words else None
         if option in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"):
             words = words[1:]
         if "s" in letters:
@@ -211,8 +221,6 @@ _COMMANDS: dict[str, Callable[[Command], Script | None]] = {
 #: The text for a shell among the words of a command, or None where there is none.
 _TEXTS: dict[str, Callable[[Sequence[str]], str | None]] = {
     "eval": " ".join,
-    "alias": lambda words: "\n".join(word.partition("=")[2] for word in words if "=" in word),
-    "compgen": lambda words: UNKNOWN if re.search(r"\$\(|`", option_value(words, "W") or "") else None,
     "env": _split_string,
     "flock": lambda words: option_value(words, "c", "--command"),
     "script": lambda words: option_value(words, "c", "--command"),
@@ -221,64 +229,3 @@ _TEXTS: dict[str, Callable[[Sequence[str]], str | None]] = {
     "watch": lambda words: " ".join(skip_options(words, WRAPPERS["watch"])) or None,
     **dict.fromkeys(["source", "."], lambda words: UNKNOWN if words and words[0].startswith("/dev/") else None),
 }
-
-
-def commands_started_by(source: str) -> Iterator[str | list[str]]:
-    """Yield each command, as a text for a shell or as words. Computed commands are not seen."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (node.args or node.keywords) and (name := _function_name(node.func)) is not None:
-            arguments = [_literal_words(argument) for argument in (*node.args, *(keyword.value for keyword in node.keywords))]
-            first = arguments[0]
-            if isinstance(first, str) and name in _BY_TEXT | _BY_WORDS:
-                words = [word for word in arguments if isinstance(word, str)]
-                yield words if name == "create_subprocess_exec" else first
-            elif isinstance(first, str):
-                yield from _commands_of_cell_call(_BY_CELL[name], arguments)
-            elif isinstance(first, list) and name in _BY_WORDS and first[:1] != [UNKNOWN]:
-                yield first
-
-
-def _commands_of_cell_call(form: str, arguments: list[str | list[str] | None]) -> Iterator[str | list[str]]:
-    """Yield the commands of a call that takes a cell, or a magic's name, line and body."""
-    texts = [text for text in arguments[: form.count("{}")] if isinstance(text, str)]
-    if len(texts) < form.count("{}"):
-        return
-    form = "%%{}\n{}" if form == _BY_CELL["run_line_magic"] and texts[0] in SHELL_CELLS else form
-    cell = split_cell(form.format(*texts))
-    if cell.renaming_magic:
-        raise UnparsableScript("it changes the meaning of magics' names")
-    yield from cell.commands
-    yield from commands_started_by(cell.python)
-
-
-def _function_name(node: ast.expr) -> str | None:
-    match node:
-        case ast.Attribute(value=ast.Call(), attr=name) | ast.Attribute(attr="run_line_magic" | "run_cell_magic" as name):
-            return name if name in _CALLED else None  # of what __import__("os") gives, or of any shell
-        case ast.Attribute(value=value, attr=name) if name in _CALLED and ast.unparse(value) in _WHERE:
-            return name
-        case ast.Name(id=name) if name in _CALLED - {"run", "call", "spawn", "magic"}:
-            return name
-        case ast.Call(func=ast.Name(id="getattr"), args=[_, attribute, *_]):
-            folded = _literal_words(attribute)
-            return folded if isinstance(folded, str) and folded in _CALLED else None
-    return None
-
-
-def _literal_words(node: ast.expr) -> str | list[str] | None:
-    match node:
-        case ast.Constant(value=str() as text):
-            return text
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            first, second = _literal_words(left), _literal_words(right)
-            return first + second if isinstance(first, str) and isinstance(second, str) else None
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            words = [_literal_words(part) for part in parts]
-            return [word if isinstance(word, str) else UNKNOWN for word in words]
-        case ast.Attribute(value=ast.Name(id="sys"), attr="executable"):
-            return "python"
-    return None

@@ -1,17 +1,14 @@
 """The simple commands of a bash script, by the grammar of tree-sitter.
 
-A script is read, not interpreted: the commands of all branches, loops and functions count. A variable has each literal that
-the script assigns to it, and an unknown value besides. A script of which the grammar is not sure is not understood.
+A script is read, not interpreted: the commands of all branches, loops and functions count, and only their literal text. A
+variable has the literal that the script assigned to it last, an output the literal that ``echo`` prints; all else is unknown.
 """
 
 from __future__ import annotations
 
-import codecs
 import itertools
-import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -22,16 +19,14 @@ from kernelexec.rules.policy.magics import UNKNOWN
 
 #: Characters of patterns that a shell replaces by names of files.
 GLOB = frozenset("*?[")
-#: A variable whose value is not yet filled in, with the end of an unquoted or a quoted one; and the border of two fields.
-_VARIABLE, _UNQUOTED, _QUOTED, _FIELD_END = re.compile("\x00([^\x00-\x03]+)([\x01\x02])"), "\x01", "\x02", "\x03"
-_AS_QUOTED = str.maketrans({_UNQUOTED: _QUOTED, _FIELD_END: " "})
-#: Bounds of the commands of a script, fields of a word, values of a variable, combinations of values, and characters shown.
-_COMMANDS_MAX, _FIELDS_MAX, _VALUES_MAX, _COMBINATIONS_MAX, _SHOWN_CHARS = 50_000, 256, 32, 200, 40
-_BLANK, _BRACES = re.compile(r"[ \t\n]+"), re.compile(r"\{([^{}]*,[^{}]*)\}")
-_RANGE = re.compile(r"\{(?:-?\d+|[A-Za-z])\.\.[^{}]*\}")
+#: The border of two fields within the text of a word.
+_FIELD_END = "\x03"
+#: The longest value of a variable, and the characters of a script in a message. A value may be in a script many times.
+_VALUE_CHARS, _SHOWN_CHARS = 256, 40
+#: How much of a script is read again for the further values of its loops.
+_REPEATED_BYTES = 100_000
+_BLANK = re.compile(r"[ \t\n]+")
 _ESCAPED, _ESCAPED_IN_QUOTES = re.compile(r"\\(\n|.)", re.DOTALL), re.compile(r'\\([$`"\\\n])')
-#: Escapes of ``$'...'`` that Python reads alike.
-_ANSI_C = re.compile(r"(?:[^\\]|\\(?:[\\'\"abfnrtv]|[0-7]{1,3}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}))*", re.ASCII)
 _SUBSTITUTIONS = frozenset({"command_substitution", "process_substitution"})
 _REDIRECTIONS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _WRITES, _APPENDS = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"}), frozenset({">>", "&>>", "<>"})
@@ -43,22 +38,13 @@ _QUOTES, _DEFAULTS = frozenset({"raw_string", "ansi_c_string"}), frozenset({":-"
 _STATEMENTS = frozenset({"command", "pipeline", "list", "negated_command", "redirected_statement"})
 _SEQUENCES = frozenset({"program", "list", "subshell", "compound_statement", "negated_command", *_SUBSTITUTIONS})
 _SILENT = frozenset({"cd", "export", "true", ":", "set", "mkdir", "touch", "rm", "sleep", "exec"})
-#: ``time`` before a command, and ``!`` before a block or declaration, which the grammar takes for programs.
-_BEFORE_BLOCK = re.compile(
+#: ``time`` and ``!`` before a command, which the grammar takes for programs where a block follows.
+_BEFORE_COMMAND = re.compile(
     r"(?P<before>(?:\A|[;&|(){\n]|\b(?:then|do|else|elif|if|while|until)\s)[ \t]*)"
-    r"(?P<prefix>(?:time(?:[ \t]+-p)?[ \t]+(?!-)|![ \t]+(?=[({]|(?:if|for|while|until|case|select|function)\b|\[\[|!\s|time\s"
-    r"|(?:declare|typeset|export|readonly|local)\b|\w+[ \t]*\(\)))+)"
+    r"(?P<prefix>(?:(?:time(?:[ \t]+-p)?|!)[ \t]+(?!-))+)"
 )
 #: Beginnings of substitutions in the bytes of a script, and escapes, which begin none; one in backquotes with others in it.
 _SUBSTITUTION, _ESCAPED_BACKQUOTE = re.compile(rb"\\.|\$\(|`|[<>]\(", re.DOTALL), re.compile(rb"`[^`]*\\[`$\\]")
-#: Parts of a script in which single quotes do not keep a substitution from running.
-_UNPROTECTED = frozenset({"arithmetic_expansion", "subscript", "string"})
-#: Parts of a script, and commands, that read their words as numbers or as names of variables: a subscript there is expanded.
-_NUMERIC = frozenset({"arithmetic_expansion", "subscript", "test_command", "variable_assignment", "declaration_command"})
-_NUMERIC_COMMANDS = frozenset({"let", "test", "read", "unset", "mapfile", "readarray", "wait", "printf", "declare", "typeset"})
-_SUBSCRIPT = re.compile(rb"\w\[[^]]*(?:\$\(|`)")
-#: Variables whose values a shell expands once more, and those that change the meaning of a command's name.
-_EXPANDED, _NAMING = ("PS0", "PS1", "PS2", "PS4", "BASH_ENV", "PROMPT_COMMAND"), frozenset({"BASH_CMDS", "BASH_ALIASES"})
 
 
 class UnparsableScript(Exception):
@@ -91,32 +77,33 @@ class Script:
 
 @dataclass(slots=True)
 class _Draft:
-    """A command whose variables are not yet filled in."""
+    """A command to which redirections of a statement around it may still add."""
 
-    stdin: str | None
+    stdin: str | None = None
     words: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     appends: list[str] = field(default_factory=list)
+    is_bomb: bool = False
 
 
-def read(text: str, *arguments: str) -> Script:
-    """Return the commands of a script that is called with these arguments, the first of which is its name.
+def read(text: str) -> Script:
+    """Return the commands of a script.
 
     Raises:
         UnparsableScript: It is not in the language of bash, or it is not clear which commands it holds.
     """
-    source = _BEFORE_BLOCK.sub(lambda match: match["before"] + " " * len(match["prefix"]), text).encode("utf-8", "replace")
+    source = _BEFORE_COMMAND.sub(lambda match: match["before"] + " " * len(match["prefix"]), text).encode("utf-8", "replace")
     root = _parser().parse(source).root_node
-    nodes = list(_nodes_in_context(root))
-    if root.has_error or not set(text).isdisjoint("\0\1\2\3"):
-        error = next((text_of(node) for node, *_ in nodes if node.is_error or node.is_missing), text).partition("\n")[0]
+    nodes = list(_nodes_of(root))
+    if root.has_error or not set(text).isdisjoint(UNKNOWN + _FIELD_END):
+        error = next((text_of(node) for node in nodes if node.is_error or node.is_missing), text).partition("\n")[0]
         message = f"it is not understood as the language of bash, at {error[:_SHOWN_CHARS]!r}"
         raise UnparsableScript(message)
     _check_substitutions(source, nodes)
-    plain = [node for node, *_ in nodes]
-    has_background = any(node.type != "binary_expression" and "&" in _kinds(node.children) for node in plain)
+    substitutions = [node for node in nodes if node.type in _SUBSTITUTIONS]
+    has_background = any(node.type != "binary_expression" and "&" in _kinds(node.children) for node in nodes)
     try:
-        return Script(_Reader(source, arguments).read(plain), not _SUBSTITUTIONS.isdisjoint(_kinds(plain)), has_background)
+        return Script(_Reader(source).read(root, substitutions), bool(substitutions), has_background)
     except RecursionError as exc:
         raise UnparsableScript("its parts stand too deep in each other") from exc
 
@@ -131,51 +118,35 @@ def text_of(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
-def _nodes_in_context(root: Node) -> Iterator[tuple[Node, bool, bool]]:
-    """Yield each node, whether single quotes protect nothing in it, and whether its words are read as numbers."""
-    nodes = [(root, False, False)]
+def _nodes_of(root: Node) -> Iterator[Node]:
+    """Yield a node and all that are in it, in the order of the script."""
+    nodes = [root]
     while nodes:
-        node, unprotected, numeric = nodes.pop()
-        yield node, unprotected, numeric
-        kind, children = node.type, node.children
-        if kind in _SUBSTITUTIONS or kind in _REDIRECTIONS:
-            unprotected = numeric = False
-        name, words = _called(node) if kind == "command" else ("", [])
-        unprotected |= kind in _UNPROTECTED or bool(children and children[0].type == "((")
-        numeric |= kind in _NUMERIC or (name in _NUMERIC_COMMANDS and (name != "printf" or "-v" in words))
-        nodes += [(child, unprotected, numeric) for child in reversed(children)]
-
-
-def _called(command: Node) -> tuple[str, list[str]]:
-    name = command.child_by_field_name("name")
-    return "" if name is None else text_of(name), [text_of(word) for word in command.children_by_field_name("argument")]
+        yield (node := nodes.pop())
+        nodes += reversed(node.children)
 
 
 def _kinds(nodes: Iterable[Node]) -> set[str]:
     return {node.type for node in nodes}
 
 
-def _check_substitutions(source: bytes, nodes: Iterable[tuple[Node, bool, bool]]) -> None:
+def _check_substitutions(source: bytes, nodes: Iterable[Node]) -> None:
     """Check that the grammar saw all substitutions of a script, since it misses some.
 
     Raises:
-        UnparsableScript: One is left, or a text that looks like one is expanded where quotes do not protect it.
+        UnparsableScript: One is left, or has others within its backquotes.
     """
     rest = bytearray(source)  # in which all that is understood is blanked out
-    for node, unprotected, numeric in nodes:
+    for node in nodes:
         kind, children, ranges = node.type, node.children, list[tuple[int, int]]()
         if kind in _SUBSTITUTIONS or kind == "arithmetic_expansion":
             ranges = [children[0].byte_range, (node.end_byte - 1, node.end_byte)]
-        elif kind in ("raw_string", "ansi_c_string", "comment") and not unprotected:
+        elif kind in ("raw_string", "ansi_c_string", "comment"):
             ranges = [node.byte_range]
         elif kind == "heredoc_redirect" and _is_literal_document(node):
             ranges = [child.byte_range for child in children if child.type == "heredoc_body"]
         for begin, end in ranges:
             rest[begin:end] = b" " * (end - begin)
-        if numeric and not children and _SUBSCRIPT.search(node.text or b""):
-            raise UnparsableScript("it expands the subscript of a variable's name")
-        if kind == "comment" and source[max(0, node.start_byte - 2) : node.start_byte] == b"\\\n":
-            raise UnparsableScript("it is not clear where a comment begins")
         if kind == "command_substitution" and _ESCAPED_BACKQUOTE.match(node.text or b""):
             raise UnparsableScript("it is not clear where its backquotes end")
     if any(not match[0].startswith(b"\\") for match in _SUBSTITUTION.finditer(rest)):
@@ -188,70 +159,25 @@ def _is_literal_document(redirect: Node) -> bool:
 
 
 class _Reader:
-    """The reader of one script: its commands, and the values that it assigns to variables."""
+    """The reader of one script: its commands, and the newest literals of its variables, in the order of the text."""
 
-    def __init__(self, source: bytes, arguments: Sequence[str]) -> None:
+    def __init__(self, source: bytes) -> None:
         self._source = source
         self._drafts: list[_Draft] = []
-        self._bombs: list[str] = []
-        self._functions: set[str] = set()
         self._outputs: dict[int, str] = {}
-        self._texts: dict[str, dict[str, None]] = defaultdict(dict, {"IFS": {" ": None}, "HOME": {"~": None}})
-        self._defaults: dict[str, str] = {}
-        self._values: dict[str, list[str]] = {}
-        self._learn_arguments(arguments)
+        self._values = {"HOME": "~"}
+        self._repeated_bytes = 0
 
-    def read(self, nodes: Sequence[Node]) -> tuple[Command, ...]:
-        """Return the commands of a script, once for each combination of their variables' values."""
-        self._walk(nodes[0], None)
-        for node in nodes:
-            self._learn_from(node)
-        for draft in self._drafts:
-            if draft.words[:1] and (draft.words[0] in self._functions or draft.words[:2] == ["set", "--"]):
-                for words in (draft.words, *[command.words for command in self._fill_in(draft)]):
-                    self._learn_arguments(words[words[0] == "set" :])
-        for name, variable in self._defaults.items():
-            self._learn(name, self._texts[variable])
-        self._values.clear()
-        if any("$(" in text or "`" in text for name in _EXPANDED for text in self._values_of(name)):
-            raise UnparsableScript("it assigns commands that a shell expands later")
-        commands = {Command((name,), is_bomb=True): None for name in self._bombs}
-        for draft in self._drafts:
-            commands |= dict.fromkeys(self._fill_in(draft))
-            if len(commands) > _COMMANDS_MAX:
-                message = f"it runs more than {_COMMANDS_MAX} commands"
-                raise UnparsableScript(message)
-        return tuple(commands)
-
-    def _learn_from(self, node: Node) -> None:
-        """Learn from a node the values of a variable, the name of a function, or the commands of a substitution."""
-        target = node.child_by_field_name("variable" if node.type == "for_statement" else "name")
-        name = "" if target is None else text_of(target)
-        match node.type:
-            case "variable_assignment":
-                if name.partition("[")[0] in _NAMING:
-                    raise UnparsableScript("it changes the meaning of commands' names")
-                value = node.child_by_field_name("value")
-                begins = list(self._texts[name]) if "+=" in _kinds(node.children) else []
-                text = "" if value is None else self._text(value, quoted=True)
-                self._learn(name, [begin + text for begin in begins or [""]])
-            case "for_statement":
-                self._learn(name, [word for value in node.children_by_field_name("value") for word in self._fields(value)])
-            case "function_definition":
-                self._functions.add(name)
-                self._bombs += [name] if _is_fork_bomb(name, node) else []
-            case kind if kind in _SUBSTITUTIONS:
-                self._output_of(node)
-
-    def _learn(self, name: str, texts: Iterable[str]) -> None:
-        known = self._texts[name]
-        known |= dict.fromkeys(itertools.islice(texts, max(0, _VALUES_MAX - len(known))))
-
-    def _learn_arguments(self, words: Sequence[str]) -> None:
-        """Learn the values of ``$0``, ``$1``, ``$@`` from the words of a call."""
-        for position, word in enumerate(words):
-            self._learn(str(position), [word])
-        self._learn("@", [_FIELD_END.join(words[1:])] if words else [])
+    def read(self, root: Node, substitutions: Iterable[Node]) -> tuple[Command, ...]:
+        """Return the commands of a script, also those of substitutions that are not part of a command's words."""
+        self._walk(root, None)
+        for node in substitutions:
+            self._output_of(node)
+        return tuple(
+            Command(tuple(draft.words), tuple(draft.writes), draft.stdin, tuple(draft.appends), draft.is_bomb)
+            for draft in self._drafts
+            if draft.words or draft.writes or draft.appends
+        )
 
     def _walk(self, node: Node, stdin: str | None) -> str:
         """Record the commands of a part of the script, and return its output, in which what is not literal is unknown."""
@@ -259,17 +185,42 @@ class _Reader:
             case "command" | "declaration_command" | "unset_command":
                 self._drafts.append(self._command(node, stdin))
                 return _output(self._drafts[-1])
-            case "redirected_statement":
+            case "redirected_statement" | "function_definition":
                 return self._redirected(node, stdin)
-            case "function_definition":
-                return self._redirected(node, UNKNOWN)
+            case "variable_assignment":
+                return self._assign(node)
             case "pipeline":
                 for child in node.named_children:
                     stdin = self._walk(child, stdin)
                 return stdin or ""
+            case "for_statement":
+                return self._repeat(node, stdin)
             case kind:
                 output = "".join([self._walk(child, stdin) for child in node.named_children])
                 return output if kind in _SEQUENCES else output and UNKNOWN
+
+    def _repeat(self, loop: Node, stdin: str | None) -> str:
+        """Walk through a loop once for each of its values, as far as that is not too much."""
+        values = [word for value in loop.children_by_field_name("value") for word in self._fields(value)] or [UNKNOWN]
+        output = ""
+        if (body := loop.child_by_field_name("body")) is not None:
+            for value in values:
+                self._keep(_named(loop, "variable"), value)
+                output = self._walk(body, stdin)
+                self._repeated_bytes += body.end_byte - body.start_byte
+                if self._repeated_bytes > _REPEATED_BYTES:
+                    break
+        return output and UNKNOWN
+
+    def _assign(self, node: Node) -> str:
+        """Note the value of a variable, and return the output of that, which is none."""
+        name, value = _named(node, "name"), node.child_by_field_name("value")
+        before = self._values.get(name, "") if "+=" in _kinds(node.children) else ""
+        self._keep(name, before + ("" if value is None else self._text(value, quoted=True)))
+        return ""
+
+    def _keep(self, name: str, value: str) -> None:
+        self._values[name] = value if len(value) <= _VALUE_CHARS else UNKNOWN
 
     def _output_of(self, substitution: Node) -> str:
         """Record the commands of a substitution, and return the text that replaces it."""
@@ -278,20 +229,23 @@ class _Reader:
         return self._outputs[substitution.id]
 
     def _command(self, node: Node, stdin: str | None) -> _Draft:
-        draft, end = _Draft(stdin), -1
+        draft = _Draft(stdin)
         for child in node.children:
             if child.type in _REDIRECTIONS:
                 self._redirect(child, draft)
-            elif child.type != "variable_assignment" or node.type != "command":
-                if end >= 0 and not self._source[end : child.start_byte].replace(b"\\\n", b""):
-                    message = f"it is not clear where a word ends: {text_of(node)[:_SHOWN_CHARS]}"
-                    raise UnparsableScript(message)
+                continue
+            if child.type == "variable_assignment":
+                self._assign(child)
+            if child.type != "variable_assignment" or node.type != "command":
                 draft.words += self._fields(child)
-                end = child.end_byte
         return draft
 
     def _redirected(self, node: Node, stdin: str | None) -> str:
         """Walk through a statement with redirections, which belong to its last command or to a whole block."""
+        if node.type == "function_definition":
+            stdin = UNKNOWN
+            if _is_fork_bomb(name := _named(node, "name"), node):
+                self._drafts.append(_Draft(words=[name], is_bomb=True))
         body, draft, commands = node.child_by_field_name("body"), _Draft(stdin), len(self._drafts)
         redirections = [child for child in node.named_children if child.type in _REDIRECTIONS]
         for redirection in redirections:
@@ -331,30 +285,22 @@ class _Reader:
         draft.words += [word for part in others for word in self._fields(part)]
 
     def _fields(self, node: Node) -> list[str]:
-        """Return the fields of a word before its variables are filled in."""
-        words = [self._text(node)]
-        if not set(text_of(node)).isdisjoint("\\'\"$`"):
-            return words
-        while braces := next(filter(None, map(_BRACES.search, words)), None):
-            parts = braces[1].split(",")
-            words = list(dict.fromkeys(word.replace(braces[0], part, 1) for word in words for part in parts))
-            if len(words) > _FIELDS_MAX:
-                message = f"a word becomes more than {_FIELDS_MAX} fields"
-                raise UnparsableScript(message)
-        return [_RANGE.sub(UNKNOWN, word) for word in words]
+        """Return the fields of a word: none or several where a variable or an output is not in quotes."""
+        text = self._text(node)
+        return list(filter(None, text.split(_FIELD_END))) if _FIELD_END in text else [text]
 
     def _text(self, node: Node, *, quoted: bool = False) -> str:
-        """Return the text of a word, with its variables; other parts that are not literal are unknown."""
+        """Return the text of a word, in which parts that are not literal are unknown."""
         match node.type:
             case "raw_string":
                 return text_of(node)[1:-1]
             case "ansi_c_string":
-                return _decode_ansi_c(text_of(node)[2:-1])
+                text = text_of(node)[2:-1]
+                return UNKNOWN if "\\" in text else text
             case "simple_expansion" | "expansion":
-                return self._variable(node, quoted=quoted)
+                return _expand(self._variable(node), quoted=quoted)
             case "command_substitution":
-                output = self._output_of(node)
-                return output.translate(_AS_QUOTED) if quoted else _BLANK.sub(_FIELD_END, output)
+                return _expand(self._output_of(node), quoted=quoted)
             case kind if node.children and kind not in _LITERAL:
                 return f"/dev/fd/{UNKNOWN}" if kind == "process_substitution" else UNKNOWN
         is_string = node.type == "string"
@@ -370,47 +316,27 @@ class _Reader:
                 position = child.end_byte
         return "".join(texts)
 
-    def _variable(self, node: Node, *, quoted: bool) -> str:
+    def _variable(self, node: Node) -> str:
         names = [text_of(child) for child in node.named_children if child.type.endswith("variable_name")]
         kinds = [child.type for child in node.children]
-        if kinds[-3:-1] == ["@", "P"]:
-            raise UnparsableScript("a variable's value is expanded once more")
         has_default = len(kinds) > 3 and kinds[2] in _DEFAULTS  # noqa: PLR2004 - ${ x }
         if len(names) != 1 or (len(kinds) > 3 and not has_default):  # noqa: PLR2004 - ${ x }
             return UNKNOWN
-        name = "@" if names[0] == "*" else names[0]
-        if has_default:
-            variable, name = name, f":{node.id}"
-            self._learn(name, ["".join(self._text(child, quoted=True) for child in node.named_children[1:])])
-            self._defaults |= {} if kinds[2].endswith("+") else {name: variable}
-        return UNKNOWN + name + (_QUOTED if quoted else _UNQUOTED)
+        value = self._values.get(names[0])
+        if has_default and (not value or kinds[2].endswith("+")):
+            return "".join(self._text(child, quoted=True) for child in node.named_children[1:])
+        return UNKNOWN if value is None else value
 
-    def _values_of(self, name: str) -> list[str]:
-        """Return the values that the script gives to a variable, or the unknown one."""
-        if name not in self._values:
-            self._values[name] = [UNKNOWN]  # within its own value
-            texts = [_fill(text, values) for text in self._texts[name] for values in self._combinations([text])]
-            self._values[name] = list(dict.fromkeys(texts)) or [UNKNOWN]
-        return self._values[name]
 
-    def _combinations(self, texts: Iterable[str]) -> list[dict[str, str]]:
-        """Return the combinations of values of the variables in some texts; of too many, all at once and each once."""
-        names = dict.fromkeys(name for text in texts for name, _ in _VARIABLE.findall(text))
-        values = [self._values_of(name) for name in names]
-        combinations: Iterable[tuple[str, ...]] = itertools.product(*values)
-        if math.prod(map(len, values)) > _COMBINATIONS_MAX:
-            values = [[_FIELD_END.join(options), *options] for options in values]
-            combinations = itertools.zip_longest(*values, fillvalue=UNKNOWN)
-        return [dict(zip(names, chosen, strict=True)) for chosen in combinations]
+def _named(node: Node, part: str) -> str:
+    """Return the text of a node's part of that name."""
+    child = node.child_by_field_name(part)
+    return "" if child is None else text_of(child)
 
-    def _fill_in(self, draft: _Draft) -> Iterator[Command]:
-        """Yield a command once for each combination of its variables' values, and once with unknown values."""
-        parts, stdin = (draft.words, draft.writes, draft.appends), (draft.stdin or "").translate(_AS_QUOTED)
-        known = self._combinations([*itertools.chain(*parts), stdin]) if any(parts) else []
-        unknown = [{name: text if name.startswith(":") else UNKNOWN for name, text in values.items()} for values in known[:1]]
-        for values in known + unknown:
-            words, writes, appends = (tuple(_fill_fields(part, values)) for part in parts)
-            yield Command(words, writes, None if draft.stdin is None else _fill(stdin, values), appends)
+
+def _expand(text: str, *, quoted: bool) -> str:
+    """Return a text within a word: in quotes it is one field, else blanks divide it."""
+    return text if quoted else _BLANK.sub(_FIELD_END, text) or _FIELD_END
 
 
 def _output(draft: _Draft) -> str:
@@ -431,30 +357,10 @@ def _output(draft: _Draft) -> str:
     return UNKNOWN if draft.words and draft.words[0] not in _SILENT else ""
 
 
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with the values of its variables; unquoted ones are split at blanks."""
-    return _VARIABLE.sub(
-        lambda match: values[match[1]] if match[2] == _QUOTED else _BLANK.sub(_FIELD_END, values[match[1]]), text
-    )
-
-
-def _fill_fields(words: Iterable[str], values: Mapping[str, str]) -> Iterator[str]:
-    for word in words:
-        text = _fill(word, values)
-        yield from [text] if text == word and _FIELD_END not in text else filter(None, text.split(_FIELD_END))
-
-
-def _decode_ansi_c(text: str) -> str:
-    if _ANSI_C.fullmatch(text) is None or not text.isascii():
-        return UNKNOWN if "\\" in text else text
-    decoded = codecs.decode(text, "unicode_escape").split("\0")[0]
-    return decoded if set(decoded).isdisjoint(_UNQUOTED + _QUOTED + _FIELD_END) else UNKNOWN
-
-
 def _is_fork_bomb(name: str, function: Node) -> bool:
     """Tell whether a function calls itself in the background, or more than once at a time."""
-    nodes = [node for node, *_ in _nodes_in_context(function)]
-    calls = [node.start_byte for node in nodes if node.type == "command" and _called(node)[0] == name]
+    nodes = list(_nodes_of(function))
+    calls = [node.start_byte for node in nodes if node.type == "command" and _named(node, "name") == name]
     concurrent = [node for node in nodes if node.type == "pipeline"] if len(calls) > 1 else []
     concurrent += [child for node in nodes for child, after in itertools.pairwise(node.children) if after.type == "&"]
     return any(part.start_byte <= call < part.end_byte for part in concurrent for call in calls)

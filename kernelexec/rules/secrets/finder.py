@@ -52,80 +52,36 @@ def encodings(value: str) -> frozenset[str]:
 
 def _all_forms(value: str) -> Iterator[str]:
     raw = value.encode()
-    yield value
-    yield raw.hex()
-    yield raw.hex().upper()
+    yield from (value, raw.hex(), raw.hex().upper())
     for shift in range(3):
         inner = _inner_base64(raw, shift)
-        yield inner
-        yield inner.translate({ord("+"): "-", ord("/"): "_"})
+        yield from (inner, inner.translate({ord("+"): "-", ord("/"): "_"}))
     for text in (quote(value), quote(value, safe=""), quote_plus(value)):
-        yield text
-        yield _ESCAPED_OCTET.sub(lambda octet: octet[0].lower(), text)
-    yield from _as_json(value)
-    yield from _as_python(value)
-    yield from _as_markup(value)
-    yield from _as_shell(value)
-    yield from _with_escapes(value)
-    yield from _lines(value)
+        yield from (text, _ESCAPED_OCTET.sub(lambda octet: octet[0].lower(), text))
+    for ascii_only in (True, False):
+        once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
+        yield from (once, once.replace("/", "\\/"), json.dumps(once, ensure_ascii=ascii_only)[1:-1])
+    for text in (repr(value)[1:-1], ascii(value)[1:-1], repr(raw)[2:-1]):  # in either quotes
+        bare = text.replace("\\'", "'")
+        yield from (text, bare, bare.replace("'", "\\'"), bare.replace('"', '\\"'))
+    quoted = html.escape(value)
+    yield from (html.escape(value, quote=False), quoted, quoted.replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))
+    # Shells: quoted in a trace, joined by single blanks where it was not quoted, in double quotes, by ``%q``, as ``\xE9``.
+    yield from (shlex.quote(f"{value} ")[1:-2], value.replace("'", "'\\''"), " ".join(value.split()))
+    yield from (_IN_QUOTES.sub(r"\\\1", value), _PLAIN.sub(r"\\\1", value))
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    yield _LATIN.sub(lambda char: f"\\x{ord(char[0]):02X}", escaped)
+    # CSV and SQL, regular expressions, and lines as Windows ends them.
+    yield from (value.replace('"', '""'), value.replace("'", "''"), re.escape(value), value.replace("\n", "\r\n"))
+    # Single lines, as ``head`` and ``grep`` show them, without short ones and headers of keys.
+    lines = [line.strip() for line in value.splitlines()]
+    yield from (line for line in lines[1:] and lines if len(line) >= _SINGLE_LINE_CHARS and not line.startswith("-----"))
 
 
 def _inner_base64(raw: bytes, shift: int) -> str:
     """Return the base64 characters of the bytes alone, where these follow ``shift`` others in a group of three."""
     text = base64.b64encode(bytes(shift) + raw).decode()
     return text[-(-8 * shift // 6) : 8 * (shift + len(raw)) // 6]
-
-
-def _as_json(value: str) -> Iterator[str]:
-    for ascii_only in (True, False):
-        once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
-        yield once
-        yield once.replace("/", "\\/")
-        yield json.dumps(once, ensure_ascii=ascii_only)[1:-1]
-
-
-def _as_python(value: str) -> Iterator[str]:
-    """Yield the forms of ``repr`` and ``ascii``, in either quotes."""
-    for text in (repr(value)[1:-1], ascii(value)[1:-1], repr(value.encode())[2:-1]):
-        bare = text.replace("\\'", "'")
-        yield text
-        yield bare
-        yield bare.replace("'", "\\'")
-        yield bare.replace('"', '\\"')
-
-
-def _as_markup(value: str) -> Iterator[str]:
-    yield html.escape(value, quote=False)
-    quoted = html.escape(value)
-    yield quoted
-    yield quoted.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
-
-
-def _as_shell(value: str) -> Iterator[str]:
-    """Yield the forms of shells: quoted in a trace, and joined by single blanks where it was not quoted."""
-    yield shlex.quote(f"{value} ")[1:-2]
-    yield value.replace("'", "'\\''")
-    yield " ".join(value.split())
-
-
-def _with_escapes(value: str) -> Iterator[str]:
-    """Yield the forms of bash in double quotes and ``%q``, of CSV and SQL with doubled quotes, and of escapes."""
-    yield _IN_QUOTES.sub(r"\\\1", value)
-    yield _PLAIN.sub(r"\\\1", value)
-    yield value.replace('"', '""')
-    yield value.replace("'", "''")
-    yield re.escape(value)
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    yield _LATIN.sub(lambda char: f"\\x{ord(char[0]):02X}", escaped)
-
-
-def _lines(value: str) -> Iterator[str]:
-    """Yield single lines, as ``head`` and ``grep`` show them, without short ones and headers of keys."""
-    yield value.replace("\n", "\r\n")
-    lines = value.splitlines()
-    yield from (
-        line for line in map(str.strip, lines[1:] and lines) if len(line) >= _SINGLE_LINE_CHARS and not line.startswith("-----")
-    )
 
 
 def remove_breaks(form: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
@@ -380,70 +380,46 @@ class Globs:
         texts = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else (patterns,)
         if len(texts) > PATTERNS_MAX:
             raise InvalidRequest(f"{name}: {len(texts)} patterns are given, {PATTERNS_MAX} is the most: say it in fewer.")
-        self._patterns = [_Pattern(_split(pattern, name)) for pattern in texts]
-        self._path: list[str] = []
-        self._states = [[pattern.first for pattern in self._patterns]]
-        """The states of the patterns after each beginning of the last path: the next one often shares most of them."""
+        self._patterns = [_split(pattern, name) for pattern in texts]
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
     def matches(self, parts: Sequence[str]) -> bool:
-        """Return whether a pattern matches a path, given as its parts. Paths that are sorted take the least time."""
-        return any(state & pattern.end for state, pattern in zip(self._read(parts), self._patterns, strict=True))
+        """Return whether a pattern matches a path, given as its parts."""
+        return any(_matches(pattern, parts, whole=True) for pattern in self._patterns)
 
     def covers(self, parts: Sequence[str]) -> bool:
         """Return whether a pattern matches a path or a directory above it."""
-        return any(state & pattern.covered for state, pattern in zip(self._read(parts), self._patterns, strict=True))
-
-    def _read(self, parts: Sequence[str]) -> list[int]:
-        """Return the states of the patterns after a path."""
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(parts, self._path, strict=False)))
-        del self._path[same:], self._states[same + 1 :]
-        for part in parts[same:]:
-            following = [pattern.after(state, part) for pattern, state in zip(self._patterns, self._states[-1], strict=True)]
-            self._states.append(following)
-            self._path.append(part)
-        return self._states[-1]
+        return any(_matches(pattern, parts, whole=False) for pattern in self._patterns)
 
 
-class _Pattern:
-    """The parts of a pattern, which read a path part by part.
+def _matches(pattern: Sequence[Sequence[str]], parts: Sequence[str], *, whole: bool) -> bool:
+    """Return whether a pattern matches a path, or with ``whole=False`` a beginning of it.
 
-    A state is a number: the bit of each part that can match next, the bit ``end`` if the path matches, and the bit
-    ``covered``, which stays, if the path or a directory above it does.
+    Its pieces between ``**`` are looked for from left to right: the first match of each will do, so none is tried again.
     """
-
-    def __init__(self, parts: Sequence[str]) -> None:
-        self._parts = parts
-        self.end = 1 << len(parts)
-        self.covered = self.end << 1
-        #: The bits of the parts that may match no part of a path: a last one matches what is in a directory, not itself.
-        self._skipped = sum(1 << index for index, part in enumerate(parts[:-1]) if part == _ANY)
-        self.first = self._skip(1)
-
-    def after(self, state: int, part: str) -> int:
-        """Return the state after one more part of the path."""
-        following, left = state & self.covered, state & (self.end - 1)
-        while left:
-            bit = left & -left
-            left ^= bit
-            glob = self._parts[bit.bit_length() - 1]
-            if glob == _ANY:
-                following |= bit | bit << 1
-            elif fnmatchcase(part, glob):
-                following |= self._skip(bit << 1)
-        if following & self.end:
-            following |= self.covered
-        if reached := following & self._skipped:  # what comes before the last "**" needs no second attempt
-            following &= -(1 << reached.bit_length() - 1)
-        return following
-
-    def _skip(self, bit: int) -> int:
-        return bit | (bit & self._skipped) << 1
+    first, *others = pattern
+    if not _fits(first, parts, 0):
+        return False
+    begin = len(first)
+    if not others:
+        return not whole or begin == len(parts)
+    for piece in others[:-1]:
+        matching = (index for index in range(begin, len(parts)) if _fits(piece, parts, index))
+        begin = next(matching, len(parts)) + len(piece)
+    last = len(parts) - len(others[-1])
+    if not others[-1]:  # what is in a directory, not itself
+        return begin < last
+    return any(_fits(others[-1], parts, index) for index in range(max(begin, last) if whole else begin, last + 1))
 
 
-def _split(pattern: object, name: str) -> list[str]:
+def _fits(globs: Sequence[str], parts: Sequence[str], begin: int) -> bool:
+    return len(parts) - begin >= len(globs) and all(map(fnmatchcase, parts[begin : begin + len(globs)], globs))
+
+
+def _split(pattern: object, name: str) -> list[list[str]]:
+    """Return the pieces of a pattern between its ``**``, each as the globs of parts of a path."""
     if not isinstance(pattern, str) or not pattern.strip() or len(pattern) > PATTERN_CHARS:
         message = f"{name}={pattern!r:.100}: a pattern is text as in '*.tmp' or 'cache/**', {PATTERN_CHARS} characters at most."
         raise InvalidRequest(message)
@@ -451,4 +427,10 @@ def _split(pattern: object, name: str) -> list[str]:
     if pattern.startswith("/") or ".." in parts or not parts:
         raise InvalidRequest(f"{name}={pattern!r:.100}: a pattern is relative to the directory, and has no '..'.")
     parts = parts if "/" in pattern else [_ANY, *parts]
-    return [part for before, part in pairwise(["", *parts]) if part != _ANY or before != _ANY]  # a second "**" says nothing
+    pieces: list[list[str]] = [[]]
+    for before, part in pairwise(["", *parts]):
+        if part != _ANY:
+            pieces[-1].append(part)
+        elif before != _ANY:  # a second "**" says nothing
+            pieces.append([])
+    return pieces

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from kernelexec.errors import InvalidPath
+from kernelexec.results.one_line import join_names
 from kernelexec.workspace.agent_files.access import Access, WalkEntry, WorkspacePath, kind_of, walk
 
 #: Parts: a path is generated if one of its parts is exactly this; case counts.
@@ -148,9 +149,8 @@ class ReadTracker:
         unread = [file.shown for file, seen in inner if self.reason_unread(file, seen) is not None]
         if not unread:
             return None
-        listed = ", ".join(unread[:_SHOWN]) + (f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else "")
         files = "1 file that has" if len(unread) == 1 else f"{len(unread)} files that have"
-        return f"{spot.shown} holds {files} not been read: {listed}. Read before deleting."
+        return f"{spot.shown} holds {files} not been read: {join_names(unread, _SHOWN)}. Read before deleting."
 
 
 def _has_content(seen: os.stat_result) -> bool:

@@ -195,7 +195,7 @@ def test_programs_are_judged_by_their_words_and_python_by_what_it_starts() -> No
     for code in (
         'import os; os.system("rm -rf /")',
         "subprocess.run(['rm', '-rf', '/'])",
-        "subprocess.run('rm ' + '-rf /', shell=True)",
+        "subprocess.run('rm -rf /', shell=True)",
     ):
         refusal = RULES.check_python(code)
         assert refusal is not None

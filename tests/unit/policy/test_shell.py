@@ -16,12 +16,6 @@ UNCLEAR = [
     "(" * 50,
     "((" * 200,
     "echo `a \\`b\\``",
-    "ec\\\nho a",
-    "echo a\\\n# `b`",
-    "echo ${x@P}",
-    "PS4='$(a)'",
-    "BASH_CMDS[ls]=a",
-    "x='a[$(b)]'; echo $((x))",
 ]
 STDIN = [
     ("cat > f <<-'EOF' 2>&1\n\ta `b` $(c)\n\tEOF\n", "a `b` $(c)\n"),
@@ -66,9 +60,20 @@ def test_an_ordinary_script_may_run(text: str) -> None:
     assert CommandRules().check(text) is None
 
 
-def test_a_variable_has_each_value_of_the_script_or_an_unknown_one() -> None:
-    words = [command.words for command in read("x=a; x=b; y=$x; run $y").commands]
-    assert words == [("run", "a"), ("run", "b"), ("run", "\0")]
+def test_a_variable_has_the_newest_literal_of_the_script_or_an_unknown_value() -> None:
+    words = [command.words for command in read("x=a; run $x; x='b c'; y=$x; run $y \"$y\"; y=$(z); run $y").commands]
+    assert words == [("run", "a"), ("run", "b", "c", "b c"), ("z",), ("run", "\0")]
+
+
+def test_a_loop_has_each_of_its_values_until_too_much_is_read_again() -> None:
+    assert [command.words for command in read('for d in a b; do rm "$d"; done').commands] == [("rm", "a"), ("rm", "b")]
+    loops = "for d in 1 2 3 4 5 6 7 8 9; do " * 20 + "ls;" + "done;" * 20
+    assert len(read(loops).commands) < 10_000
+
+
+def test_a_long_value_of_a_variable_is_unknown_since_it_may_be_used_many_times() -> None:
+    (command,) = read(f"x={'a' * 300}; run $x").commands
+    assert command.words == ("run", "\0")
 
 
 def test_commands_of_all_branches_functions_and_substitutions_are_read() -> None:

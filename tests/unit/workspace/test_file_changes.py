@@ -176,16 +176,15 @@ def test_a_name_that_is_no_text_can_still_be_written_as_json(watched: tuple[Path
     assert json.dumps(reported, ensure_ascii=False).encode()
 
 
-def test_a_file_that_was_mapped_into_memory_is_reported_when_its_content_changes(tmp_path: Path, watcher: FileWatcher) -> None:
-    watch = FileChanges(tmp_path, watcher=watcher)
-    with (tmp_path / "mapped").open("wb+") as file:
-        file.truncate(4096)
-        mapped = mmap.mmap(file.fileno(), 4096)
-    assert watch.changes() == ("mapped",)
-    assert watch.changes() == ()
+def test_a_file_is_reported_that_a_memory_map_changed_which_has_ended(tmp_path: Path, watcher: FileWatcher) -> None:
+    for name in ("mapped", "opened"):
+        (tmp_path / name).write_bytes(bytes(4096))
     wait_for_tick()
-    mapped[0] = 1
-    mapped.flush()
+    watch = FileChanges(tmp_path, watcher=watcher)
+    with (tmp_path / "opened").open("rb+"), (tmp_path / "mapped").open("rb+") as file:
+        mapped = mmap.mmap(file.fileno(), 4096)
+    with mapped:
+        mapped[0] = 1
     assert watch.changes() == ("mapped",)
     assert watch.changes() == ()
 
@@ -250,6 +249,17 @@ def test_a_workspace_with_too_many_directories_is_compared_instead(
     later = FileChanges(tmp_path, watcher=watcher)
     make(tmp_path, "d4/b")
     assert later.changes() == ("d4/b",)
+
+
+def test_a_workspace_whose_directories_have_too_long_paths_is_compared_instead(
+    tmp_path: Path, watcher: FileWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_watch, "PATHS_BYTES_MAX", 1000)
+    watch = FileChanges(tmp_path, watcher=watcher)
+    make(tmp_path, "/".join(["d" * 200] * 5 + ["a"]))
+    assert watch.changes() == ("/".join(["d" * 200] * 5 + ["a"]),)
+    make(tmp_path, "b")
+    assert watch.changes() == ("b",)
 
 
 def test_a_user_without_watches_gets_compared_files(
@@ -378,5 +388,5 @@ def test_reported_and_compared_changes_are_the_same(
             for tree in watcher.trees:
                 if changer.random.random() < 0.1:
                     tree.advance(0.0001)
-                tree.has_overflowed |= overflows and changer.random.random() < 0.02
+                tree.must_walk |= overflows and changer.random.random() < 0.02
         assert reported.changes() == compared.changes()
