@@ -300,16 +300,16 @@ class CheckpointEntry(TypedDict):
 
 
 class CopyTarget(TypedDict):
-    """Where another kernel has its checkpoints, and what a copy of this one is to be known by there."""
+    """Where a kernel has its checkpoints, and what a copy is to be known by there."""
 
     directory: str
     """Its private directory."""
     number: int
     """The number of the checkpoint."""
-    owner: str
+    owner: str | None
     """The pipe of its owner."""
-    mark: str
-    """The mark of its processes."""
+    mark: str | None
+    """The mark of its processes; None for those of the kernel that is copied."""
     moves: list[tuple[str, str]]
     """Directories that are others for it, the workspace first, each with the one in its place; empty if none is."""
 
@@ -376,11 +376,9 @@ class InitRequest(TypedDict, total=False):
     adopt: int
     """The process of a kernel that a checkpoint has forked."""
     mark: str
-    """The mark of a branch, which ``adopt``, ``signal`` and ``end_marked`` mean instead of the kernel."""
-    end_others: list[int]
-    """The processes that stay, as do those of branches."""
-    end_marked: list[int]
-    """The processes that stay of those with the ``mark``."""
+    """The mark of the branch that ``adopt``, ``signal`` and ``end`` mean; empty for the kernel."""
+    end: list[int]
+    """The processes that stay of the branch; of the kernel those that stay besides the ones of branches."""
     sweep: list[str]
     spared: list[str]
 
@@ -392,7 +390,7 @@ class InitReport(TypedDict, total=False):
     failed: str | None
     ended: int
     mark: str
-    """The mark of the branch that has ended."""
+    """The mark of the branch that has ended; empty for the kernel."""
     kills: int
     swept: bool
 
