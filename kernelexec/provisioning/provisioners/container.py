@@ -204,11 +204,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def _fork_checkpoint(self, checkpoint: CheckpointSocket, options: dict[str, Any]) -> None:
         if not self._reuse.expect_kernel():
             raise KernelStartFailed("The checkpoint cannot be restored: the container has ended.")
-        try:
-            pid = await checkpoint.fork(options, mark="", stderr=None)
-        except KernelConnectionFailed as exc:
-            raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
-        if not await self._reuse.adopt(pid):
+        if not await self._reuse.adopt(await checkpoint.fork(options, mark="", stderr=None)):
             raise KernelStartFailed("The checkpoint cannot be restored: its process has ended.")
 
     async def _create(self, cmd: list[str], kwargs: dict[str, Any]) -> None:
@@ -334,7 +330,10 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
                 self.name = name
 
     async def send_signal(self, signum: int) -> None:
-        """Signal the kernel through the container's init; SIGKILL ends everything in the container."""
+        """Signal the kernel through the container's init; SIGKILL ends everything in the container, or all of a branch.
+
+        Without a connection to the init, which code in the container has ended then, a branch ends with the whole container.
+        """
         state = self._state
         if signum not in (0, signal.SIGKILL) and self._reuse.signal(signum):
             return
@@ -343,6 +342,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             if not self.has_process:
                 return
         if signum and self.has_process and state.events is not None:
+            signum = signum if self._origin is None else signal.SIGKILL  # the engine signals the container's own kernel
             state.is_kill_requested |= signum == signal.SIGKILL
             await run_in_thread(state.events.engine.signal, state.id, int(signum))
 
@@ -459,18 +459,6 @@ class ContainerBranchProvisioner(ContainerKernelProvisioner):
         self._reuse = ContainerReuse(state, self._oom, init, mark)
         assert state.events is not None
         state.changed = self._stack.enter_context(state.events.of(state.id))
-
-    async def send_signal(self, signum: int) -> None:
-        """Signal the kernel through the container's init; SIGKILL ends everything that this branch has started.
-
-        Without a connection to the init, which code in the container has ended then, the whole container is killed.
-        """
-        if signum == signal.SIGKILL:
-            await self._reuse.sweep(self._spared_pids())
-        elif not signum or self._reuse.signal(signum):
-            return
-        if self.has_process and not self._reuse.init.is_connected:
-            await super().send_signal(signal.SIGKILL)
 
     async def _remove(self) -> None:
         """End everything that this branch has started, and leave the container."""

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import anyio
 
-from kernelexec.errors import KernelConnectionFailed
+from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, DROP_REQUEST, RestoreRequest
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.processes import read_peer
@@ -159,18 +159,21 @@ class CheckpointSocket:
         """Have it fork a kernel with the launcher's options; return its process id, as the checkpoint sees it.
 
         Raises:
-            KernelConnectionFailed: it did not.
+            KernelStartFailed: it did not.
         """
         request: RestoreRequest = {"restore": dict(options), "mark": mark}
         if stderr is not None:
             request["stderr"] = stderr
-        answer = await self._ask(request)
+        try:
+            answer = await self._ask(request)
+        except KernelConnectionFailed as exc:
+            raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
         match answer:
             case {"pid": int(pid)} if pid > 0:
                 return pid
             case {"failed": str(reason)}:
-                raise KernelConnectionFailed(f"the checkpoint could not be copied: {reason:.200}")
-        raise KernelConnectionFailed("the checkpoint gave no answer that can be read")
+                raise KernelStartFailed(f"The checkpoint cannot be restored: it could not be copied: {reason:.200}.")
+        raise KernelStartFailed("The checkpoint cannot be restored: it gave no answer that can be read.")
 
     async def drop(self) -> None:
         """End the checkpoint."""
