@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -33,29 +33,21 @@ _OTHERS_CONTAINER = "the kernel's container was started by another process"
 _OTHERS_END = "Child processes have ended, and connections are closed."
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class AsyncCheckpoint:
     """A checkpoint of a session's kernel. It holds all Python state, and costs the memory that has changed since."""
 
-    def __init__(
-        self,
-        drop: Callable[[int], Awaitable[object]],
-        number: int,
-        name: str | None,
-        cell: int,
-        seconds: float | None = None,
-        lineage: str | None = None,
-    ) -> None:
-        self._drop = drop
-        self.lineage = lineage
-        """Tells it from those with its number of earlier kernels, and of other sessions."""
-        self.number = number
-        """The number, from 1 in each kernel."""
-        self.name = name
-        """The given name; None for an automatic one."""
-        self.cell = cell
-        """The number of the cell before which it was made, as in ``In [cell]``."""
-        self.seconds = seconds
-        """The time that the copy took, if it is known."""
+    _drop: Callable[[int], Awaitable[object]]
+    number: int
+    """The number, from 1 in each kernel."""
+    name: str | None
+    """The given name; None for an automatic one."""
+    cell: int
+    """The number of the cell before which it was made, as in ``In [cell]``."""
+    seconds: float | None = None
+    """The time that the copy took, if it is known."""
+    lineage: str | None = None
+    """Tells it from those with its number of earlier kernels, and of other sessions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return number, name, cell, seconds and lineage as JSON types."""
