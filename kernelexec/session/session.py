@@ -47,7 +47,6 @@ from kernelexec.session.features.saved_state.branches import (
     BranchStart,
     OpenBranch,
     SessionBranches,
-    open_no_branch,
 )
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
 from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
@@ -108,12 +107,12 @@ class AsyncSession:
         validators: Sequence[Validator] = (),
         approver: Approver | None = None,
         on_close: Callable[[AsyncSession], None],
+        open_branch: OpenBranch,
         notes: Sequence[str] = (),
         changes: FileChanges | None = None,
         former: FormerSession | None = None,
         origin: BranchStart | None = None,
         others: Collection[AsyncSession] = (),
-        open_branch: OpenBranch = open_no_branch,
     ) -> None:
         self.name = name
         self.replay: Replay | None = None

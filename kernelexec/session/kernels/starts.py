@@ -5,7 +5,6 @@ The way back to a checkpoint says which cells run again there, and which checkpo
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 #: The seconds that a warm kernel may take to answer before a new kernel is started.
 _ANSWER_SECONDS = 2.0
 _TRIES = 3
-#: Numbers of checkpoints: from the first to the last one, both included.
-_Range = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +48,6 @@ class WarmKernel:
             if not has_moved:
                 await self.kernel.stop(0.0)
         return self.kernel if has_moved else None
-
-    async def claim_or_start(
-        self,
-        cwd: str,
-        make_kernel: Callable[[], Kernel],
-        backend: Backend,
-        tasks: TaskGroup,
-        check_open: Callable[[], None],
-    ) -> Kernel:
-        """Return this kernel, or else a new one: see ``claim`` and ``start_with_retry``."""
-        return await self.claim(cwd, backend) or await start_with_retry(make_kernel, backend, tasks, check_open)
 
 
 NO_WARM_KERNEL = WarmKernel()
@@ -175,19 +161,18 @@ class Lineage:
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
         """The name of all states that begin with one fresh kernel: numbers of checkpoints are unique in them."""
-        self._lines: list[list[_Range]] = [[(0, math.inf)]]
-        """Those of each state that the session went back from, and at last of the present one."""
+        self._states = [(0, -1)]
+        """The number of the first checkpoint of each state, and of the one that it has come from; the present state is last."""
 
     def has(self, number: int) -> bool:
         """Return whether a checkpoint is of the present state's past."""
-        return _has(self._lines[-1], number)
+        first, origin = self._states[-1]
+        while number < first:
+            if number > origin:
+                return False
+            first, origin = next(state for state in reversed(self._states) if state[0] <= origin)
+        return True
 
     def go_to(self, number: int, newest: int) -> None:
         """Note that the state is that of a checkpoint; ``newest`` is the last one of the states before."""
-        line = next((line for line in reversed(self._lines) if _has(line, number)), [(number, number)])
-        past = [(first, min(last, number)) for first, last in line if first <= number]
-        self._lines.append([*past, (newest + 1, math.inf)])
-
-
-def _has(line: list[_Range], number: int) -> bool:
-    return any(first <= number <= last for first, last in line)
+        self._states.append((newest + 1, number))

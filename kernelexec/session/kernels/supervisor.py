@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 
@@ -25,7 +24,7 @@ from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Cause
 from kernelexec.results.one_line import count_things
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
-from kernelexec.session.kernels.starts import CellRepeater, Lineage, RepeatedCells, WarmKernel, WayBack
+from kernelexec.session.kernels.starts import CellRepeater, Lineage, RepeatedCells, WarmKernel, WayBack, start_with_retry
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
     Losses,
@@ -42,7 +41,6 @@ from kernelexec.session.lifecycle import TaskScope
 
 logger = logging.getLogger("kernelexec")
 _INTERRUPT_DEATH = Death("killed", 130)
-NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 #: The note on a call into compiled code, and from how many seconds on it is written.
 _AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
 _AWAITED_SECONDS = 0.5
@@ -195,7 +193,7 @@ class KernelSupervisor:
         return restored
 
     async def start_branch(
-        self, host: ReusableKernelHost, uid: int, after: str, options: Mapping[str, Any], notes: Iterable[str]
+        self, host: ReusableKernelHost, uid: int, after: str, notes: Iterable[str], *, reseeds: bool
     ) -> None:
         """Start the first kernel as a copy of the checkpoint that another session's kernel has made for it.
 
@@ -203,8 +201,8 @@ class KernelSupervisor:
             host: the directory of the checkpoint, and the provisioner of its kernels.
             uid: the user id of the checkpoint.
             after: the execution id of the other session's last cell before.
-            options: launch options of the copy.
             notes: notes for the first result.
+            reseeds: whether random numbers differ from those of the other session.
 
         Raises:
             KernelStartFailed: the copy did not start; what was there for it is removed.
@@ -218,7 +216,7 @@ class KernelSupervisor:
             except KernelConnectionFailed as exc:
                 raise KernelStartFailed(f"The branch cannot start: {exc}.") from exc
             try:
-                await self._start_copy(checkpoint, [checkpoint], options)
+                await self._start_copy(checkpoint, [checkpoint], reseeds=reseeds)
             finally:
                 checkpoint.close()
             self.notes += notes
@@ -264,16 +262,16 @@ class KernelSupervisor:
         self,
         checkpoint: CheckpointSocket,
         existing: Sequence[CheckpointSocket],
-        options: Mapping[str, Any] = NO_OPTIONS,
         *,
         others: Sequence[CheckpointSocket] = (),
+        reseeds: bool = False,
     ) -> Kernel:
-        """Start a kernel that is a copy of a checkpoint, with further launch ``options``; ``others`` stay if it fails."""
+        """Start a kernel that is a copy of a checkpoint; ``others`` stay if it fails."""
         self.epoch += 1
         kernel = self._new_kernel()
-        kernel.checkpoint, kernel.copy_options, kernel.other_checkpoints = checkpoint, dict(options), others
+        kernel.checkpoint, kernel.earlier_checkpoints = checkpoint, existing
+        kernel.other_checkpoints, kernel.reseeds = others, reseeds
         kernel.displays, kernel.widgets = self._shown or (kernel.displays, kernel.widgets)
-        kernel.requested_checkpoints = [each.number for each in existing if not each.is_automatic]
         try:
             await kernel.start(self._scope.tasks)
         except BaseException as exc:
@@ -292,7 +290,8 @@ class KernelSupervisor:
         self.epoch += 1
         warm_kernel, backend, self._warm_kernel = self._warm_kernel, self._backend, WarmKernel()
         try:
-            kernel = await warm_kernel.claim_or_start(self._cwd, self._new_kernel, backend, self._scope.tasks, self._check_open)
+            kernel = await warm_kernel.claim(self._cwd, backend)
+            kernel = kernel or await start_with_retry(self._new_kernel, backend, self._scope.tasks, self._check_open)
         except KernelStartFailed as exc:
             self._check_open()
             self._report_change("failed", str(exc))

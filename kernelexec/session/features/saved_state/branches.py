@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -98,23 +98,6 @@ OpenBranch: TypeAlias = Callable[[Any, str, BranchOptions], Awaitable[Any]]
 """Opens a session, which is a layer above, for ``SessionBranches``."""
 
 
-async def open_no_branch(parent: SessionBranches, name: str, options: BranchOptions) -> Any:  # noqa: ANN401, ARG001 - as above
-    """Refuse: only an executor opens sessions."""
-    raise InvalidRequest("This session belongs to no executor, which would open the branch.")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayStart:
-    """What a branch begins with in which the cells of another session run again."""
-
-    workspace: Path
-    within: Path
-    """The workspace that contains this one, or the same."""
-    source: Path
-    """The journal or notebook."""
-    notes: tuple[str, ...]
-
-
 class SessionBranches:
     """The branches of one session, and the way of a branch back into its parent.
 
@@ -163,9 +146,8 @@ class SessionBranches:
         """
         if (origin := self._origin) is None:
             return False
-        options = {"reseed": origin.options.reseed}
-        supervisor = self.context.kernels.python
-        await supervisor.start_branch(origin.host, origin.uid, origin.after, options, origin.notes)
+        start = self.context.kernels.python.start_branch
+        await start(origin.host, origin.uid, origin.after, origin.notes, reseeds=origin.options.reseed)
         return True
 
     @property
@@ -260,43 +242,23 @@ class SessionBranches:
             raise
         return start
 
-    async def prepare_replay(self, name: str, options: BranchOptions) -> ReplayStart:
+    @property
+    def source(self) -> Path | None:
+        """The journal or notebook, if the session keeps one."""
+        return self.journal or (None if self.record is None else self.record.path)
+
+    async def prepare_replay(self, name: str, options: BranchOptions) -> BranchStart:
         """Copy the files in the session's turn, for a branch of that name in which its cells run again.
 
         Raises:
             InvalidRequest: there is no record of the cells, or the files cannot be copied.
         """
-        notebook = None if self.record is None else self.record.path
-        if (source := self.journal or notebook) is None:
+        if self.source is None:
             message = f"Session {self.context.name!r} keeps neither a journal nor a notebook: its cells cannot run again."
             raise InvalidRequest(message)
-        left_out: list[str | None] = []
-
-        def copy_in_thread() -> None:
-            from kernelexec.session.features.saved_state.checkpoint_files import make_copy  # noqa: PLC0415 - as below
-
-            above, ignore = self.family.context.workspace.path, frozenset({notebook.name} if notebook is not None else ())
-            directory, files = make_copy(self.context, above, _BRANCHES / name, ignore=ignore)
-            options.copies.append(directory)
-            left_out.append(files.describe_left_out())
-
-        async def copy_files(_: Kernel) -> str:
-            await self.context.queue.notebook_writer.flush()
-            if options.files == "copy":
-                await self.context.read_in_thread(copy_in_thread)
-            return protocol.NOTHING_SOURCE
-
-        budget = self.context.choose_timeout(options.timeout)
-        run = partial(self.context.run_internally, prepare=copy_files, keeps_variables=True)
-        try:
-            await run(protocol.NOTHING_SOURCE, budget)
-            for directory in options.copies[-1:]:
-                await self.context.read_in_thread(directory.check)
-        except OSError as exc:
-            raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
-        workspace = options.copies[-1].path if options.copies else self.context.workspace.path
-        intro = f"This is a branch of session {self.context.name!r}, whose cells have run again here."
-        return ReplayStart(workspace, self.context.kernels.backend.workspace, source, notes=(intro, *filter(None, left_out)))
+        start = BranchStart(self, name, options)
+        await start.copy_files()
+        return start
 
     def remove_directories(self) -> None:
         """Remove the ended session's directories that no branch uses, its virtual environment if unused too. For a thread."""
@@ -371,7 +333,6 @@ class BranchStart:
         """The execution id of the parent's last cell before."""
         self.notes: tuple[str, ...] = ()
         """Notes for its first result."""
-        parent.family.directories.join()
 
     @property
     def workspace(self) -> Path:
@@ -389,8 +350,22 @@ class BranchStart:
         has_notebook = self.directory is not None and self.parent.record is not None
         return self.workspace / f"{self._name}.ipynb" if has_notebook else None
 
+    async def copy_files(self) -> None:
+        """Copy the files in the parent's turn, for a branch in which its cells run again."""
+
+        async def prepare(_: Kernel) -> str:
+            await self._copy_files()
+            return protocol.NOTHING_SOURCE
+
+        budget = self._context.choose_timeout(self.options.timeout)
+        run = partial(self._context.run_internally, prepare=prepare, keeps_variables=True)
+        with _explain_failures():
+            await run(protocol.NOTHING_SOURCE, budget)
+        await self._finish(f"This is a branch of session {self._context.name!r}, whose cells have run again here.")
+
     async def make(self) -> None:
         """Make all of it in the parent's turn; raise a refusal of the launcher, or of a workspace that was replaced."""
+        self.parent.family.directories.join()
         call = partial(self._context.call_launcher, prepare=self._prepare, keeps_variables=True)
         answer = await call(protocol.NOTHING_SOURCE, self.options.timeout)
         match answer:
@@ -398,50 +373,53 @@ class BranchStart:
                 self.after = read_text(after, _ID_CHARS) or ""
             case _:
                 raise read_refusal(answer)
-        if self.directory is not None:
-            try:
-                await self._context.read_in_thread(self.directory.check)
-            except OSError as exc:
-                raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
         intro = f"This is a branch of session {self._context.name!r}, as that was before its cell {cell}."
-        shares = _SHARES if self._context.isolation == "container" else None
+        await self._finish(intro, _SHARES if self._context.isolation == "container" else None)
+
+    async def _finish(self, *notes: str | None) -> None:
+        """Check that the workspace is still that of the files, and begin the notes with these."""
+        if self.directory is not None:
+            with _explain_failures():
+                await self._context.read_in_thread(self.directory.check)
         left_out = None if self.files is None else self.files.describe_left_out()
-        self.notes = tuple(note for note in (intro, shares, left_out) if note is not None)
+        self.notes = tuple(note for note in (*notes, left_out) if note is not None)
 
     async def _prepare(self, kernel: Kernel) -> str:
         """Make the places and copy the files; return the call that copies the kernel."""
         backend, mark = self._context.kernels.backend, secrets.token_hex(16)
         if not kernel.makes_checkpoints:
             raise CheckpointRefused("This kernel makes no checkpoints, so it has no branches.", {"limit": ("no checkpoints",)})
-        try:
-            self.host, self.uid, self._has_host = kernel.make_branch(mark), kernel.uid, True
-            moves = []
-            if self.options.files == "copy":
-                await self._context.queue.notebook_writer.flush()
-                await self._context.read_in_thread(self._copy)
-                moves.append((backend.cwd, backend.to_kernel_path(str(self.workspace))))
+        with _explain_failures():
+            try:
+                self.host, self.uid, self._has_host = kernel.make_branch(mark), kernel.uid, True
+            except KernelConnectionFailed as exc:
+                raise CheckpointRefused(f"This kernel has no branches: {exc}.", {"limit": (str(exc),)}) from exc
+            await self._copy_files()
+            moves = [(backend.cwd, backend.to_kernel_path(str(self.workspace)))] if self.directory is not None else []
             if (pair := backend.add_temporary_directory(kernel.runtime, self.host.runtime)) is not None:
                 self.temporary = pair[1]
                 moves = [*(moves or [(backend.cwd, backend.cwd)]), (str(pair[0]), str(pair[1]))]
-        except KernelConnectionFailed as exc:
-            raise CheckpointRefused(f"This kernel has no branches: {exc}.", {"limit": (str(exc),)}) from exc
-        except OSError as exc:
-            raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
         target = _make_target(self.host.runtime.path, FIRST_CHECKPOINT, mark, moves)
         return protocol.checkpoint_source(_START, target)
 
+    async def _copy_files(self) -> None:
+        await self._context.queue.notebook_writer.flush()
+        if self.options.files == "copy":
+            await self._context.read_in_thread(self._copy)
+
     def _copy(self) -> None:
-        """Copy the files; the branch goes on in the copy of the notebook, under its own name. For a thread."""
+        """Copy the files; a copied kernel goes on in the copy of the notebook, under its own name. For a thread."""
         from kernelexec.session.features.saved_state.checkpoint_files import make_copy  # noqa: PLC0415 - few sessions have any
 
-        above = self.parent.family.context.workspace.path
-        self.directory, self.files = make_copy(self._context, above, _BRANCHES / self._name, ignore=frozenset())
-        self.options.copies.append(replace(self.directory, fd=os.dup(self.directory.fd)))
-        if self.parent.record is not None and self.notebook is not None:
-            name, top = self.parent.record.path.name, self.directory.fd
-            self.files.states.pop(name, None)
+        above, record, has_copy = self.parent.family.context.workspace.path, self.parent.record, self.options.kernel == "copy"
+        ignore = frozenset({record.path.name} if record is not None and not has_copy else ())
+        directory, self.files = make_copy(self._context, above, _BRANCHES / self._name, ignore=ignore)
+        self.options.copies.append(directory)
+        self.directory = replace(directory, fd=os.dup(directory.fd)) if has_copy else directory
+        if record is not None and has_copy:
+            self.files.states.pop(record.path.name, None)
             with suppress(OSError):
-                os.rename(name, self.notebook.name, src_dir_fd=top, dst_dir_fd=top)
+                os.rename(record.path.name, f"{self._name}.ipynb", src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
 
     async def discard(self) -> None:
         """Remove everything that was made but the copy of files, which ``SessionBranches.open`` removes."""
@@ -456,6 +434,15 @@ class BranchStart:
         if self.temporary is not None:  # it is in that of the parent, where a cell may go on writing
             remove_within(self.temporary.parent, Path(self.temporary.name), seconds=CALL_SECONDS)
         self.parent.family.directories.leave()
+
+
+@contextmanager
+def _explain_failures() -> Iterator[None]:
+    """Raise ``InvalidRequest`` for a file that cannot be copied."""
+    try:
+        yield
+    except OSError as exc:
+        raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
 
 
 def _describe_files(changed: CopiedFiles) -> tuple[str, ...]:
