@@ -152,8 +152,8 @@ class LaunchOptions:
     replay_bytes: int = 0
     """Limit for the kept text of the newest cell, for a new owner; other messages have four times as much. 0 keeps nothing."""
     checkpoints: dict[str, Any] | None = None
-    """``directory`` of the sockets of checkpoints, ``limit`` of their number, ``memory_bytes``, ``mode``, and the newest number
-    so far (``after``).
+    """``directory`` of the sockets of checkpoints, ``limit`` of their number, ``memory_bytes``, ``mode``, the newest number
+    so far (``after``), and of earlier kernels' checkpoints those ``requested``, and ``processes``.
 
     None if the kernel makes none.
     """
@@ -306,7 +306,7 @@ class CopyTarget(TypedDict):
     """Its private directory."""
     number: int
     """The number of the checkpoint."""
-    owner: str | None
+    owner: str
     """The pipe of its owner."""
     mark: str | None
     """The mark of its processes; None for those of the kernel that is copied."""

@@ -34,26 +34,25 @@ def bind(path: str) -> socket.socket:
 class StoppedCopy:
     """This process, which is a fork of the kernel. It ends with the owner, or when its socket is removed or replaced."""
 
-    def __init__(self, listener: socket.socket, owner: str | None, grace_seconds: float, entry: CheckpointEntry) -> None:
+    def __init__(self, listener: socket.socket, owner: str, grace_seconds: float, entry: CheckpointEntry) -> None:
         self._listener = listener
         listener.listen(_BACKLOG)
-        self._owner = OwnerPipe(owner, grace_seconds) if owner is not None else None
+        self._owner = OwnerPipe(owner, grace_seconds)
         self._entry: CheckpointEntry = {**entry, "pid": os.getpid()}
         self._connections: dict[int, socket.socket] = {}
         self._poll = select.poll()
-        self._poll.register(listener, select.POLLIN)
-        if self._owner is not None:
-            self._poll.register(self._owner.fd, select.POLLIN)
+        for source in (listener, self._owner.fd):
+            self._poll.register(source, select.POLLIN)
 
     def wait(self) -> RestoreRequest:
         """Serve the owner; return in a forked child only, which is to go on as the kernel, with its request."""
-        if self._owner is not None and not self._owner.has_writer() and not self._owner.wait():
+        if not self._owner.has_writer() and not self._owner.wait():
             os._exit(0)  # the owner ended while the copy was made
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._listener.fileno():
                     self._accept()
-                elif self._owner is not None and fd == self._owner.fd:
+                elif fd == self._owner.fd:
                     if not self._owner.wait():
                         os._exit(0)
                 elif (request := self._handle_request(fd)) is not None:
@@ -96,8 +95,7 @@ class StoppedCopy:
             return None
         for sock in (self._listener, *self._connections.values()):
             sock.close()
-        if self._owner is not None:
-            self._owner.close()
+        self._owner.close()
         if request["restore"].get("reseed"):
             _reseed()
         else:
