@@ -49,7 +49,7 @@ class CheckpointFiles:
         self._context = context
         self._list_notebooks = list_notebooks
         self._lock = threading.Lock()
-        self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
+        self._copies: dict[tuple[Path, tuple[int, int] | None], FilesCopy] = {}
         """By the sockets of their checkpoints, with a mark that tells a socket from a later one of its name; under the lock."""
 
     async def copy(self) -> FilesCopy:
@@ -67,21 +67,20 @@ class CheckpointFiles:
     def keep(self, checkpoint: Path, copy: FilesCopy) -> None:
         """Keep a copy for the checkpoint with that socket, and remove the copies of those that are gone. For a thread."""
         with self._lock:
-            self._copies[checkpoint] = _mark(checkpoint), copy
+            self._copies[checkpoint, _mark(checkpoint)] = copy
         self.remove_unused()
 
     def remove_unused(self) -> None:
         """Remove the copies of checkpoints that are gone. For a thread."""
         with self._lock:
-            unused = [path for path, (mark, _) in self._copies.items() if mark is None or _mark(path) != mark]
-            copies = [self._copies.pop(path)[1] for path in unused]
+            unused = [(path, mark) for path, mark in self._copies if mark is None or _mark(path) != mark]
+            copies = [self._copies.pop(key) for key in unused]
         for copy in copies:
             copy.directory.remove()
 
     def find(self, checkpoint: Path) -> FilesCopy | None:
         """Return the copy for the checkpoint with that socket, if there is one."""
-        mark, copy = self._copies.get(checkpoint, (None, None))
-        return copy if mark is not None and mark == _mark(checkpoint) else None
+        return self._copies.get((checkpoint, _mark(checkpoint)))
 
     async def put_back(self, copy: FilesCopy) -> CopiedFiles:
         """Make the files those of a copy again; return the changes."""
@@ -92,8 +91,8 @@ class CheckpointFiles:
     def remove_all(self) -> None:
         """Remove all copies, at the session's end. For a thread."""
         with self._lock:
-            copies = [self._copies.popitem()[1][1] for _ in range(len(self._copies))]
-        for copy in copies:
+            copies, self._copies = self._copies, {}
+        for copy in copies.values():
             copy.directory.remove()
         with suppress(OSError), ExitStack() as opened:
             above = open_directory_chain(open_top(self._context.workspace.path), _COPIES.parent, opened)
