@@ -161,6 +161,10 @@ class LaunchOptions:
     """The file with the sockets and the key of a kernel that a checkpoint forks."""
     reseed: bool = False
     """Whether its random numbers differ from those of other kernels of the checkpoint."""
+    mark: str | None = None
+    """Its mark, if that is in no environment of it."""
+    stderr: str | None = None
+    """The file for its own output."""
 
     @classmethod
     def take(cls) -> LaunchOptions:
@@ -319,10 +323,6 @@ class RestoreRequest(TypedDict):
 
     restore: NotRequired[dict[str, Any]]
     """Fields of ``LaunchOptions``."""
-    mark: NotRequired[str]
-    """The kernel's mark."""
-    stderr: NotRequired[str]
-    """File for the kernel's own output."""
 
 
 class CheckpointReport(TypedDict, total=False):

@@ -34,7 +34,6 @@ from ..protocol import (
     CopyTarget,
     LaunchOptions,
     Obstacle,
-    RestoreRequest,
 )
 from .costs import AutomaticCheckpoints, MemoryCosts, find_excess
 from .fork_safety import NAMES_MAX, end_pools, find_native_threads, find_obstacles
@@ -54,7 +53,7 @@ class Checkpoints:
         options: LaunchOptions,
         descriptors: OwnDescriptors,
         leave: Callable[[MovedDirectories], Any],
-        resume: Callable[[RestoreRequest], Any],
+        resume: Callable[[LaunchOptions], Any],
         own_threads: Callable[[], Iterable[threading.Thread]],
     ) -> None:
         self._descriptors = descriptors
@@ -237,13 +236,13 @@ class Checkpoints:
         self._leave(MovedDirectories(target["moves"]))
         self._descriptors.close()
         shared.files.separate()
-        request = StoppedCopy(listener, target["owner"], grace_seconds, entry).wait()
+        options = StoppedCopy(listener, target["owner"], grace_seconds, entry).wait()
         shared.files.separate()  # from now on they are not those of the checkpoint
         shared.memory.separate()
-        self._begin(LaunchOptions.of(request.get("restore", {})), entry["number"])
+        self._begin(options, entry["number"])
         with self._descriptors.count_opened():
             renew_loop(loop, task, watched)
-        self._resume(request)
+        self._resume(options)
         if collects_garbage:
             gc.enable()
 

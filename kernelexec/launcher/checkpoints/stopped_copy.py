@@ -14,7 +14,7 @@ from typing import Any
 
 from ..owner import OwnerPipe
 from ..processes.tree import fork_orphan
-from ..protocol import CheckpointEntry, CheckpointReport, RestoreRequest
+from ..protocol import CheckpointEntry, CheckpointReport, LaunchOptions
 
 _MESSAGE_BYTES = 96 * 1024
 _BACKLOG = 4
@@ -44,8 +44,8 @@ class StoppedCopy:
         for source in (listener, self._owner.fd):
             self._poll.register(source, select.POLLIN)
 
-    def wait(self) -> RestoreRequest:
-        """Serve the owner; return in a forked child only, which is to go on as the kernel, with its request."""
+    def wait(self) -> LaunchOptions:
+        """Serve the owner; return in a forked child only, which is to go on as the kernel, with its options."""
         if not self._owner.has_writer() and not self._owner.wait():
             os._exit(0)  # the owner ended while the copy was made
         while True:
@@ -55,8 +55,8 @@ class StoppedCopy:
                 elif fd == self._owner.fd:
                     if not self._owner.wait():
                         os._exit(0)
-                elif (request := self._handle_request(fd)) is not None:
-                    return request
+                elif (options := self._handle_request(fd)) is not None:
+                    return options
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -64,15 +64,15 @@ class StoppedCopy:
             self._connections[connection.fileno()] = connection
             self._poll.register(connection, select.POLLIN)
 
-    def _handle_request(self, fd: int) -> RestoreRequest | None:
+    def _handle_request(self, fd: int) -> LaunchOptions | None:
         connection = self._connections[fd]
         try:
             request: Any = json.loads(connection.recv(_MESSAGE_BYTES) or b"null")
         except (OSError, ValueError, RecursionError):
             request = None
         match request:
-            case {"restore": dict()}:
-                return self._fork_kernel(connection, request)
+            case {"restore": dict(options)}:
+                return self._fork_kernel(connection, LaunchOptions.of(options))
             case {"drop": True}:
                 os._exit(0)
             case {}:
@@ -82,7 +82,7 @@ class StoppedCopy:
                 self._connections.pop(fd).close()
         return None
 
-    def _fork_kernel(self, connection: socket.socket, request: RestoreRequest) -> RestoreRequest | None:
+    def _fork_kernel(self, connection: socket.socket, options: LaunchOptions) -> LaunchOptions | None:
         """Fork a kernel, which the fork server or the container's init adopts."""
         state = random.getstate()
         try:
@@ -96,13 +96,13 @@ class StoppedCopy:
         for sock in (self._listener, *self._connections.values()):
             sock.close()
         self._owner.close()
-        if request["restore"].get("reseed"):
+        if options.reseed:
             _reseed()
         else:
             random.setstate(state)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
-        return request
+        return options
 
 
 def _send(connection: socket.socket, message: CheckpointReport) -> None:

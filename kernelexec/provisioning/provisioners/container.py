@@ -204,7 +204,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def _fork_checkpoint(self, checkpoint: CheckpointSocket, options: dict[str, Any]) -> None:
         if not self._reuse.expect_kernel():
             raise KernelStartFailed("The checkpoint cannot be restored: the container has ended.")
-        if not await self._reuse.adopt(await checkpoint.fork(options, mark="", stderr=None)):
+        if not await self._reuse.adopt(await checkpoint.fork(options)):
             raise KernelStartFailed("The checkpoint cannot be restored: its process has ended.")
 
     async def _create(self, cmd: list[str], kwargs: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     async def _fork_checkpoint(self, checkpoint: CheckpointSocket, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
         assert self.marker is not None
         options = json.loads(kwargs["env"][LAUNCH_OPTIONS_VARIABLE])
-        pid = await checkpoint.fork(options, mark=self.marker.value, stderr=kwargs["stderr"].name)
+        pid = await checkpoint.fork({**options, "mark": self.marker.value, "stderr": kwargs["stderr"].name})
         leader = SessionLeader.of(pid)
         if not has_variable(pid, self.marker.entry):
             raise KernelStartFailed("The checkpoint cannot be restored: its process is not the kernel's.")

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -155,17 +155,14 @@ class CheckpointSocket:
             case _:
                 raise KernelConnectionFailed("the checkpoint does not describe itself")
 
-    async def fork(self, options: Mapping[str, Any], *, mark: str, stderr: str | None) -> int:
+    async def fork(self, options: dict[str, Any]) -> int:
         """Have it fork a kernel with the launcher's options; return its process id, as the checkpoint sees it.
 
         Raises:
             KernelStartFailed: it did not.
         """
-        request: RestoreRequest = {"restore": dict(options), "mark": mark}
-        if stderr is not None:
-            request["stderr"] = stderr
         try:
-            answer = await self._ask(request)
+            answer = await self._ask({"restore": options})
         except KernelConnectionFailed as exc:
             raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
         match answer:
@@ -183,7 +180,7 @@ class CheckpointSocket:
         with suppress(OSError), closing_fd(os.open(self.path.parent, DIRECTORY)) as directory:
             os.unlink(self.path.name, dir_fd=directory)
 
-    async def _ask(self, request: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON of an untrusted process
+    async def _ask(self, request: RestoreRequest) -> Any:  # noqa: ANN401 - JSON of an untrusted process
         loop = asyncio.get_running_loop()
         try:
             with anyio.fail_after(_ANSWER_SECONDS):
