@@ -401,7 +401,7 @@ class AsyncExecutor:
         self._registry.check_name_is_free(name)
         start = await parent.prepare_replay(name, options)
         return await self._open_session(
-            name, start.workspace, start.source, scope, repeat_unsafe=False, within=start.within, notes=start.notes
+            name, start.workspace, parent.source, scope, repeat_unsafe=False, within=start.within, notes=start.notes
         )
 
     def start_control(self, commands: ServerCommands | None = None) -> None:

@@ -32,7 +32,7 @@ from kernelexec.provisioning.runtime.discovery import find_session_elsewhere
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.rules.policy.decisions import Approver, Validator
 from kernelexec.session import AsyncSession
-from kernelexec.session.features.saved_state.branches import BranchOptions, BranchOrigin, OpenBranch, SessionBranches
+from kernelexec.session.features.saved_state.branches import BranchOptions, BranchStart, OpenBranch, SessionBranches
 from kernelexec.session.kernels.starts import NO_WARM_KERNEL, WarmKernel
 from kernelexec.session.kernels.verdict import FormerSession
 from kernelexec.session.lifecycle import TaskScope, run_in_thread
@@ -170,7 +170,7 @@ class SessionRegistry:
         try:
             origin = await parent.start(name, options)
             shared = (self._forks, self._secrets, self._watcher)
-            create = partial(SessionResources.branch, name, origin.start, self._directories.root, parent.config, *shared)
+            create = partial(SessionResources.branch, name, origin, self._directories.root, parent.config, *shared)
             await await_to_end(run_in_thread(lambda: created.append(create())))
             scope.check_open()
             session = self._start_session(name, created[0], scope, parent.config, origin=origin)
@@ -311,7 +311,7 @@ class SessionRegistry:
         config: Config,
         warm: WarmKernel = NO_WARM_KERNEL,
         former: FormerSession | None = None,
-        origin: BranchOrigin | None = None,
+        origin: BranchStart | None = None,
     ) -> AsyncSession:
         """Start a session in the executor's task scope; raise ``Refused`` if another session has the name."""
         self.check_name_is_free(name)

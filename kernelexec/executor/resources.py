@@ -16,7 +16,7 @@ from kernelexec.errors import InvalidWorkDir
 from kernelexec.executor.pool import WarmSlot
 from kernelexec.provisioning import Backend, ForkServers, RuntimeDirectory, backend_for
 from kernelexec.provisioning.runtime.discovery import SESSION_FILES, OrphanedSessionFile, find_ended_languages
-from kernelexec.session.kernels.starts import BranchStart
+from kernelexec.session.features.saved_state.branches import BranchStart
 from kernelexec.workspace import FileChanges, FileWatcher, Workspace
 from kernelexec.workspace.contexts import contexts
 from kernelexec.workspace.directory import check_allowed_path, numbered_paths
@@ -116,7 +116,7 @@ class SessionResources:
             root,
             config,
             within=start.within,
-            is_private=workspace.path != start.family.workspace,
+            is_private=workspace.path != start.parent.family.context.workspace.path,
             make_directory=_directory_for(root, name),
             notebook=start.notebook,
             forks=forks,

@@ -180,12 +180,12 @@ class KernelProcess:
         """Whether an end was requested, so that nothing is started any more."""
         self.checkpoint: CheckpointSocket | None = None
         """The checkpoint of which this process is forked; None for a new one."""
-        self.copy_options: dict[str, Any] = {}
-        """Launch options of a process that is forked of a checkpoint, besides those of all."""
+        self.reseeds = False
+        """Whether random numbers of a process that is forked of a checkpoint differ from those of other copies."""
         self.other_checkpoints: Sequence[CheckpointSocket] = ()
         """Checkpoints that stay, with what keeps them, if this copy of another one does not start."""
-        self.requested_checkpoints: list[int] = []
-        """The checkpoints of the session's earlier kernels that were made by request."""
+        self.earlier_checkpoints: Sequence[CheckpointSocket] = ()
+        """The checkpoints of the session's earlier kernels."""
         self.newest_before = 0
         """The number of the newest checkpoint of the session's earlier kernels."""
         self._checkpoints: list[CheckpointSocket] = []

@@ -202,15 +202,10 @@ class KernelStarter:
             programs=config.programs.launcher_options | {"keeps_path": process.backend.keeps_path},
             secrets=secrets,
             checkpoints=self._checkpoint_options(),
-            **self._copy_options(),
+            connection_file=None if process.checkpoint is None else str(process.runtime.connection_file),
+            reseed=process.reseeds,
             **later,
         )
-
-    def _copy_options(self) -> dict[str, Any]:
-        process = self._process
-        if process.checkpoint is None:
-            return {}
-        return {"connection_file": str(process.runtime.connection_file), **process.copy_options}
 
     def _checkpoint_options(self) -> dict[str, Any] | None:
         process = self._process
@@ -223,7 +218,8 @@ class KernelStarter:
             "limit": settings.limit,
             "mode": settings.mode,
             "after": process.newest_before,
-            "requested": process.requested_checkpoints,
+            "requested": [checkpoint.number for checkpoint in process.earlier_checkpoints if not checkpoint.is_automatic],
+            "processes": {checkpoint.number: checkpoint.own_pid for checkpoint in process.earlier_checkpoints},
             "memory_bytes": settings.memory_bytes,
         }
 

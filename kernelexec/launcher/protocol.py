@@ -152,8 +152,8 @@ class LaunchOptions:
     replay_bytes: int = 0
     """Limit for the kept text of the newest cell, for a new owner; other messages have four times as much. 0 keeps nothing."""
     checkpoints: dict[str, Any] | None = None
-    """``directory`` of the sockets of checkpoints, ``limit`` of their number, ``memory_bytes``, ``mode``, and the newest number
-    so far (``after``).
+    """``directory`` of the sockets of checkpoints, ``limit`` of their number, ``memory_bytes``, ``mode``, the newest number
+    so far (``after``), and of earlier kernels' checkpoints those ``requested``, and ``processes``.
 
     None if the kernel makes none.
     """
@@ -161,6 +161,10 @@ class LaunchOptions:
     """The file with the sockets and the key of a kernel that a checkpoint forks."""
     reseed: bool = False
     """Whether its random numbers differ from those of other kernels of the checkpoint."""
+    mark: str | None = None
+    """Its mark, if that is in no environment of it."""
+    stderr: str | None = None
+    """The file for its own output."""
 
     @classmethod
     def take(cls) -> LaunchOptions:
@@ -300,7 +304,7 @@ class CheckpointEntry(TypedDict):
 
 
 class CopyTarget(TypedDict):
-    """Where another kernel has its checkpoints, and what a copy of this one is to be known by there."""
+    """Where a kernel has its checkpoints, and what a copy is to be known by there."""
 
     directory: str
     """Its private directory."""
@@ -308,8 +312,8 @@ class CopyTarget(TypedDict):
     """The number of the checkpoint."""
     owner: str
     """The pipe of its owner."""
-    mark: str
-    """The mark of its processes."""
+    mark: str | None
+    """The mark of its processes; None for those of the kernel that is copied."""
     moves: list[tuple[str, str]]
     """Directories that are others for it, the workspace first, each with the one in its place; empty if none is."""
 
@@ -319,10 +323,6 @@ class RestoreRequest(TypedDict):
 
     restore: NotRequired[dict[str, Any]]
     """Fields of ``LaunchOptions``."""
-    mark: NotRequired[str]
-    """The kernel's mark."""
-    stderr: NotRequired[str]
-    """File for the kernel's own output."""
 
 
 class CheckpointReport(TypedDict, total=False):
@@ -376,11 +376,9 @@ class InitRequest(TypedDict, total=False):
     adopt: int
     """The process of a kernel that a checkpoint has forked."""
     mark: str
-    """The mark of a branch, which ``adopt``, ``signal`` and ``end_marked`` mean instead of the kernel."""
-    end_others: list[int]
-    """The processes that stay, as do those of branches."""
-    end_marked: list[int]
-    """The processes that stay of those with the ``mark``."""
+    """The mark of the branch that ``adopt``, ``signal`` and ``end`` mean; empty for the kernel."""
+    end: list[int]
+    """The processes that stay of the branch; of the kernel those that stay besides the ones of branches."""
     sweep: list[str]
     spared: list[str]
 
@@ -392,7 +390,7 @@ class InitReport(TypedDict, total=False):
     failed: str | None
     ended: int
     mark: str
-    """The mark of the branch that has ended."""
+    """The mark of the branch that has ended; empty for the kernel."""
     kills: int
     swept: bool
 

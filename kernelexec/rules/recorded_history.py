@@ -76,15 +76,10 @@ class CellLineage:
         changed, self._newest, self._active = active ^ self._active, after, active
         return changed
 
-    def list_since(self, after: str) -> list[str] | None:
-        """Return the cells of the state that ran after one of them, or all for an empty id; None if that is none of them."""
-        since, execution_id = list[str](), self._newest
-        while execution_id != after:
-            if not execution_id:
-                return None
-            since.append(execution_id)
-            execution_id = self._before[execution_id]
-        return since[::-1]
+    @property
+    def active(self) -> list[str]:
+        """The cells of the state, in their order."""
+        return [execution_id for execution_id in self._before if execution_id in self._active]
 
     def is_undone(self, execution_id: str) -> bool:
         """Return whether a cell was undone."""

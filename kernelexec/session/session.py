@@ -44,10 +44,9 @@ from kernelexec.session.features.limits import IdleCulling, IdleTimer, SessionLi
 from kernelexec.session.features.packages.installer import PackageInstaller, Preinstaller
 from kernelexec.session.features.saved_state.branches import (
     BranchKeywords,
-    BranchOrigin,
+    BranchStart,
     OpenBranch,
     SessionBranches,
-    open_no_branch,
 )
 from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
 from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
@@ -108,12 +107,12 @@ class AsyncSession:
         validators: Sequence[Validator] = (),
         approver: Approver | None = None,
         on_close: Callable[[AsyncSession], None],
+        open_branch: OpenBranch,
         notes: Sequence[str] = (),
         changes: FileChanges | None = None,
         former: FormerSession | None = None,
-        origin: BranchOrigin | None = None,
+        origin: BranchStart | None = None,
         others: Collection[AsyncSession] = (),
-        open_branch: OpenBranch = open_no_branch,
     ) -> None:
         self.name = name
         self.replay: Replay | None = None
@@ -373,8 +372,7 @@ class AsyncSession:
                 self._requests.adopt(run)
             return
         self._dispatch(SessionOpened(self.name, self.workspace, replays, self._branches.point))
-        if (start := self._branches.start_point) is not None:
-            await self._supervisor.start_branch(start)
+        if await self._branches.start_kernel():
             return
         if replays is not None:
             self._supervisor.losses.former = None  # its state comes back

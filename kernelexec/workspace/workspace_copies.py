@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelexec.errors import InvalidRequest
+from kernelexec.results.one_line import count_things
 from kernelexec.workspace.agent_files.access import WalkEntry, walk
 from kernelexec.workspace.cell_files import IGNORED
 from kernelexec.workspace.directory import give_to_owner, numbered_paths
@@ -91,7 +92,19 @@ class CopiedFiles:
     def describe_left_out(self) -> str | None:
         """Return a sentence on files that were not copied; None if there are none."""
         paths = [*self.left_out, *([] if self.is_complete else [f"what follows the first {_ENTRIES_MAX} entries"])]
-        return f"These files were not copied: {list_paths(paths)}." if paths else None
+        return f"These files were not copied: {_list_paths(paths)}." if paths else None
+
+    def describe_return(self) -> tuple[str, ...]:
+        """Return sentences on the files that came back with a copy, and on those that did not."""
+        parts = []
+        if self.states:
+            parts.append(f"{count_things('file', len(self.states))} came back: {_list_paths(sorted(self.states))}.")
+        if self.removed:
+            were = "was" if len(self.removed) == 1 else "were"
+            parts.append(f"{count_things('file', len(self.removed))} {were} removed: {_list_paths(sorted(self.removed))}.")
+        if self.left_out:
+            parts.append(f"These are as they are now: {_list_paths(sorted(set(self.left_out)))}.")
+        return tuple(parts) or ("No file has changed since.",)
 
 
 def copy_workspace(
@@ -193,13 +206,13 @@ def bring_back(
 def put_back(
     source: Path | int, target: Path | int, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset()
 ) -> CopiedFiles:
-    """Make the files of a workspace those of its copy again; return what was changed and removed.
+    """Make the files of a workspace those of its copy again; return what was changed, removed and left as it is.
 
     Files are compared by size, time and rights. Files that were not there when the copy was made are removed; those that were
     left out of it stay as they are, and so do those whose copies a kernel has changed. Arguments and errors are those of
     ``copy_workspace``.
     """
-    changed = CopiedFiles()
+    changed = CopiedFiles(left_out=list(copied.left_out))
     with _opened(source) as top, _opened(target) as target_fd:
         walked = walk(target_fd, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
         present = {"/".join(entry.parts): entry for entry in walked.entries if not _stays(entry, ignore)}
@@ -246,7 +259,7 @@ def make_copy_directory(workspace: Path, above: Path, name: str) -> CopyDirector
     raise AssertionError
 
 
-def list_paths(paths: Sequence[str]) -> str:
+def _list_paths(paths: Sequence[str]) -> str:
     """Return the first paths for a sentence, and how many more there are."""
     more = len(paths) - _NAMED_MAX
     return f"{', '.join(paths[:_NAMED_MAX])}{f' and {more} more' if more > 0 else ''}"

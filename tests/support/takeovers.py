@@ -135,6 +135,10 @@ def session_settings(workspace: Path) -> Config:
     return load("local", workspace=workspace, config={"output": {"stream_bytes": 64 * 1024}, "budgets": {"timeout": BOUND}})
 
 
+async def open_no_branch(*_: object) -> None:
+    raise AssertionError("only an executor opens branches")
+
+
 @asynccontextmanager
 async def living(
     name: str, config: Config, actual: SessionResources, left: OrphanedSession | None, hooks: Any = ()
@@ -152,6 +156,7 @@ async def living(
             ledger=actual.journal,
             backend=location,
             on_close=lambda _: None,
+            open_branch=open_no_branch,
         )
         tasks.start_soon(session.scope.run)
         await session.open(orphan=left)

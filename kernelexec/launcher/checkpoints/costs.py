@@ -6,8 +6,6 @@ The memory of a checkpoint is the pages that it shares with no other process.
 from __future__ import annotations
 
 import ast
-import socket
-import struct
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -30,7 +28,6 @@ _PURE = (
 )
 #: The least seconds between two measurements: the system walks through all pages of each process.
 _PAUSE_SECONDS = 1.0
-_PEER = struct.Struct("3i")
 
 
 class AutomaticCheckpoints:
@@ -79,15 +76,13 @@ class MemoryCosts:
         self._bytes: dict[int, int] = {}
         self._measured = 0.0
         self._thread: threading.Thread | None = None
-        self.connecting = threading.Lock()
-        """Held while the thread has connections open, which a fork at that time would copy."""
 
-    def measure(self, sockets: Mapping[int, Path]) -> None:
-        """Measure the checkpoints with these sockets, unless that was done a moment ago."""
+    def measure(self, processes: Mapping[int, int]) -> None:
+        """Measure the checkpoints with these processes, unless that was done a moment ago."""
         if (self._thread is not None and self._thread.is_alive()) or time.monotonic() - self._measured < _PAUSE_SECONDS:
             return
         self._measured = time.monotonic()
-        self._thread = threading.Thread(target=self._measure, args=(sockets,), name="checkpoints", daemon=True)
+        self._thread = threading.Thread(target=self._measure, args=(processes,), name="checkpoints", daemon=True)
         self._thread.start()
 
     def take_excess(self, requested: Collection[int], limit_bytes: int) -> list[int]:
@@ -96,23 +91,12 @@ class MemoryCosts:
         self._bytes = {number: cost for number, cost in self._bytes.items() if number not in excess}
         return excess
 
-    def _measure(self, sockets: Mapping[int, Path]) -> None:
-        processes, costs = {}, {}
-        with self.connecting:
-            for number, path in sockets.items():
-                with suppress(OSError):
-                    processes[number] = _find_process(path)
+    def _measure(self, processes: Mapping[int, int]) -> None:
+        costs = {}
         for number, pid in processes.items():
             with suppress(OSError, ValueError):
                 costs[number] = _read_private_bytes(pid)
         self._bytes = costs
-
-
-def _find_process(path: Path) -> int:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as connection:
-        connection.connect(str(path))
-        pid: int = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
-    return pid
 
 
 def _read_private_bytes(pid: int) -> int:

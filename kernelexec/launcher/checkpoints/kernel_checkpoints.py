@@ -16,7 +16,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ..features.memory_monitor import CGroup, find_limited_cgroup
 from ..platform import fork
 from ..processes import proc, tree
 from ..processes.cell_processes import hide_own_children
-from ..processes.shell_session import NO_MOVES, MovedDirectories
+from ..processes.shell_session import MovedDirectories
 from ..processes.tree import replace_mark
 from ..protocol import (
     CHECKPOINT_SOCKET,
@@ -35,38 +34,11 @@ from ..protocol import (
     CopyTarget,
     LaunchOptions,
     Obstacle,
-    RestoreRequest,
 )
 from .costs import AutomaticCheckpoints, MemoryCosts, find_excess
 from .fork_safety import NAMES_MAX, end_pools, find_native_threads, find_obstacles
 from .shared_state import OpenFiles, OwnDescriptors, SharedMemory, SharedState, close_loop, list_watched, renew_loop
 from .stopped_copy import StoppedCopy, bind
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """A copy of this kernel that is to be a checkpoint: of this kernel or, with a ``mark``, of another one."""
-
-    number: int
-    path: Path
-    """Its socket."""
-    owner: str | None
-    grace_seconds: float
-    mark: str | None = None
-    moves: MovedDirectories = NO_MOVES
-
-    @classmethod
-    def at(cls, target: CopyTarget) -> _Copy:
-        """Return a checkpoint of another kernel, which no later owner takes over."""
-        path = Path(target["directory"]) / f"{CHECKPOINT_SOCKET}{target['number']}"
-        return cls(target["number"], path, target["owner"], 0.0, target["mark"], MovedDirectories(target["moves"]))
-
-    def fork(self) -> int:
-        """Fork the process, which is a child of this one only if it is of this kernel; return its id, and 0 in it."""
-        if self.mark is None:
-            return int(fork())
-        with tree.leave_orphans():
-            return tree.fork_orphan()
 
 
 class Checkpoints:
@@ -81,30 +53,29 @@ class Checkpoints:
         options: LaunchOptions,
         descriptors: OwnDescriptors,
         leave: Callable[[MovedDirectories], Any],
-        resume: Callable[[RestoreRequest], Any],
+        resume: Callable[[LaunchOptions], Any],
         own_threads: Callable[[], Iterable[threading.Thread]],
     ) -> None:
-        self._options = options
         self._descriptors = descriptors
         self._leave, self._resume = leave, resume
         self._own_threads = own_threads
-        self._entries: dict[int, CheckpointEntry] = {}
-        self._number = 0
-        self._requested = set((options.checkpoints or {}).get("requested", ()))
         self._last_cell = ""
-        self._costs, self._killed, self._obstacles = MemoryCosts(), 0, list[Obstacle]()
         self._automatic = AutomaticCheckpoints((options.checkpoints or {}).get("mode"))
+        self._begin(options, 0)
 
     @cached_property
     def _group(self) -> CGroup | None:
         """The control group of this kernel and its copies, looked up for the first checkpoint."""
         return find_limited_cgroup()
 
-    def forget(self, options: LaunchOptions, number: int) -> None:
-        """Start anew in a copy of this kernel, which was checkpoint ``number``: other checkpoints are not its children."""
+    def _begin(self, options: LaunchOptions, number: int) -> None:
+        """Begin in a new kernel, or anew in a copy that was checkpoint ``number``: other checkpoints are not its children."""
         settings = options.checkpoints or {}
-        self._options, self._entries, self._number = options, {}, max(number, int(settings.get("after", 0)))
+        self._options, self._number = options, max(number, int(settings.get("after", 0)))
+        self._entries: dict[int, CheckpointEntry] = {}
         self._requested = set(settings.get("requested", ()))
+        self._earlier = {int(number): int(pid) for number, pid in settings.get("processes", {}).items()}
+        """The processes of checkpoints that earlier kernels have made."""
         self._costs, self._killed, self._obstacles = MemoryCosts(), 0, list[Obstacle]()
         tree.own_children.clear()
 
@@ -140,19 +111,18 @@ class Checkpoints:
         is_automatic: bool = False,
     ) -> CheckpointEntry | list[Obstacle]:
         """Make a checkpoint, or one of another kernel in its ``target``; return its description, or what prevents it."""
-        settings = self._options.checkpoints
-        if settings is None:
+        settings, owner = self._options.checkpoints, self._options.owner
+        if settings is None or owner is None:
             return _limit("this kernel makes none")
         self.reap()
         for number in self._costs.take_excess(self._requested, int(settings["memory_bytes"])):
             self._drop(number)
+        is_own = target is None
         if target is None:
-            number = self._number + 1
-            copy = _Copy(number, self._path(number), self._options.owner, self._options.grace_seconds)
-        else:
-            copy = _Copy.at(target)
+            directory, number = str(settings["directory"]), self._number + 1
+            target = CopyTarget(directory=directory, number=number, owner=owner, mark=None, moves=[])
         entry = CheckpointEntry(
-            number=copy.number,
+            number=target["number"],
             name=name,
             is_automatic=is_automatic,
             cell=execution_count,
@@ -160,25 +130,25 @@ class Checkpoints:
             seconds=0.0,
             pid=0,
         )
-        with self._costs.connecting:  # the connections of its thread are no obstacle, and a fork would copy them
-            if obstacles := self._copy_safely(copy, entry, own_tasks):
-                return obstacles
-        if not entry["pid"] or target is not None:  # this is a kernel that goes on from the checkpoint, or it is another's
+        if obstacles := self._copy_safely(target, entry, own_tasks):
+            return obstacles
+        if not entry["pid"] or not is_own:  # this is a kernel that goes on from the checkpoint, or it is another's
             return entry
         for older in self._entries.values():  # children that were not waited for
             proc.set_oom_score(older["pid"], proc.HIGHEST_OOM_SCORE)
-        self._number = copy.number
-        self._entries[copy.number] = entry
+        self._number = entry["number"]
+        self._entries[self._number] = entry
         if not is_automatic:
-            self._requested.add(copy.number)
-        paths = self._list_paths()
-        for number in find_excess(paths, self._requested, int(settings["limit"])):
+            self._requested.add(self._number)
+        numbers = self._list()
+        for number in find_excess(numbers, self._requested, int(settings["limit"])):
             self._drop(number)
-            del paths[number]
-        self._costs.measure(paths)
+            numbers.remove(number)
+        processes = self._earlier | {number: entry["pid"] for number, entry in self._entries.items()}
+        self._costs.measure({number: processes[number] for number in numbers & processes.keys()})
         return entry
 
-    def _copy_safely(self, copy: _Copy, entry: CheckpointEntry, own_tasks: Iterable[Any]) -> list[Obstacle]:
+    def _copy_safely(self, target: CopyTarget, entry: CheckpointEntry, own_tasks: Iterable[Any]) -> list[Obstacle]:
         """Fork the process of a checkpoint if nothing prevents it; return what does."""
         own = self._descriptors.list()
         files = OpenFiles(own)
@@ -188,37 +158,42 @@ class Checkpoints:
         if memory.excess_bytes:
             return _limit(f"{memory.excess_bytes >> 20} MiB of memory are shared with other processes")
         hide_own_children()
-        return self._fork_without_threads(copy, entry, SharedState(files, memory))
+        return self._fork_without_threads(target, entry, SharedState(files, memory))
 
-    def _fork_without_threads(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> list[Obstacle]:
+    def _fork_without_threads(self, target: CopyTarget, entry: CheckpointEntry, shared: SharedState) -> list[Obstacle]:
         """Fork, once more if threads of C code were there that could be ended; return what prevents it."""
+        path = _path(target["directory"], target["number"])
         for is_first in (True, False):
             try:
-                self._fork(copy, entry, shared)
+                self._fork(target, entry, shared)
             except OSError as exc:
                 if exc.errno != errno.EADDRINUSE:  # else it is another one's
-                    copy.path.unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
                 return _limit(str(exc))
             if not entry["pid"] or not (threads := find_native_threads()):
                 return []
-            self._end(entry["pid"], copy.path)
+            self._end(entry["pid"], path)
             if not (is_first and end_pools(threads)):
                 break
         return [{"kind": "native threads", "names": sorted(set(map(str, threads)))[:NAMES_MAX]}]
 
-    def _fork(self, copy: _Copy, entry: CheckpointEntry, shared: SharedState) -> None:
+    def _fork(self, target: CopyTarget, entry: CheckpointEntry, shared: SharedState) -> None:
         """Fork the process of a checkpoint; return in this process, and in each kernel that goes on from the checkpoint."""
         loop, task, state = asyncio.get_running_loop(), asyncio.current_task(), random.getstate()
         on_term = signal.getsignal(signal.SIGTERM)
         timers = [(each, *signal.getitimer(each)) for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
         begun = time.perf_counter()
         score = proc.choose_checkpoint_score(None if self._group is None else self._group.read_limit())
-        with bind(str(copy.path)) as listener:
+        with bind(str(_path(target["directory"], target["number"]))) as listener:
             with proc.raise_oom_score_for_copy(score):
-                pid = copy.fork()
+                if target["mark"] is None:
+                    pid = int(fork())
+                else:  # it is no child of this kernel
+                    with tree.leave_orphans():
+                        pid = tree.fork_orphan()
             if pid:
                 entry["pid"], entry["seconds"] = pid, time.perf_counter() - begun
-                if copy.mark is None:
+                if target["mark"] is None:
                     tree.own_children.add(pid)
                 return
             try:
@@ -226,7 +201,7 @@ class Checkpoints:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # what is closed here is no mistake, and user code may want errors
                     proc.set_oom_score(os.getpid(), score)
-                    self._wait(listener, copy, entry, shared, loop, task)
+                    self._wait(listener, target, entry, shared, loop, task)
             except BaseException:
                 with suppress(BaseException):  # nobody may read it by now
                     traceback.print_exc(file=sys.__stderr__)
@@ -239,7 +214,7 @@ class Checkpoints:
     def _wait(
         self,
         listener: socket.socket,
-        copy: _Copy,
+        target: CopyTarget,
         entry: CheckpointEntry,
         shared: SharedState,
         loop: Any,
@@ -251,29 +226,31 @@ class Checkpoints:
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN if signum == signal.SIGINT else signal.SIG_DFL)
         os.setsid()
-        if copy.mark is not None:
-            replace_mark(copy.mark)
-            os.environ[KERNEL_MARK_VARIABLE] = copy.mark
+        grace_seconds = self._options.grace_seconds
+        if (mark := target["mark"]) is not None:
+            grace_seconds = 0.0  # no later owner takes it over
+            replace_mark(mark)
+            os.environ[KERNEL_MARK_VARIABLE] = mark
         _silence()
         watched = list_watched(loop, self._descriptors.list())
         close_loop(loop)
-        self._leave(copy.moves)
+        self._leave(MovedDirectories(target["moves"]))
         self._descriptors.close()
         shared.files.separate()
-        request = StoppedCopy(listener, copy.owner, copy.grace_seconds, entry).wait()
+        options = StoppedCopy(listener, target["owner"], grace_seconds, entry).wait()
         shared.files.separate()  # from now on they are not those of the checkpoint
         shared.memory.separate()
-        self.forget(LaunchOptions.of(request.get("restore", {})), entry["number"])
+        self._begin(options, entry["number"])
         with self._descriptors.count_opened():
             renew_loop(loop, task, watched)
-        self._resume(request)
+        self._resume(options)
         if collects_garbage:
             gc.enable()
 
-    def _list_paths(self) -> dict[int, Path]:
-        """Return the sockets of all checkpoints of the session by their numbers: those of earlier kernels too."""
-        paths = {path.name.removeprefix(CHECKPOINT_SOCKET): path for path in self._path(0).parent.glob(f"{CHECKPOINT_SOCKET}*")}
-        return {int(name): path for name, path in paths.items() if name.isdecimal()}
+    def _list(self) -> set[int]:
+        """Return the numbers of all checkpoints of the session: those of earlier kernels too."""
+        names = (path.name.removeprefix(CHECKPOINT_SOCKET) for path in self._path(0).parent.glob(f"{CHECKPOINT_SOCKET}*"))
+        return {int(name) for name in names if name.isdecimal()}
 
     def _drop(self, number: int) -> None:
         """End a checkpoint: a child of this process, or one that an earlier kernel has made."""
@@ -304,7 +281,7 @@ class Checkpoints:
             self._path(number).unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
-        return Path((self._options.checkpoints or {})["directory"]) / f"{CHECKPOINT_SOCKET}{number}"
+        return _path((self._options.checkpoints or {})["directory"], number)
 
     def _end(self, pid: int, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -312,6 +289,10 @@ class Checkpoints:
             os.kill(pid, signal.SIGKILL)  # a child that was not waited for, so its id is its own
             os.waitpid(pid, 0)
         tree.own_children.discard(pid)
+
+
+def _path(directory: str, number: int) -> Path:
+    return Path(directory) / f"{CHECKPOINT_SOCKET}{number}"
 
 
 def _limit(reason: str) -> list[Obstacle]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..owner import OwnerPipe
 from ..processes.tree import fork_orphan
-from ..protocol import CheckpointEntry, CheckpointReport, RestoreRequest
+from ..protocol import CheckpointEntry, CheckpointReport, LaunchOptions
 
 _MESSAGE_BYTES = 96 * 1024
 _BACKLOG = 4
@@ -34,30 +34,29 @@ def bind(path: str) -> socket.socket:
 class StoppedCopy:
     """This process, which is a fork of the kernel. It ends with the owner, or when its socket is removed or replaced."""
 
-    def __init__(self, listener: socket.socket, owner: str | None, grace_seconds: float, entry: CheckpointEntry) -> None:
+    def __init__(self, listener: socket.socket, owner: str, grace_seconds: float, entry: CheckpointEntry) -> None:
         self._listener = listener
         listener.listen(_BACKLOG)
-        self._owner = OwnerPipe(owner, grace_seconds) if owner is not None else None
+        self._owner = OwnerPipe(owner, grace_seconds)
         self._entry: CheckpointEntry = {**entry, "pid": os.getpid()}
         self._connections: dict[int, socket.socket] = {}
         self._poll = select.poll()
-        self._poll.register(listener, select.POLLIN)
-        if self._owner is not None:
-            self._poll.register(self._owner.fd, select.POLLIN)
+        for source in (listener, self._owner.fd):
+            self._poll.register(source, select.POLLIN)
 
-    def wait(self) -> RestoreRequest:
-        """Serve the owner; return in a forked child only, which is to go on as the kernel, with its request."""
-        if self._owner is not None and not self._owner.has_writer() and not self._owner.wait():
+    def wait(self) -> LaunchOptions:
+        """Serve the owner; return in a forked child only, which is to go on as the kernel, with its options."""
+        if not self._owner.has_writer() and not self._owner.wait():
             os._exit(0)  # the owner ended while the copy was made
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._listener.fileno():
                     self._accept()
-                elif self._owner is not None and fd == self._owner.fd:
+                elif fd == self._owner.fd:
                     if not self._owner.wait():
                         os._exit(0)
-                elif (request := self._handle_request(fd)) is not None:
-                    return request
+                elif (options := self._handle_request(fd)) is not None:
+                    return options
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -65,15 +64,15 @@ class StoppedCopy:
             self._connections[connection.fileno()] = connection
             self._poll.register(connection, select.POLLIN)
 
-    def _handle_request(self, fd: int) -> RestoreRequest | None:
+    def _handle_request(self, fd: int) -> LaunchOptions | None:
         connection = self._connections[fd]
         try:
             request: Any = json.loads(connection.recv(_MESSAGE_BYTES) or b"null")
         except (OSError, ValueError, RecursionError):
             request = None
         match request:
-            case {"restore": dict()}:
-                return self._fork_kernel(connection, request)
+            case {"restore": dict(options)}:
+                return self._fork_kernel(connection, LaunchOptions.of(options))
             case {"drop": True}:
                 os._exit(0)
             case {}:
@@ -83,7 +82,7 @@ class StoppedCopy:
                 self._connections.pop(fd).close()
         return None
 
-    def _fork_kernel(self, connection: socket.socket, request: RestoreRequest) -> RestoreRequest | None:
+    def _fork_kernel(self, connection: socket.socket, options: LaunchOptions) -> LaunchOptions | None:
         """Fork a kernel, which the fork server or the container's init adopts."""
         state = random.getstate()
         try:
@@ -96,15 +95,14 @@ class StoppedCopy:
             return None
         for sock in (self._listener, *self._connections.values()):
             sock.close()
-        if self._owner is not None:
-            self._owner.close()
-        if request["restore"].get("reseed"):
+        self._owner.close()
+        if options.reseed:
             _reseed()
         else:
             random.setstate(state)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
-        return request
+        return options
 
 
 def _send(connection: socket.socket, message: CheckpointReport) -> None:

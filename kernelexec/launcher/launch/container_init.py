@@ -21,7 +21,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,11 +86,12 @@ def _connect(path: str) -> socket.socket | None:
 
 
 @dataclass(slots=True)
-class _Branch:
-    """A branch of a kernel; ``pid`` is 0 once it has ended, and its checkpoints and programs may live."""
+class _Kernel:
+    """The kernel or a branch of it; ``pid`` is 0 once it has ended, and its checkpoints and programs may live."""
 
-    pid: int
-    kills: int
+    pid: int = 0
+    kills: int = 0
+    """How many processes had been killed for want of memory when it began."""
 
 
 class _ContainerInit:
@@ -102,9 +103,9 @@ class _ContainerInit:
         if channel is not None:
             self._poll.register(channel, select.POLLIN)
         self._group = memory_monitor.find_limited_cgroup()
-        self._kills = self._pid = 0
-        self._branches: dict[str, _Branch] = {}
-        """The branches by their marks."""
+        self._own = _Kernel()
+        self._kernels = {"": self._own}
+        """The kernel and its branches by their marks; that of the kernel is empty."""
         self._ending = False
         self._before = _read_process_settings()
         gc.freeze()
@@ -132,20 +133,20 @@ class _ContainerInit:
 
     def _fork_kernel(self, request: ForkRequest) -> bool:
         """Fork a kernel, or start it anew if this process has threads; return whether this is the forked child."""
-        self._kills = self._read_kills()
+        self._own.kills = self._read_kills()
         try:
             if count_threads() == 1:
-                self._pid = os.fork()
+                self._own.pid = os.fork()
             else:
                 os.chdir(request.cwd)
                 argv = [sys.executable, sys.argv[0], *request.arguments]
                 signals = (*_FORWARDED_SIGNALS, signal.SIGCHLD)
-                self._pid = os.posix_spawn(sys.executable, argv, request.environ, setsid=True, setsigdef=signals)
+                self._own.pid = os.posix_spawn(sys.executable, argv, request.environ, setsid=True, setsigdef=signals)
         except OSError as exc:
             self._send({"failed": exc.strerror})
             return False
-        if self._pid:
-            self._send({"born": self._pid})
+        if self._own.pid:
+            self._send({"born": self._own.pid})
             return False
         signal.set_wakeup_fd(-1)
         for signum in (*_FORWARDED_SIGNALS, signal.SIGCHLD):
@@ -163,26 +164,20 @@ class _ContainerInit:
         except (OSError, ValueError):
             request = {}
         match request:
-            case {"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": str(cwd)}} if not self._pid:
+            case {"birth": {"arguments": list(arguments), "environ": dict(environ), "cwd": str(cwd)}} if not self._own.pid:
                 return ForkRequest(arguments, environ, cwd)
-            case {"adopt": int(pid), "mark": str(mark)}:
+            case {"adopt": int(pid), "mark": str(mark)} if mark or not self._own.pid:
                 self._adopt(pid, mark)
-            case {"adopt": int(pid)} if not self._pid:
-                self._adopt(pid)
-            case {"end_others": list(spared)}:
-                self._end_others({pid for pid in spared if isinstance(pid, int)})
-                self._send({"swept": True})
-            case {"end_marked": list(spared), "mark": str(mark)}:
-                self._end_branch(mark, {pid for pid in spared if isinstance(pid, int)})
+            case {"end": list(spared), "mark": str(mark)}:
+                processes = {pid for pid in spared if isinstance(pid, int)}
+                self._end_branch(mark, processes) if mark else self._end_others(processes)
                 self._send({"swept": True})
             case {"signal": int(signum), "mark": str(mark)}:
-                self._signal(self._branches[mark].pid if mark in self._branches else 0, signum)
-            case {"signal": int(signum)}:
-                self._signal(self._pid, signum)
+                self._signal(self._kernels.get(mark, _Kernel()).pid, signum)
             case {"sweep": list(directories), "spared": list(spared)}:
                 self._send(
                     {
-                        "swept": not self._branches
+                        "swept": len(self._kernels) == 1
                         and self._kill_all()
                         and clear_tmpfs_and_ipc(directories, spared)
                         and self._before == _read_process_settings()
@@ -197,32 +192,29 @@ class _ContainerInit:
         if channel is not None:
             self._poll.unregister(channel)
             channel.close()
-        if not self._pid:
+        if not self._own.pid:
             os._exit(0)
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 status = os.waitstatus_to_exitcode(ended[1])
-                if ended[0] == self._pid:
-                    self._report_end(status)
-                for mark, branch in self._branches.items():
-                    if ended[0] == branch.pid:
-                        branch.pid = 0
-                        self._send({"ended": status, "mark": mark, "kills": self._read_kills() - branch.kills})
+                for mark, kernel in self._kernels.items():
+                    if ended[0] == kernel.pid:
+                        self._report_end(mark, kernel, status)
 
-    def _report_end(self, status: int) -> None:
-        """Report the kernel's end, or end like it."""
-        self._pid = 0
-        if self._channel is None or self._ending:
+    def _report_end(self, mark: str, kernel: _Kernel, status: int) -> None:
+        """Report the end of the kernel or a branch, or end like the kernel."""
+        kernel.pid = 0
+        if not mark and (self._channel is None or self._ending):
             os._exit(status if status >= 0 else _SIGNALLED - status)
-        self._send({"ended": status, "kills": self._read_kills() - self._kills})
+        self._send({"ended": status, "mark": mark, "kills": self._read_kills() - kernel.kills})
 
     def _read_kills(self) -> int:
         """Return how many processes were killed for want of memory."""
         return self._group.read_kills() if self._group is not None else 0
 
-    def _adopt(self, pid: int, mark: str | None = None) -> None:
+    def _adopt(self, pid: int, mark: str) -> None:
         """Watch a kernel, or with a ``mark`` a branch, that a checkpoint has forked; this process has become its parent."""
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -230,10 +222,8 @@ class _ContainerInit:
             self._send({"failed": exc.strerror})
             return
         proc.give_oom_score(pid)
-        if mark is None:
-            self._kills, self._pid = self._read_kills(), pid
-        else:
-            self._branches[mark] = _Branch(pid, self._read_kills())
+        kernel = self._kernels.setdefault(mark, _Kernel())
+        kernel.pid, kernel.kills = pid, self._read_kills()
         self._send({"born": pid})
         self._reap()
 
@@ -242,7 +232,7 @@ class _ContainerInit:
         deadline = time.monotonic() + _SWEEP_SECONDS
         with suppress(OSError):
             os.kill(-1, signal.SIGSTOP)
-        marks = [_entry(mark) for mark in self._branches]
+        marks = [_entry(mark) for mark in self._kernels if mark]
         branches = {pid for pid in proc.read_processes() if any(proc.has_variable(pid, mark) for mark in marks)}
         spared = spared | branches | {_INIT_PID}
         while (others := _list_living() - spared) and time.monotonic() < deadline:
@@ -250,14 +240,14 @@ class _ContainerInit:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_PAUSE_SECONDS)  # as below
-        self._await_end(lambda: self._pid, deadline)
+        self._await_end(self._own, deadline)
         for pid in spared - {_INIT_PID}:
             with suppress(OSError):
                 os.kill(pid, signal.SIGCONT)
 
     def _end_branch(self, mark: str, spared: set[int]) -> None:
         """Kill the processes of a branch except ``spared``, which are its checkpoints; without those it is over."""
-        branch, entry, deadline = self._branches.get(mark, _Branch(0, 0)), _entry(mark), time.monotonic() + _SWEEP_SECONDS
+        branch, entry, deadline = self._kernels.get(mark, _Kernel()), _entry(mark), time.monotonic() + _SWEEP_SECONDS
         leader = branch.pid
 
         def find(table: Mapping[int, proc.ProcessStatus]) -> set[int]:
@@ -265,14 +255,14 @@ class _ContainerInit:
             return family | {pid for pid in table if proc.has_variable(pid, entry)}
 
         proc.kill_rounds(find, spared=spared, wait_milliseconds=_DEATH_MILLISECONDS)
-        self._await_end(lambda: branch.pid, deadline)  # before the branch is forgotten
+        self._await_end(branch, deadline)  # before the branch is forgotten
         if not spared:
-            self._branches.pop(mark, None)
+            self._kernels.pop(mark, None)
 
-    def _await_end(self, pid: Callable[[], int], deadline: float) -> None:
-        """Report the end of a killed kernel, which is over when its last thread is: ``pid`` is 0 then."""
+    def _await_end(self, kernel: _Kernel, deadline: float) -> None:
+        """Report the end of a killed kernel, which is over when its last thread is."""
         self._reap()
-        while pid() and time.monotonic() < deadline:
+        while kernel.pid and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)  # the poll that wakes up at the end of a child is the caller's
             self._reap()
 
@@ -295,9 +285,9 @@ class _ContainerInit:
 
     def _forward_signal(self, signum: int, _frame: object) -> None:
         self._ending |= signum in _ENDING_SIGNALS
-        if self._ending and not self._pid:
+        if self._ending and not self._own.pid:
             os._exit(_SIGNALLED + signum)
-        self._signal(self._pid, signum)
+        self._signal(self._own.pid, signum)
 
     def _send(self, message: InitReport) -> None:
         if self._channel is not None:

@@ -37,7 +37,7 @@ from ..output.streams import named_as_base
 from ..owner import apply_limits, exit_with_owner, prepare_for_relay, write_stacks_to
 from ..processes.shell_session import MovedDirectories
 from ..processes.tree import initialize_tree, kill_descendants
-from ..protocol import KERNEL_MARK_VARIABLE, LaunchOptions, RestoreRequest
+from ..protocol import KERNEL_MARK_VARIABLE, LaunchOptions
 from ..sandbox.confinement import confine
 
 #: The filters that the modules of a fork server have added, the newest first; in a fresh kernel they precede ipykernel's.
@@ -106,19 +106,18 @@ class LauncherApp(IPKernelApp):
         for thread in (self.iopub_thread, self.control_thread):
             close_loop(thread.io_loop.asyncio_loop)
 
-    def resume(self, request: RestoreRequest) -> None:
+    def resume(self, options: LaunchOptions) -> None:
         """Make this process, a copy of the kernel that has waited as a checkpoint, a kernel of its own.
 
         Objects that user code may know stay: shell, streams and loop. What they use is new: sockets, threads, locks.
         """
-        options = LaunchOptions.of(request.get("restore", {}))
         owner.become_kernel()
-        if mark := request.get("mark"):
-            os.environ[KERNEL_MARK_VARIABLE] = mark
+        if options.mark is not None:
+            os.environ[KERNEL_MARK_VARIABLE] = options.mark
         initialize_tree()
         write_stacks_to(options.stacks)
-        if (path := request.get("stderr")) is not None:
-            own_output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if options.stderr is not None:
+            own_output = os.open(options.stderr, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             for fd in self._list_own_outputs():
                 os.dup2(own_output, fd, inheritable=False)
             os.close(own_output)

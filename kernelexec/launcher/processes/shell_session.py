@@ -233,6 +233,3 @@ class MovedDirectories:
                 os.environ[name] = self.translate(os.environ[name])
         module: Any = tempfile
         module.tempdir = None
-
-
-NO_MOVES = MovedDirectories(())

@@ -27,54 +27,32 @@ _IN_MEMORY = frozenset({"/tmp", "/dev/shm", "/dev/mqueue"})  # noqa: S108 - the 
 Mounts = Iterable[tuple[str, str, bool]]
 
 
-class ContainerReuse:
-    """The connection to a container's init. It knows whether anything of the last kernel is left.
+class InitConnection:
+    """The connection to a container's init. All messages are checked: code in the container may have got hold of the socket."""
 
-    It checks all messages: code in the container may have got hold of the socket.
-    """
-
-    def __init__(self, state: ContainerState, oom: OomDetector) -> None:
-        self._state = state
-        self._oom = oom
-        self._is_clean = False
-        """Whether no process and no file of the last kernel is left."""
-        self._sources: dict[str, tuple[int, int]] = {}
-        self._in_memory: list[str] = []
+    def __init__(self) -> None:
+        self.kernels: dict[str, tuple[ContainerState, OomDetector]] = {}
+        """The kernel in this container and its branches, by their marks; that of the kernel is empty."""
         self._uid = 0
         self._path = Path()
         self._listener: socket.socket | None = None
         self._channel: socket.socket | None = None
         self._answer: asyncio.Future[dict[str, Any]] | None = None
         self._request_lock = asyncio.Lock()
-        self.branches: dict[str, tuple[ContainerState, OomDetector]] = {}
-        """The branches of the kernel in this container, by their marks."""
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether the next kernel can be forked in this container."""
-        return self._is_clean and self._channel is not None and not self.branches
 
     @property
     def is_connected(self) -> bool:
         """Whether the init can be reached."""
         return self._channel is not None
 
-    def reset_container(self) -> None:
-        """Forget the previous container."""
-        self._is_clean = False
-
-    def listen(self, path: str, options: Container, mounts: Mounts) -> None:
-        """Prepare for a container that is about to start: its init connects to the socket ``path``, if there is one."""
-        self._sources = _identities(mounts)
-        self._in_memory = sorted(_IN_MEMORY | options.memory_directories.keys())
-        if not path:
-            return
-        self._path, (self._uid, gid) = Path(path), options.ids
+    def listen(self, path: Path, ids: tuple[int, int]) -> None:
+        """Prepare for a container that is about to start: its init, of a user and group, connects to the socket ``path``."""
+        self._path, (self._uid, gid) = path, ids
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         track_fd(self._listener.fileno())
         try:
             self._listener.setblocking(False)  # noqa: FBT003 - the library's own signature
-            self._listener.bind(path)
+            self._listener.bind(str(path))
             if self._uid != os.getuid():
                 os.chown(path, -1, gid)
             self._path.chmod(0o660 if self._uid != os.getuid() else 0o600)
@@ -88,59 +66,6 @@ class ContainerReuse:
         if self._listener is not None:
             asyncio.get_running_loop().add_reader(self._listener, self._accept, is_peer)
 
-    def has_same_mounts(self, mounts: Mounts) -> bool:
-        """Return whether the same directories are mounted: their paths may have changed, but not their inodes."""
-        return self._sources == _identities(mounts)
-
-    async def fork(self, arguments: Sequence[str], kwargs: Mapping[str, Any]) -> bool:
-        """Fork the next kernel; return whether there is one."""
-        if not self.is_possible or not self.expect_kernel():
-            return False
-        return "born" in await self._request({"birth": protocol.fork_content(arguments, kwargs["env"], kwargs["cwd"])}, None)
-
-    def signal(self, signum: int, mark: str | None = None) -> bool:
-        """Signal the kernel, or the branch with a mark, without the engine; return whether that was possible."""
-        return self._send({"signal": signum, **_marked(mark)})
-
-    async def adopt(self, pid: int, mark: str | None = None) -> bool:
-        """Have the init watch a kernel, or a branch with a mark, that a checkpoint has forked; return whether it is there."""
-        return "born" in await self._request({"adopt": pid, **_marked(mark)}, _SWEEP_SECONDS)
-
-    async def end_branch(self, mark: str, spared: Collection[int] = ()) -> bool:
-        """End all processes of a branch except ``spared``, which are its checkpoints; return whether that is certain."""
-        return "swept" in await self._request({"end_marked": sorted(spared), "mark": mark}, _SWEEP_SECONDS)
-
-    def expect_kernel(self) -> bool:
-        """Prepare for another kernel in this container; return whether there is a connection to its init."""
-        state = self._state
-        if self._channel is None or state.events is None:
-            return False
-        self._oom.continue_container(state.events.memory_kills(state.id))
-        state.reset_kernel()
-        self._is_clean = False
-        state.changed.clear()
-        return True
-
-    async def sweep(self, spared: Collection[int] = ()) -> bool:
-        """End all processes in the container but its init, and clear its files in memory; return whether it can be reused.
-
-        With ``spared`` processes, which are checkpoints, only their copies can use it, and with branches only these: its files
-        stay as they are.
-
-        Files on the devices of mounts belong to this machine and stay, wherever in the container they are.
-        """
-        if self._channel is not None and not self._is_clean:
-            self._state.is_kill_requested |= self._state.status is None
-            devices = [device for device, _ in self._sources.values()]
-            if spared or self.branches:
-                is_swept = "swept" in await self._request({"end_others": sorted(spared)}, _SWEEP_SECONDS)
-                if is_swept and self._state.status is None:  # a copy that the init has not taken over has no end to report
-                    self._state.end(KILLED)
-                return is_swept and bool(spared)
-            reply = await self._request({"sweep": self._in_memory, "spared": devices}, _SWEEP_SECONDS)
-            self._is_clean = reply.get("swept") is True
-        return self.is_possible
-
     def close(self) -> None:
         """Close the connection: the init process then ends with its kernel, or at once without one."""
         for sock in (self._listener, self._channel):
@@ -153,21 +78,22 @@ class ContainerReuse:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result({})
 
-    async def _request(self, message: Mapping[str, Any], patience: float | None) -> dict[str, Any]:
-        """Return the reply; an empty one, and the end of the connection, if none comes."""
+    async def request(self, message: Mapping[str, Any], patience: float | None) -> dict[str, Any]:
+        """Return the reply to a message; an empty one, and the end of the connection, if none comes."""
         async with self._request_lock:
             self._answer = asyncio.get_running_loop().create_future()
             reply = None
             try:
                 with anyio.move_on_after(patience):
-                    reply = await self._answer if self._send(message) else {}
+                    reply = await self._answer if self.send(message) else {}
             finally:
                 self._answer = None
                 if reply is None:  # a late reply would be taken for the next one
                     self._disconnect()
         return reply or {}
 
-    def _send(self, message: Mapping[str, Any]) -> bool:
+    def send(self, message: Mapping[str, Any]) -> bool:
+        """Send a message that has no reply; return whether that was possible."""
         data = json.dumps(message).encode()
         if self._channel is None or len(data) > _MESSAGE_BYTES:
             return False
@@ -204,13 +130,10 @@ class ContainerReuse:
             message = None
         match message:
             case {"ended": int(status), "mark": str(mark), "kills": int(kills)}:
-                if (branch := self.branches.get(mark)) is not None and branch[0].status is None:
-                    branch[1].on_exit(status, kills)
-                    branch[0].end(status)
-            case {"ended": int(status), "kills": int(kills)}:
-                if self._state.status is None:
-                    self._oom.on_exit(status, kills)
-                    self._state.end(status)
+                state, oom = self.kernels.get(mark, (None, None))
+                if state is not None and oom is not None and state.status is None:
+                    oom.on_exit(status, kills)
+                    state.end(status)
             case {"swept": _} | {"born": _} | {"failed": _}:
                 if self._answer is not None and not self._answer.done():
                     self._answer.set_result(message)
@@ -220,13 +143,100 @@ class ContainerReuse:
     def _disconnect(self) -> None:
         self.close()
         with suppress(RuntimeError):
-            for state in (self._state, *(state for state, _ in self.branches.values())):
+            for state, _ in self.kernels.values():
                 state.changed.set()
 
 
-def _marked(mark: str | None) -> dict[str, str]:
-    """Return the part of a request that names a branch."""
-    return {} if mark is None else {"mark": mark}
+class ContainerReuse:
+    """The container of one kernel after another. It knows whether anything of the last one is left.
+
+    A branch of the container's kernel has one with a ``mark`` and the same connection: only copies of checkpoints follow it.
+    """
+
+    def __init__(self, state: ContainerState, oom: OomDetector, init: InitConnection, mark: str = "") -> None:
+        self.init = init
+        self._mark = mark
+        init.kernels[mark] = self._state, self._oom = state, oom
+        self._is_clean = False
+        """Whether no process and no file of the last kernel is left."""
+        self._sources: dict[str, tuple[int, int]] = {}
+        self._in_memory: list[str] = []
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether branches of the container's kernel use it."""
+        return len(self.init.kernels) > 1
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the next kernel can be forked in this container."""
+        return self._is_clean and self.init.is_connected and not self.has_branches
+
+    def reset_container(self) -> None:
+        """Forget the previous container."""
+        self._is_clean = False
+
+    def listen(self, path: str, options: Container, mounts: Mounts) -> None:
+        """Prepare for a container that is about to start: its init connects to the socket ``path``, if there is one."""
+        self._sources = _identities(mounts)
+        self._in_memory = sorted(_IN_MEMORY | options.memory_directories.keys())
+        if path:
+            self.init.listen(Path(path), options.ids)
+
+    def has_same_mounts(self, mounts: Mounts) -> bool:
+        """Return whether the same directories are mounted: their paths may have changed, but not their inodes."""
+        return self._sources == _identities(mounts)
+
+    async def fork(self, arguments: Sequence[str], kwargs: Mapping[str, Any]) -> bool:
+        """Fork the next kernel; return whether there is one."""
+        if not self.is_possible or not self.expect_kernel():
+            return False
+        return "born" in await self.init.request(
+            {"birth": protocol.fork_content(arguments, kwargs["env"], kwargs["cwd"])}, None
+        )
+
+    def signal(self, signum: int) -> bool:
+        """Signal the kernel without the engine; return whether that was possible."""
+        return self.init.send({"signal": signum, "mark": self._mark})
+
+    async def adopt(self, pid: int) -> bool:
+        """Have the init watch a kernel that a checkpoint has forked; return whether it is there."""
+        return "born" in await self.init.request({"adopt": pid, "mark": self._mark}, _SWEEP_SECONDS)
+
+    def expect_kernel(self) -> bool:
+        """Prepare for another kernel in this container; return whether there is a connection to its init."""
+        state = self._state
+        if not self.init.is_connected or state.events is None:
+            return False
+        self._oom.continue_container(state.events.memory_kills(state.id))
+        state.reset_kernel()
+        self._is_clean = False
+        state.changed.clear()
+        return True
+
+    async def sweep(self, spared: Collection[int] = ()) -> bool:
+        """End all processes in the container but its init, and clear its files in memory; return whether it can be reused.
+
+        With ``spared`` processes, which are checkpoints, only their copies can use it, and with branches only these: its files
+        stay as they are. Of a branch only the processes with its mark end.
+
+        Files on the devices of mounts belong to this machine and stay, wherever in the container they are.
+        """
+        if self.init.is_connected and not self._is_clean:
+            self._state.is_kill_requested |= self._state.status is None
+            if spared or self.has_branches:
+                is_swept = "swept" in await self.init.request({"end": sorted(spared), "mark": self._mark}, _SWEEP_SECONDS)
+                if is_swept and self._state.status is None:  # a copy that the init has not taken over has no end to report
+                    self._state.end(KILLED)
+                return is_swept and bool(spared)
+            devices = [device for device, _ in self._sources.values()]
+            reply = await self.init.request({"sweep": self._in_memory, "spared": devices}, _SWEEP_SECONDS)
+            self._is_clean = reply.get("swept") is True
+        return self.is_possible
+
+    def leave(self) -> None:
+        """Forget the branch, which has ended; the connection stays."""
+        self.init.kernels.pop(self._mark, None)
 
 
 def _identities(mounts: Mounts) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from kernelexec.launcher import protocol
 from kernelexec.provisioning.container.container_state import KILLED, STOPPED, ContainerState, OomDetector, run_in_thread
 from kernelexec.provisioning.container.containers import create_container, remove_container, remove_leftovers, retry_removals
 from kernelexec.provisioning.container.relay import KernelRelay
-from kernelexec.provisioning.container.reuse import ContainerReuse
+from kernelexec.provisioning.container.reuse import ContainerReuse, InitConnection
 from kernelexec.provisioning.jupyter import ManagedKernelDirectory, reraise_for_server
 from kernelexec.provisioning.launch import GUARD
 from kernelexec.provisioning.provisioner import KernelexecProvisioner, RunningUserCommand, UserCommand
@@ -63,9 +62,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         config=True
     )
 
-    _init: ContainerReuse
-    """The connection to the container's init."""
-    _reuse: ContainerReuse | BranchReuse
+    _reuse: ContainerReuse
     _origin: ContainerKernelProvisioner | None = None
     """The provisioner of the container, of which this one's kernel is a branch."""
     _checkpoints: str | None = None
@@ -81,7 +78,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         self.mark = secrets.token_hex(16)
         self._state = ContainerState()
         self._oom = OomDetector(self._state)
-        self._init = self._reuse = ContainerReuse(self._state, self._oom)
+        self._reuse = ContainerReuse(self._state, self._oom, InitConnection())
         self._manager_directory = None if self.parent is None else ManagedKernelDirectory(self.parent)
 
     @property
@@ -136,7 +133,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     @property
     def can_go_back(self) -> bool:
         """Whether the container's init, which ends a kernel and spares its checkpoints, listens to this process."""
-        return self._init.is_connected
+        return self._reuse.init.is_connected
 
     @property
     def is_reusable(self) -> bool:
@@ -147,7 +144,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         """Return whether the container is as the kernelspec asks for: same options, limits and mounted directories."""
         config = spec.metadata["kernel_provisioner"]["config"]
         is_same = all(getattr(self, name) == config.get(name) for name in ("container", "limits", "init_socket"))
-        is_unchanged = not self._state.are_limits_changed and self._init.has_same_mounts(self.mounts)
+        is_unchanged = not self._state.are_limits_changed and self._reuse.has_same_mounts(self.mounts)
         return is_same and self.is_reusable and is_unchanged
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
@@ -207,11 +204,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def _fork_checkpoint(self, checkpoint: CheckpointSocket, options: dict[str, Any]) -> None:
         if not self._reuse.expect_kernel():
             raise KernelStartFailed("The checkpoint cannot be restored: the container has ended.")
-        try:
-            pid = await checkpoint.fork(options, mark="", stderr=None)
-        except KernelConnectionFailed as exc:
-            raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
-        if not await self._reuse.adopt(pid):
+        if not await self._reuse.adopt(await checkpoint.fork(options)):
             raise KernelStartFailed("The checkpoint cannot be restored: its process has ended.")
 
     async def _create(self, cmd: list[str], kwargs: dict[str, Any]) -> None:
@@ -223,11 +216,11 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         order = self._create_options(cmd, kwargs)
         await await_to_end(run_in_thread(self._create_stopped, order, events))  # else the container would be lost
         state.changed = self._stack.enter_context(events.of(state.id))
-        self._init.listen(self.init_socket, order.options, self.mounts)
+        self._reuse.listen(self.init_socket, order.options, self.mounts)
         await run_in_thread(events.engine.start, state.id)
         self._apply_all(await run_in_thread(events.engine.inspect_container, state.id))
         await self._open_relay()
-        self._init.accept(lambda peer: self.accepts_peer(peer, guarded=True))
+        self._reuse.init.accept(lambda peer: self.accepts_peer(peer, guarded=True))
 
     async def _open_relay(self) -> None:
         """Serve the kernel's sockets on this machine, if it is reached by a relay."""
@@ -337,15 +330,19 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
                 self.name = name
 
     async def send_signal(self, signum: int) -> None:
-        """Signal the kernel through the container's init; SIGKILL ends everything in the container."""
+        """Signal the kernel through the container's init; SIGKILL ends everything in the container, or all of a branch.
+
+        Without a connection to the init, which code in the container has ended then, a branch ends with the whole container.
+        """
         state = self._state
         if signum not in (0, signal.SIGKILL) and self._reuse.signal(signum):
             return
-        if signum == signal.SIGKILL and self._init.branches:  # they outlive it, unless the init cannot end it alone
+        if signum == signal.SIGKILL and self._reuse.has_branches:  # they outlive it, unless the init cannot end it alone
             await self._reuse.sweep(self._spared_pids())
             if not self.has_process:
                 return
         if signum and self.has_process and state.events is not None:
+            signum = signum if self._origin is None else signal.SIGKILL  # the engine signals the container's own kernel
             state.is_kill_requested |= signum == signal.SIGKILL
             await run_in_thread(state.events.engine.signal, state.id, int(signum))
 
@@ -382,14 +379,14 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def _remove(self) -> None:
         """Remove the container, or leave it to the branches, of which the last one removes it."""
         state = self._state
-        if self._init.branches and state.events is not None:
+        if self._reuse.has_branches and state.events is not None:
             self._is_left = True
             await self._reuse.sweep()
             state.end(KILLED if state.status is None else state.status)
-            if self._init.branches:
+            if self._reuse.has_branches:
                 return
         events, state.events = state.events, None
-        self._init.close()
+        self._reuse.init.close()
         if events is None:
             return
         try:
@@ -434,16 +431,16 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         Raises:
             KernelConnectionFailed: another process has started the container, whose init listens to that one only.
         """
-        if not self._init.is_connected:
+        if not self._reuse.init.is_connected:
             raise KernelConnectionFailed("its container was started by another process")
         options = self.trait_values(config=True)
         branch = ContainerBranchProvisioner(kernel_id=mark, kernel_spec=self.kernel_spec, parent=None, **options)
-        branch.join(self._origin or self, self._init, self._state.for_branch(), mark)
+        branch.join(self._origin or self, self._reuse.init, self._state.for_branch(), mark)
         return branch
 
     async def release(self) -> None:
         """Remove the container that this one has left to branches, once the last of them has left it."""
-        if self._is_left and not self._init.branches:
+        if self._is_left and not self._reuse.has_branches:
             await self._remove()
 
     async def read_log(self) -> str:
@@ -455,25 +452,13 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 class ContainerBranchProvisioner(ContainerKernelProvisioner):
     """A provisioner of a kernel beside another one in its container, forked of that one's memory."""
 
-    def join(self, origin: ContainerKernelProvisioner, init: ContainerReuse, state: ContainerState, mark: str) -> None:
+    def join(self, origin: ContainerKernelProvisioner, init: InitConnection, state: ContainerState, mark: str) -> None:
         """Use the container of another provisioner, which keeps it until ``cleanup``."""
         self.mark, self._origin = mark, origin
-        self._state, self._oom, self._init = state, OomDetector(state), init
-        self._reuse = BranchReuse(init, mark, state, self._oom)
+        self._state, self._oom = state, OomDetector(state)
+        self._reuse = ContainerReuse(state, self._oom, init, mark)
         assert state.events is not None
         state.changed = self._stack.enter_context(state.events.of(state.id))
-
-    async def send_signal(self, signum: int) -> None:
-        """Signal the kernel through the container's init; SIGKILL ends everything that this branch has started.
-
-        Without a connection to the init, which code in the container has ended then, the whole container is killed.
-        """
-        if signum == signal.SIGKILL:
-            await self._reuse.sweep(self._spared_pids())
-        elif not signum or self._reuse.signal(signum):
-            return
-        if self.has_process and not self._init.is_connected:
-            await super().send_signal(signal.SIGKILL)
 
     async def _remove(self) -> None:
         """End everything that this branch has started, and leave the container."""
@@ -482,56 +467,7 @@ class ContainerBranchProvisioner(ContainerKernelProvisioner):
         if events is None or origin is None:
             return
         await self._reuse.sweep()
-        self._reuse.close()
+        self._reuse.leave()
         state.end(KILLED if state.status is None else state.status)
         await run_in_thread(self._stack.close)
         await origin.release()
-
-
-class BranchReuse:
-    """What ``ContainerReuse`` is for the kernel, by the same connection: only copies of checkpoints follow a branch."""
-
-    is_possible = False
-
-    def __init__(self, container: ContainerReuse, mark: str, state: ContainerState, oom: OomDetector) -> None:
-        self._container = container
-        self._mark = mark
-        self._state, self._oom = state, oom
-        container.branches[mark] = state, oom
-
-    def reset_container(self) -> None:
-        """Do nothing: a branch is never in another container."""
-
-    async def fork(self, arguments: Sequence[str], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002 - as of ``ContainerReuse``
-        """Return False: a kernel without the memory of this one starts elsewhere."""
-        return False
-
-    def expect_kernel(self) -> bool:
-        """Prepare for a kernel that a checkpoint forks; return whether there is a connection to the container's init."""
-        state = self._state
-        if not self._container.is_connected or state.events is None:
-            return False
-        self._oom.continue_container(state.events.memory_kills(state.id))
-        state.reset_kernel()
-        state.changed.clear()
-        return True
-
-    async def adopt(self, pid: int) -> bool:
-        """Have the init watch a kernel that a checkpoint has forked; return whether it is there."""
-        return await self._container.adopt(pid, self._mark)
-
-    def signal(self, signum: int) -> bool:
-        """Signal the branch without the engine; return whether that was possible."""
-        return self._container.signal(signum, self._mark)
-
-    async def sweep(self, spared: Collection[int] = ()) -> bool:
-        """End the processes of the branch except its checkpoints; return whether a kernel can be forked of these."""
-        self._state.is_kill_requested |= self._state.status is None
-        is_swept = await self._container.end_branch(self._mark, spared)
-        if is_swept and self._state.status is None:  # the init has not seen its end in time
-            self._state.end(KILLED)
-        return is_swept and bool(spared)
-
-    def close(self) -> None:
-        """Leave the container."""
-        self._container.branches.pop(self._mark, None)

@@ -15,7 +15,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Instance, List, Unicode
 
 from kernelexec.cancellation import await_to_end
-from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
+from kernelexec.errors import KernelStartFailed
 from kernelexec.launcher.processes.proc import give_oom_score, has_variable
 from kernelexec.launcher.protocol import KERNEL_MARK_VARIABLE, LAUNCH_OPTIONS_VARIABLE
 from kernelexec.provisioning import platform
@@ -107,10 +107,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     async def _fork_checkpoint(self, checkpoint: CheckpointSocket, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
         assert self.marker is not None
         options = json.loads(kwargs["env"][LAUNCH_OPTIONS_VARIABLE])
-        try:
-            pid = await checkpoint.fork(options, mark=self.marker.value, stderr=kwargs["stderr"].name)
-        except KernelConnectionFailed as exc:
-            raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
+        pid = await checkpoint.fork({**options, "mark": self.marker.value, "stderr": kwargs["stderr"].name})
         leader = SessionLeader.of(pid)
         if not has_variable(pid, self.marker.entry):
             raise KernelStartFailed("The checkpoint cannot be restored: its process is not the kernel's.")

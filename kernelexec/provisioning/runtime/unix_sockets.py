@@ -12,14 +12,14 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import anyio
 
-from kernelexec.errors import KernelConnectionFailed
+from kernelexec.errors import KernelConnectionFailed, KernelStartFailed
 from kernelexec.launcher.protocol import CHECKPOINT_SOCKET, DROP_REQUEST, RestoreRequest
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.processes import read_peer
@@ -155,22 +155,22 @@ class CheckpointSocket:
             case _:
                 raise KernelConnectionFailed("the checkpoint does not describe itself")
 
-    async def fork(self, options: Mapping[str, Any], *, mark: str, stderr: str | None) -> int:
+    async def fork(self, options: dict[str, Any]) -> int:
         """Have it fork a kernel with the launcher's options; return its process id, as the checkpoint sees it.
 
         Raises:
-            KernelConnectionFailed: it did not.
+            KernelStartFailed: it did not.
         """
-        request: RestoreRequest = {"restore": dict(options), "mark": mark}
-        if stderr is not None:
-            request["stderr"] = stderr
-        answer = await self._ask(request)
+        try:
+            answer = await self._ask({"restore": options})
+        except KernelConnectionFailed as exc:
+            raise KernelStartFailed(f"The checkpoint cannot be restored: {exc}.") from exc
         match answer:
             case {"pid": int(pid)} if pid > 0:
                 return pid
             case {"failed": str(reason)}:
-                raise KernelConnectionFailed(f"the checkpoint could not be copied: {reason:.200}")
-        raise KernelConnectionFailed("the checkpoint gave no answer that can be read")
+                raise KernelStartFailed(f"The checkpoint cannot be restored: it could not be copied: {reason:.200}.")
+        raise KernelStartFailed("The checkpoint cannot be restored: it gave no answer that can be read.")
 
     async def drop(self) -> None:
         """End the checkpoint."""
@@ -180,7 +180,7 @@ class CheckpointSocket:
         with suppress(OSError), closing_fd(os.open(self.path.parent, DIRECTORY)) as directory:
             os.unlink(self.path.name, dir_fd=directory)
 
-    async def _ask(self, request: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON of an untrusted process
+    async def _ask(self, request: RestoreRequest) -> Any:  # noqa: ANN401 - JSON of an untrusted process
         loop = asyncio.get_running_loop()
         try:
             with anyio.fail_after(_ANSWER_SECONDS):

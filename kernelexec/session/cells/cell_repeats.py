@@ -97,7 +97,7 @@ class CellRepeats:
 
         Behind them stand the cells that run again and the execution ids of the others.
         """
-        chain = [name for name in self._lineage.list_since("") or () if self._known[name].was_run]
+        chain = [name for name in self._lineage.active if self._known[name].was_run]
         begin = len(chain) - len(self._find_since(chain, cell, after))
         if until <= cell or not any(self._known[name].has_ended for name in chain[begin:]):
             return RepeatedCells(cell, after), [], ()

@@ -1,84 +1,28 @@
-"""The starts of kernels: anew, with a warm kernel of the pool, or from a checkpoint of the session or of another one.
+"""The starts of kernels: anew, with a warm kernel of the pool, or from a checkpoint.
 
-The way back to an own checkpoint says which cells run again there, and which checkpoints count then.
+The way back to a checkpoint says which cells run again there, and which checkpoints count then.
 """
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anyio.abc import TaskGroup
 
-from kernelexec.errors import KernelexecError, KernelStartFailed
+from kernelexec.errors import KernelError, KernelStartFailed
 from kernelexec.kernel import Kernel
-from kernelexec.kernel.process import ReusableKernelHost
 from kernelexec.provisioning import Backend
-from kernelexec.provisioning.runtime.owned_directory import SessionDirectories
-from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 
 if TYPE_CHECKING:
     from kernelexec.workspace.workspace_copies import CopiedFiles
 
 
-#: The number of the first checkpoint of a branch, which is where it branched off.
-FIRST_CHECKPOINT = 1
 #: The seconds that a warm kernel may take to answer before a new kernel is started.
 _ANSWER_SECONDS = 2.0
 _TRIES = 3
-#: Numbers of checkpoints: from the first to the last one, both included.
-_Range = tuple[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class BranchFamily:
-    """The shared directories of a session and its branches."""
-
-    directories: SessionDirectories
-    """Those of the session, in which the kernels of all have their private directories."""
-    workspace: Path
-    """The workspace of the session, in which the branches have theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class BranchStart:
-    """The beginning of a branch."""
-
-    parent: str
-    """The name of the session of which it is a branch."""
-    host: ReusableKernelHost
-    uid: int
-    """The user id of its kernel."""
-    copy_options: Mapping[str, Any]
-    """Launch options of its first kernel."""
-    family: BranchFamily
-    workspace: Path
-    within: Path
-    """The workspace that contains this one, or the same."""
-    files: CopiedFiles | None
-    """The files that were copied; None if the workspace is the parent's."""
-    notebook: Path | None
-    """The copy of the parent's notebook, if there is one."""
-    temporary: Path | None
-    """Its directory for temporary files, if it has one of its own."""
-    after: str
-    """The execution id of the parent's last cell before."""
-    cell: int
-    """The execution count of its first cell."""
-    notes: tuple[str, ...] = ()
-    """Notes for its first result."""
-
-    async def connect(self) -> CheckpointSocket:
-        """Return a connection to its first checkpoint.
-
-        Raises:
-            KernelConnectionFailed: it is gone.
-        """
-        return await CheckpointSocket.connect(self.host.runtime.path, FIRST_CHECKPOINT, uid=self.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +48,6 @@ class WarmKernel:
             if not has_moved:
                 await self.kernel.stop(0.0)
         return self.kernel if has_moved else None
-
-    async def claim_or_start(
-        self,
-        cwd: str,
-        make_kernel: Callable[[], Kernel],
-        backend: Backend,
-        tasks: TaskGroup,
-        check_open: Callable[[], None],
-    ) -> Kernel:
-        """Return this kernel, or else a new one: see ``claim`` and ``start_with_retry``."""
-        return await self.claim(cwd, backend) or await start_with_retry(make_kernel, backend, tasks, check_open)
 
 
 NO_WARM_KERNEL = WarmKernel()
@@ -145,15 +78,33 @@ async def start_with_retry(
 
 @dataclass(slots=True)
 class WayBack:
-    """A requested way back to the checkpoint with a ``number``."""
+    """A requested way back to the checkpoint with a ``number``, and what has become of it."""
 
     number: int
     until: float = 0
     """The number of the cell at which the cells since the checkpoint run again no more."""
-    bring_files: Callable[[], Awaitable[KernelexecError | None]] | None = None
-    """Changes files when the processes of the state before have ended; its error is raised once the copy of the kernel runs."""
+    change_files: Callable[[], Awaitable[CopiedFiles]] | None = None
+    """Changes files when the processes of the state before have ended."""
+    effect: str = ""
+    """What there is if that fails, as the beginning of a sentence."""
+    changed: CopiedFiles | None = None
+    """The files that were changed."""
     repeated: RepeatedCells | None = None
     """The cells that have run again on it."""
+
+    async def bring_files(self) -> KernelError | None:
+        """Change files; return the error, which is raised once the copy of the kernel runs, if that fails."""
+        if self.change_files is not None:
+            try:
+                self.changed = await self.change_files()
+            except OSError as exc:
+                return KernelError(explain_failure(self.effect, exc))
+        return None
+
+
+def explain_failure(effect: str, exc: OSError) -> str:
+    """Return a sentence on a failed copy of files."""
+    return f"{effect}: {exc.filename or 'the workspace'}: {exc.strerror}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,19 +161,18 @@ class Lineage:
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
         """The name of all states that begin with one fresh kernel: numbers of checkpoints are unique in them."""
-        self._lines: list[list[_Range]] = [[(0, math.inf)]]
-        """Those of each state that the session went back from, and at last of the present one."""
+        self._states = [(0, -1)]
+        """The number of the first checkpoint of each state, and of the one that it has come from; the present state is last."""
 
     def has(self, number: int) -> bool:
         """Return whether a checkpoint is of the present state's past."""
-        return _has(self._lines[-1], number)
+        first, origin = self._states[-1]
+        while number < first:
+            if number > origin:
+                return False
+            first, origin = next(state for state in reversed(self._states) if state[0] <= origin)
+        return True
 
     def go_to(self, number: int, newest: int) -> None:
         """Note that the state is that of a checkpoint; ``newest`` is the last one of the states before."""
-        line = next((line for line in reversed(self._lines) if _has(line, number)), [(number, number)])
-        past = [(first, min(last, number)) for first, last in line if first <= number]
-        self._lines.append([*past, (newest + 1, math.inf)])
-
-
-def _has(line: list[_Range], number: int) -> bool:
-    return any(first <= number <= last for first, last in line)
+        self._states.append((newest + 1, number))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 
@@ -18,13 +17,14 @@ from kernelexec.config import Config
 from kernelexec.errors import Closed, InvalidRequest, KernelConnectionFailed, KernelStartFailed
 from kernelexec.events import KernelChanged, KernelEvent, MemoryHigh, StateRestored
 from kernelexec.kernel import Death, Execution, Kernel, ReuseSlot
+from kernelexec.kernel.process import ReusableKernelHost
 from kernelexec.outputs import Displays, WidgetStates
 from kernelexec.provisioning import Backend, Handover, InstalledSpec, RuntimeDirectory, load_identity
 from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Cause
 from kernelexec.results.one_line import count_things
 from kernelexec.session.kernels.escalation import NOTICE_SECONDS, escalate
-from kernelexec.session.kernels.starts import BranchStart, CellRepeater, Lineage, RepeatedCells, WarmKernel, WayBack
+from kernelexec.session.kernels.starts import CellRepeater, Lineage, RepeatedCells, WarmKernel, WayBack, start_with_retry
 from kernelexec.session.kernels.verdict import (
     LOST_WITH_OWNER,
     Losses,
@@ -41,7 +41,6 @@ from kernelexec.session.lifecycle import TaskScope
 
 logger = logging.getLogger("kernelexec")
 _INTERRUPT_DEATH = Death("killed", 130)
-NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 #: The note on a call into compiled code, and from how many seconds on it is written.
 _AWAITED = "The cell was in a call into compiled code, which no interrupt reaches: {:.1f} s were waited for its end."
 _AWAITED_SECONDS = 0.5
@@ -50,6 +49,8 @@ _VISITS = "Another client has run {} in this kernel."
 _CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
+#: The number of the first checkpoint of a branch, which is where it branched off.
+FIRST_CHECKPOINT = 1
 #: How often the cells since a checkpoint are run again, once more after each one that ends otherwise than before.
 _REPEATS_MAX = 3
 
@@ -174,7 +175,7 @@ class KernelSupervisor:
     ) -> Kernel:
         unreported = self.losses.lost_state
         lost_state = await self._end_kernel(kernel, is_reported=False, cause="request")
-        failure = None if way.bring_files is None else await way.bring_files()
+        failure = await way.bring_files()
         others = [checkpoint for checkpoint in checkpoints if checkpoint is not chosen]
         try:
             restored = await self._start_copy(chosen, checkpoints, others=others)
@@ -191,25 +192,34 @@ class KernelSupervisor:
             raise failure
         return restored
 
-    async def start_branch(self, branch: BranchStart) -> None:
+    async def start_branch(
+        self, host: ReusableKernelHost, uid: int, after: str, notes: Iterable[str], *, reseeds: bool
+    ) -> None:
         """Start the first kernel as a copy of the checkpoint that another session's kernel has made for it.
+
+        Args:
+            host: the directory of the checkpoint, and the provisioner of its kernels.
+            uid: the user id of the checkpoint.
+            after: the execution id of the other session's last cell before.
+            notes: notes for the first result.
+            reseeds: whether random numbers differ from those of the other session.
 
         Raises:
             KernelStartFailed: the copy did not start; what was there for it is removed.
         """
         async with self._change_lock:
-            self._branched_after = branch.after
-            await self._reuse_slot.put(branch.host)
+            self._branched_after = after
+            await self._reuse_slot.put(host)
             self._check_open()
             try:
-                checkpoint = await branch.connect()
+                checkpoint = await CheckpointSocket.connect(host.runtime.path, FIRST_CHECKPOINT, uid=uid)
             except KernelConnectionFailed as exc:
                 raise KernelStartFailed(f"The branch cannot start: {exc}.") from exc
             try:
-                await self._start_copy(checkpoint, [checkpoint], branch.copy_options)
+                await self._start_copy(checkpoint, [checkpoint], reseeds=reseeds)
             finally:
                 checkpoint.close()
-            self.notes += branch.notes
+            self.notes += notes
 
     async def _repeat_cells(
         self, kernel: Kernel, checkpoint: CheckpointSocket | None, *, until: float = math.inf, is_accused: bool = False
@@ -252,16 +262,16 @@ class KernelSupervisor:
         self,
         checkpoint: CheckpointSocket,
         existing: Sequence[CheckpointSocket],
-        options: Mapping[str, Any] = NO_OPTIONS,
         *,
         others: Sequence[CheckpointSocket] = (),
+        reseeds: bool = False,
     ) -> Kernel:
-        """Start a kernel that is a copy of a checkpoint, with further launch ``options``; ``others`` stay if it fails."""
+        """Start a kernel that is a copy of a checkpoint; ``others`` stay if it fails."""
         self.epoch += 1
         kernel = self._new_kernel()
-        kernel.checkpoint, kernel.copy_options, kernel.other_checkpoints = checkpoint, dict(options), others
+        kernel.checkpoint, kernel.earlier_checkpoints = checkpoint, existing
+        kernel.other_checkpoints, kernel.reseeds = others, reseeds
         kernel.displays, kernel.widgets = self._shown or (kernel.displays, kernel.widgets)
-        kernel.requested_checkpoints = [each.number for each in existing if not each.is_automatic]
         try:
             await kernel.start(self._scope.tasks)
         except BaseException as exc:
@@ -280,7 +290,8 @@ class KernelSupervisor:
         self.epoch += 1
         warm_kernel, backend, self._warm_kernel = self._warm_kernel, self._backend, WarmKernel()
         try:
-            kernel = await warm_kernel.claim_or_start(self._cwd, self._new_kernel, backend, self._scope.tasks, self._check_open)
+            kernel = await warm_kernel.claim(self._cwd, backend)
+            kernel = kernel or await start_with_retry(self._new_kernel, backend, self._scope.tasks, self._check_open)
         except KernelStartFailed as exc:
             self._check_open()
             self._report_change("failed", str(exc))

@@ -26,6 +26,7 @@ from kernelexec import (
 from kernelexec.provisioning.container.container_backend import ContainerBackend
 from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend
 from kernelexec.provisioning.host.local_backend import LocalBackend
+from kernelexec.session.features.saved_state import checkpoint_files
 from kernelexec.workspace import workspace_copies
 from tests.conftest import EVERY_KIND, KINDS, executor_of
 from tests.support.engine import needs_bubblewrap
@@ -368,7 +369,7 @@ def test_a_branch_does_not_begin_where_a_link_leads(
         replace_branches(source, outside)
         return copy(source, *arguments, **keywords)
 
-    monkeypatch.setattr(workspace_copies, "copy_workspace", copy_after_the_cell)
+    monkeypatch.setattr(checkpoint_files, "copy_workspace", copy_after_the_cell)
     with pytest.raises(InvalidRequest, match="The branch cannot be made: branches"):
         session.branch("b", kernel=kernel)
     assert listed(outside) == ["b", "b/secret"]

@@ -391,17 +391,15 @@ def test_each_round_goes_back_by_one_cell(tmp_path: Path, pytestconfig: pytest.C
             assert (ended.state, value(session, "n")) == ("restored", number), ended.notes
 
 
-#: Has the thread that measures checkpoints hold its connection to each for a while.
+#: Has the thread that measures checkpoints take a while for each.
 _SLOW_MEASUREMENT = """
-import socket, sys, time
+import sys, time
 costs = get_ipython().kernel.checkpoints._costs
 measurement, costs._measured = sys.modules[type(costs).__module__], 0.0
-def find_slowly(path):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(str(path))
-        time.sleep(0.5)
+def read_slowly(pid):
+    time.sleep(0.5)
     return 0
-measurement._find_process = find_slowly
+measurement._read_private_bytes = read_slowly
 """
 
 

@@ -15,7 +15,6 @@ from kernelexec import AsyncExecutor, AsyncSession, Executor, Session, Snapshot
 from kernelexec.adapters.shared.commands import await_result
 from kernelexec.executor.resources import SessionResources
 from kernelexec.session.features.saved_state import checkpoint_files
-from kernelexec.workspace import workspace_copies
 from tests.support.night import at_night, named_cases
 from tests.support.pace import BOUND
 
@@ -142,9 +141,9 @@ def test_a_cancelled_call_leaves_no_file(tmp_path: Path, call: Callable[[AsyncSe
 
 #: Calls for which a thread works, and the function that it is in when they are cancelled.
 WITH_THREADS: dict[str, tuple[object, str, Callable[[AsyncSession], Awaitable[object]]]] = {
-    "files of a branch": (workspace_copies, "copy_workspace", lambda session: session.branch("t")),
+    "files of a branch": (checkpoint_files, "copy_workspace", lambda session: session.branch("t")),
     "resources of a branch": (SessionResources, "branch", lambda session: session.branch("t")),
-    "files for a replay": (workspace_copies, "copy_workspace", lambda session: session.branch("t", kernel="replay")),
+    "files for a replay": (checkpoint_files, "copy_workspace", lambda session: session.branch("t", kernel="replay")),
     "files of a checkpoint": (checkpoint_files, "copy_workspace", lambda session: session.checkpoint(files=True)),
 }
 

@@ -13,8 +13,7 @@ import pytest
 from kernelexec.config import Container
 from kernelexec.errors import KernelConnectionFailed
 from kernelexec.provisioning.container import reuse
-from kernelexec.provisioning.container.container_state import ContainerState, OomDetector
-from kernelexec.provisioning.container.reuse import ContainerReuse
+from kernelexec.provisioning.container.reuse import InitConnection
 from kernelexec.provisioning.runtime import unix_sockets
 from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 
@@ -91,9 +90,8 @@ def test_only_the_containers_user_is_taken_for_its_init(short_path: Path, monkey
     monkeypatch.setattr(reuse, "read_peer", lambda _: (os.getpid(), UID + other))
 
     async def main() -> None:
-        state, path = ContainerState(), short_path / "init"
-        init = ContainerReuse(state, OomDetector(state))
-        init.listen(str(path), Container(), ())
+        init, path = InitConnection(), short_path / "init"
+        init.listen(path, Container().ids)
         init.accept(lambda pid: pid == os.getpid())
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
             peer.connect(str(path))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,6 @@ from kernelexec.errors import (
     CheckpointRefused,
     InvalidRequest,
     KernelConnectionFailed,
-    KernelError,
-    KernelexecError,
     did_you_mean,
 )
 from kernelexec.events import BranchPoint, BranchPromoted
@@ -34,8 +32,9 @@ from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_text
 from kernelexec.results.one_line import count_things
 from kernelexec.session.context import SessionContext
-from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, explain_failure, read_refusal
-from kernelexec.session.kernels.starts import FIRST_CHECKPOINT, BranchFamily, BranchStart, WayBack
+from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints, read_refusal
+from kernelexec.session.kernels.starts import WayBack, explain_failure
+from kernelexec.session.kernels.supervisor import FIRST_CHECKPOINT
 from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.environments import remove_unused
@@ -43,7 +42,7 @@ from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 
 if TYPE_CHECKING:
     from kernelexec.records.notebook.recorder import Recorder
-    from kernelexec.workspace.workspace_copies import BranchChanges, CopiedFiles, CopyDirectory
+    from kernelexec.workspace.workspace_copies import CopiedFiles, CopyDirectory
 
 BranchFileMode = Literal["copy", "shared"]
 """Whether a branch works in a copy of the workspace, or in the same one."""
@@ -95,37 +94,8 @@ class BranchOptions:
             raise InvalidRequest(f"reseed={self.reseed!r:.100}: must be True or False.")
 
 
-@dataclass(frozen=True, slots=True)
-class BranchOrigin:
-    """What a branch begins with, and the branches of the session that it is one of."""
-
-    start: BranchStart
-    parent: SessionBranches
-    directory: CopyDirectory | None
-    """Its workspace, open until the session ends; None if that is the parent's."""
-    discard: Callable[[], Awaitable[None]]
-    """Removes everything but the copy of files, if the branch does not begin."""
-
-
 OpenBranch: TypeAlias = Callable[[Any, str, BranchOptions], Awaitable[Any]]
 """Opens a session, which is a layer above, for ``SessionBranches``."""
-
-
-async def open_no_branch(parent: SessionBranches, name: str, options: BranchOptions) -> Any:  # noqa: ANN401, ARG001 - as above
-    """Refuse: only an executor opens sessions."""
-    raise InvalidRequest("This session belongs to no executor, which would open the branch.")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayStart:
-    """What a branch begins with in which the cells of another session run again."""
-
-    workspace: Path
-    within: Path
-    """The workspace that contains this one, or the same."""
-    source: Path
-    """The journal or notebook."""
-    notes: tuple[str, ...]
 
 
 class SessionBranches:
@@ -146,7 +116,7 @@ class SessionBranches:
         checkpoints: SessionCheckpoints,
         record: Recorder | None,
         journal: Path | None,
-        origin: BranchOrigin | None,
+        origin: BranchStart | None,
         open_branch: OpenBranch,
     ) -> None:
         self.context = context
@@ -156,21 +126,29 @@ class SessionBranches:
         self._inherited_cells = 0 if record is None else record.cell_count
         self._origin = origin
         self._open_branch = open_branch
-        self._own = SessionDirectories(context.runtime_dir)
-        self._family = BranchFamily(self._own, context.workspace.path) if origin is None else origin.start.family
+        self.directories = SessionDirectories(context.runtime_dir)
+        self.family: SessionBranches = self if origin is None else origin.parent.family
+        """The branches of the first session, in whose directories all of its family have theirs."""
         self._number = 0
-
-    @property
-    def start_point(self) -> BranchStart | None:
-        """What the session begins with, if it is a branch."""
-        return None if self._origin is None else self._origin.start
 
     @property
     def point(self) -> BranchPoint | None:
         """Where the session began in another one, if it is a branch."""
-        if self._origin is None:
+        if (origin := self._origin) is None:
             return None
-        return BranchPoint(self._origin.start.parent, self._origin.start.after, self._origin.parent.journal)
+        return BranchPoint(origin.parent.context.name, origin.after, origin.parent.journal)
+
+    async def start_kernel(self) -> bool:
+        """Start the first kernel as a copy of another session's; return False if this session is no branch.
+
+        Raises:
+            KernelStartFailed: the copy did not start.
+        """
+        if (origin := self._origin) is None:
+            return False
+        start = self.context.kernels.python.start_branch
+        await start(origin.host, origin.uid, origin.after, origin.notes, reseeds=origin.options.reseed)
+        return True
 
     @property
     def config(self) -> Config:
@@ -217,101 +195,78 @@ class SessionBranches:
                 another place, or the changed files exceed ``checkpoints.files_bytes``.
             InvalidTimeout, QueueFull, Closed: nothing has changed.
         """
-        if self._origin is None:
+        if (origin := self._origin) is None:
             raise InvalidRequest(f"Session {self.context.name!r} is no branch of another session.")
-        origin, start, parent = self._origin, self._origin.start, self._origin.parent
+        parent = origin.parent
+        session = f"Session {parent.context.name!r}"
         if parent.context.scope.is_stopping:
-            raise InvalidRequest(f"Session {start.parent!r}, of which this one is a branch, is closed.")
-        files: _FilesOfPromotion | None = None
+            raise InvalidRequest(f"{session}, of which this one is a branch, is closed.")
 
         async def choose() -> WayBack:
-            nonlocal files
             if (first := self.context.queue.first) is not None and not first.internal:
                 raise InvalidRequest(f"A cell runs in the branch {self.context.name!r}: promote it when that has ended.")
             ours, theirs = self.context.get_living_kernel(), parent.context.get_living_kernel()
             if ours.runtime.place != theirs.runtime.place:
-                message = f"Session {start.parent!r} has another kernel by now, in a place where this branch cannot go on."
+                message = f"{session} has another kernel by now, in a place where this branch cannot go on."
                 raise InvalidRequest(f"{message} Go on in the branch, or bring its values there by get and put.")
             number = max(list_checkpoints(theirs.runtime.path), default=0) + 2  # the next one may be made at this moment
-            copy_target = self._target_in(theirs, number, parent.context.kernels.backend.cwd, start.temporary)
+            copy_target = self._target_in(theirs, number, parent.context.kernels.backend.cwd, origin.temporary)
             call = protocol.checkpoint_source(_PROMOTED, copy_target)
             answer = await self.context.call_launcher(call, timeout, keeps_variables=True)
             if not isinstance(answer.get("checkpoint"), dict):
                 raise read_refusal(answer)
+            effect = "The state is that of the branch, which is still open, but not all its files"
+            way = WayBack(number, effect=effect)
             try:
-                files = await self._find_changed_files(origin, timeout)
+                way.change_files = await self._find_changed_files(origin, budget)
             except BaseException:
                 await await_to_end(parent.checkpoints.drop(number))
                 raise
-            await self._add_records_to(parent, start)
-            return WayBack(number, bring_files=None if files is None else files.bring)
+            await self._add_records_to(parent, origin)
+            return way
 
         budget = self.context.choose_timeout(timeout)
         # its cells end before the parent's wait for it
         await self.context.run_internally(protocol.NOTHING_SOURCE, budget, keeps_variables=True)
-        restored = await parent.checkpoints.go_back(choose, timeout)
+        way, restored = await parent.checkpoints.go_back(choose, timeout)
         await self.context.scope.stop()
-        notes = () if files is None or files.changed is None else _describe_files(files.changed)
-        return replace(restored, notes=(*notes, *restored.notes[1:]))
+        return restored if way.changed is None else replace(restored, notes=_describe_files(way.changed))
 
-    async def start(self, name: str, options: BranchOptions) -> BranchOrigin:
+    async def start(self, name: str, options: BranchOptions) -> BranchStart:
         """Copy the kernel and the files in the session's turn, for a branch of that name. Errors are those of ``branch``."""
-        beginning = _Beginning(self.context, self._family, name, options, self.record)
-        call = partial(self.context.call_launcher, prepare=beginning.prepare, keeps_variables=True)
+        start = BranchStart(self, name, options)
         try:
-            answer = await call(protocol.NOTHING_SOURCE, options.timeout)
-            return BranchOrigin(await beginning.finish(answer), self, beginning.directory, beginning.discard)
+            await start.make()
         except BaseException:
-            await await_to_end(beginning.discard())
+            await await_to_end(start.discard())
             raise
+        return start
 
-    async def prepare_replay(self, name: str, options: BranchOptions) -> ReplayStart:
+    @property
+    def source(self) -> Path | None:
+        """The journal or notebook, if the session keeps one."""
+        return self.journal or (None if self.record is None else self.record.path)
+
+    async def prepare_replay(self, name: str, options: BranchOptions) -> BranchStart:
         """Copy the files in the session's turn, for a branch of that name in which its cells run again.
 
         Raises:
             InvalidRequest: there is no record of the cells, or the files cannot be copied.
         """
-        notebook = None if self.record is None else self.record.path
-        if (source := self.journal or notebook) is None:
+        if self.source is None:
             message = f"Session {self.context.name!r} keeps neither a journal nor a notebook: its cells cannot run again."
             raise InvalidRequest(message)
-        left_out: list[str | None] = []
-
-        def copy_in_thread() -> None:
-            ignore = frozenset({notebook.name} if notebook is not None else ())
-            directory, files = _copy_files(self.context, self._family.workspace, name, ignore)
-            options.copies.append(directory)
-            left_out.append(files.describe_left_out())
-
-        async def copy_files(_: Kernel) -> str:
-            await self.context.queue.notebook_writer.flush()
-            if options.files == "copy":
-                await self.context.read_in_thread(copy_in_thread)
-            return protocol.NOTHING_SOURCE
-
-        budget = self.context.choose_timeout(options.timeout)
-        run = partial(self.context.run_internally, prepare=copy_files, keeps_variables=True)
-        try:
-            await run(protocol.NOTHING_SOURCE, budget)
-            for directory in options.copies[-1:]:
-                await self.context.read_in_thread(directory.check)
-        except OSError as exc:
-            raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
-        workspace = options.copies[-1].path if options.copies else self.context.workspace.path
-        intro = f"This is a branch of session {self.context.name!r}, whose cells have run again here."
-        return ReplayStart(workspace, self.context.kernels.backend.workspace, source, notes=(intro, *filter(None, left_out)))
+        start = BranchStart(self, name, options)
+        await start.copy_files()
+        return start
 
     def remove_directories(self) -> None:
         """Remove the ended session's directories that no branch uses, its virtual environment if unused too. For a thread."""
         remove_unused(self.context.workspace_path)
         self.checkpoints.remove_files()
-        self._own.leave()
+        self.directories.leave()
         if self._origin is not None:
-            if self._origin.directory is not None:
-                self._origin.directory.close()
-            if self._origin.start.temporary is not None:
-                _remove_temporary(self._origin.start.temporary)
-            self._family.directories.leave()
+            self._origin.leave()
 
     def _next_name(self) -> str:
         self._number += 1
@@ -326,15 +281,15 @@ class SessionBranches:
             moves.append((str(temporary), str(theirs)))
         return _make_target(kernel.runtime.path, number, kernel.mark, moves)
 
-    async def _find_changed_files(self, origin: BranchOrigin, timeout: float | None) -> _FilesOfPromotion | None:
-        """Find the changed files of this branch, for its parent; None if they work in one workspace.
+    async def _find_changed_files(self, origin: BranchStart, seconds: float) -> Callable[[], Awaitable[CopiedFiles]] | None:
+        """Find the changed files of this branch; return what brings them to its parent, None if they work in one workspace.
 
         Raises:
             InvalidRequest: they are too large, or cannot be read.
         """
-        if (directory := origin.directory) is None or (copied := origin.start.files) is None:
+        if (directory := origin.directory) is None or (copied := origin.files) is None:
             return None
-        from kernelexec.workspace.workspace_copies import find_changes  # noqa: PLC0415 - few sessions have branches
+        from kernelexec.workspace.workspace_copies import bring_back, find_changes  # noqa: PLC0415 - few sessions have branches
 
         ignore = frozenset({self.record.path.name} if self.record is not None else ())
         call = partial(find_changes, directory.fd, copied, limit_bytes=self.config.checkpoints.files_bytes, ignore=ignore)
@@ -342,158 +297,152 @@ class SessionBranches:
             changes = await self.context.read_in_thread(call)
         except OSError as exc:
             raise InvalidRequest(explain_failure("The files of the branch cannot be read", exc)) from exc
-        return _FilesOfPromotion(origin.parent.context, directory, copied, changes, self.context.choose_timeout(timeout))
+        target = origin.parent.context
+        bring = partial(bring_back, directory.fd, target.workspace.path, copied, changes, seconds=seconds)
+        return partial(target.read_in_thread, bring)
 
-    async def _add_records_to(self, parent: SessionBranches, start: BranchStart) -> None:
+    async def _add_records_to(self, parent: SessionBranches, origin: BranchStart) -> None:
         """Add the cells of this branch to the records of its parent, whose cells since the branch began are undone."""
         await self.context.queue.notebook_writer.flush()
         context = parent.context
-        context.dispatch(BranchPromoted(context.name, self.context.name, start.after, self.journal))
+        context.dispatch(BranchPromoted(context.name, self.context.name, origin.after, self.journal))
         if parent.record is not None and self.record is not None:
             extend = partial(parent.record.extend, self.record.path, self._inherited_cells)
             await context.read_in_thread(extend)
 
 
-class _FilesOfPromotion:
-    """The changed files of a branch, on their way to its parent's workspace."""
+class BranchStart:
+    """The beginning of a branch: what is made for it, one after the other, and removed if it does not begin."""
 
-    def __init__(
-        self, parent: SessionContext, branch: CopyDirectory, copied: CopiedFiles, changes: BranchChanges, seconds: float
-    ) -> None:
-        self._parent, self._branch = parent, branch
-        self._copied, self._changes, self._seconds = copied, changes, seconds
-        self.changed: CopiedFiles | None = None
-        """The files that are new or changed there by now."""
+    host: ReusableKernelHost
+    """The private directory of its kernels, and their provisioner."""
+    uid: int
+    """The user id of its kernel."""
 
-    async def bring(self) -> KernelexecError | None:
-        """Bring them; return the error if that fails."""
-        from kernelexec.workspace.workspace_copies import bring_back  # noqa: PLC0415 - as above
-
-        target = self._parent.workspace.path
-        call = partial(bring_back, self._branch.fd, target, self._copied, self._changes, seconds=self._seconds)
-        try:
-            self.changed = await self._parent.read_in_thread(call)
-        except OSError as exc:
-            failure = explain_failure("The state is that of the branch, but not all its files", exc)
-            return KernelError(f"{failure} The branch is still open.")
-        return None
-
-
-class _Beginning:
-    """What is made for a branch, one after the other, and removed if it does not begin."""
-
-    def __init__(
-        self, context: SessionContext, family: BranchFamily, name: str, options: BranchOptions, record: Recorder | None
-    ) -> None:
-        self._context, self._family, self._name, self._options = context, family, name, options
-        self._notebook, self._notebook_name = None if record is None else record.path, f"{name}.ipynb"
-        family.directories.join()
-        self._kernel: Kernel | None = None
-        self._host: ReusableKernelHost | None = None
+    def __init__(self, parent: SessionBranches, name: str, options: BranchOptions) -> None:
+        self.parent, self.options = parent, options
+        self._context, self._name = parent.context, name
+        self._has_host = False
         self.directory: CopyDirectory | None = None
-        """The branch's workspace, if that is a copy."""
-        self._files: CopiedFiles | None = None
-        self._temporary: Path | None = None
+        """Its workspace, open until the session ends; None if that is the parent's."""
+        self.files: CopiedFiles | None = None
+        """The files that were copied; None if the workspace is the parent's."""
+        self.temporary: Path | None = None
+        """Its directory for temporary files, if it has one of its own."""
+        self.after = ""
+        """The execution id of the parent's last cell before."""
+        self.notes: tuple[str, ...] = ()
+        """Notes for its first result."""
 
-    async def prepare(self, kernel: Kernel) -> str:
-        """Make the places and copy the files, in the session's turn; return the call that copies the kernel."""
+    @property
+    def workspace(self) -> Path:
+        """The directory in which the branch works."""
+        return self._context.workspace.path if self.directory is None else self.directory.path
+
+    @property
+    def within(self) -> Path:
+        """The workspace that contains this one, or the same."""
+        return self._context.kernels.backend.workspace
+
+    @property
+    def notebook(self) -> Path | None:
+        """The copy of the parent's notebook, under the branch's own name, if there is one."""
+        has_notebook = self.directory is not None and self.parent.record is not None
+        return self.workspace / f"{self._name}.ipynb" if has_notebook else None
+
+    async def copy_files(self) -> None:
+        """Copy the files in the parent's turn, for a branch in which its cells run again."""
+
+        async def prepare(_: Kernel) -> str:
+            await self._copy_files()
+            return protocol.NOTHING_SOURCE
+
+        budget = self._context.choose_timeout(self.options.timeout)
+        run = partial(self._context.run_internally, prepare=prepare, keeps_variables=True)
+        with _explain_failures():
+            await run(protocol.NOTHING_SOURCE, budget)
+        await self._finish(f"This is a branch of session {self._context.name!r}, whose cells have run again here.")
+
+    async def make(self) -> None:
+        """Make all of it in the parent's turn; raise a refusal of the launcher, or of a workspace that was replaced."""
+        self.parent.family.directories.join()
+        call = partial(self._context.call_launcher, prepare=self._prepare, keeps_variables=True)
+        answer = await call(protocol.NOTHING_SOURCE, self.options.timeout)
+        match answer:
+            case {"checkpoint": {"cell": int(cell), "after": str(after)}}:
+                self.after = read_text(after, _ID_CHARS) or ""
+            case _:
+                raise read_refusal(answer)
+        intro = f"This is a branch of session {self._context.name!r}, as that was before its cell {cell}."
+        await self._finish(intro, _SHARES if self._context.isolation == "container" else None)
+
+    async def _finish(self, *notes: str | None) -> None:
+        """Check that the workspace is still that of the files, and begin the notes with these."""
+        if self.directory is not None:
+            with _explain_failures():
+                await self._context.read_in_thread(self.directory.check)
+        left_out = None if self.files is None else self.files.describe_left_out()
+        self.notes = tuple(note for note in (*notes, left_out) if note is not None)
+
+    async def _prepare(self, kernel: Kernel) -> str:
+        """Make the places and copy the files; return the call that copies the kernel."""
         backend, mark = self._context.kernels.backend, secrets.token_hex(16)
         if not kernel.makes_checkpoints:
             raise CheckpointRefused("This kernel makes no checkpoints, so it has no branches.", {"limit": ("no checkpoints",)})
-        self._kernel = kernel
-        try:
-            self._host = kernel.make_branch(mark)
-            moves = []
-            if self._options.files == "copy":
-                await self._context.queue.notebook_writer.flush()
-                await self._context.read_in_thread(self._copy)
-                moves.append((backend.cwd, backend.to_kernel_path(str(self._workspace))))
-            if (pair := backend.add_temporary_directory(kernel.runtime, self._host.runtime)) is not None:
-                self._temporary = pair[1]
+        with _explain_failures():
+            try:
+                self.host, self.uid, self._has_host = kernel.make_branch(mark), kernel.uid, True
+            except KernelConnectionFailed as exc:
+                raise CheckpointRefused(f"This kernel has no branches: {exc}.", {"limit": (str(exc),)}) from exc
+            await self._copy_files()
+            moves = [(backend.cwd, backend.to_kernel_path(str(self.workspace)))] if self.directory is not None else []
+            if (pair := backend.add_temporary_directory(kernel.runtime, self.host.runtime)) is not None:
+                self.temporary = pair[1]
                 moves = [*(moves or [(backend.cwd, backend.cwd)]), (str(pair[0]), str(pair[1]))]
-        except KernelConnectionFailed as exc:
-            raise CheckpointRefused(f"This kernel has no branches: {exc}.", {"limit": (str(exc),)}) from exc
-        except OSError as exc:
-            raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
-        target = _make_target(self._host.runtime.path, FIRST_CHECKPOINT, mark, moves)
+        target = _make_target(self.host.runtime.path, FIRST_CHECKPOINT, mark, moves)
         return protocol.checkpoint_source(_START, target)
 
-    @property
-    def _workspace(self) -> Path:
-        return self._context.workspace.path if self.directory is None else self.directory.path
+    async def _copy_files(self) -> None:
+        await self._context.queue.notebook_writer.flush()
+        if self.options.files == "copy":
+            await self._context.read_in_thread(self._copy)
 
     def _copy(self) -> None:
-        """Copy the files; the branch goes on in the copy of the notebook, under its own name. For a thread."""
-        self.directory, self._files = _copy_files(self._context, self._family.workspace, self._name)
-        self._options.copies.append(replace(self.directory, fd=os.dup(self.directory.fd)))
-        if self._notebook is not None:
-            self._files.states.pop(self._notebook.name, None)
-            names, top = (self._notebook.name, self._notebook_name), self.directory.fd
-            with suppress(OSError):
-                os.rename(*names, src_dir_fd=top, dst_dir_fd=top)
+        """Copy the files; a copied kernel goes on in the copy of the notebook, under its own name. For a thread."""
+        from kernelexec.session.features.saved_state.checkpoint_files import make_copy  # noqa: PLC0415 - few sessions have any
 
-    async def finish(self, answer: Mapping[str, Any]) -> BranchStart:
-        """Return the beginning of the branch; raise a refusal of the launcher, or of a workspace that was replaced."""
-        match answer:
-            case {"checkpoint": {"cell": int(cell), "after": str(after)}}:
-                pass
-            case _:
-                raise read_refusal(answer)
-        assert self._host is not None
-        assert self._kernel is not None
-        if self.directory is not None:
-            try:
-                await self._context.read_in_thread(self.directory.check)
-            except OSError as exc:
-                raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
-        left_out = None if self._files is None else self._files.describe_left_out()
-        shares = _SHARES if self._context.isolation == "container" else None
-        intro = f"This is a branch of session {self._context.name!r}, as that was before its cell {cell}."
-        return BranchStart(
-            parent=self._context.name,
-            host=self._host,
-            uid=self._kernel.uid,
-            copy_options={"reseed": self._options.reseed},
-            family=self._family,
-            workspace=self._workspace,
-            within=self._context.kernels.backend.workspace,
-            files=self._files,
-            notebook=None if self.directory is None or self._notebook is None else self._workspace / self._notebook_name,
-            temporary=self._temporary,
-            after=read_text(after, _ID_CHARS) or "",
-            cell=cell,
-            notes=tuple(note for note in (intro, shares, left_out) if note is not None),
-        )
+        above, record, has_copy = self.parent.family.context.workspace.path, self.parent.record, self.options.kernel == "copy"
+        ignore = frozenset({record.path.name} if record is not None and not has_copy else ())
+        directory, self.files = make_copy(self._context, above, _BRANCHES / self._name, ignore=ignore)
+        self.options.copies.append(directory)
+        self.directory = replace(directory, fd=os.dup(directory.fd)) if has_copy else directory
+        if record is not None and has_copy:
+            self.files.states.pop(record.path.name, None)
+            with suppress(OSError):
+                os.rename(record.path.name, f"{self._name}.ipynb", src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
 
     async def discard(self) -> None:
         """Remove everything that was made but the copy of files, which ``SessionBranches.open`` removes."""
-        if self._host is not None:
-            await self._host.remove()
+        if self._has_host:
+            await self.host.remove()
+        await anyio.to_thread.run_sync(self.leave)
+
+    def leave(self) -> None:
+        """Remove what only this branch uses, which has ended, and leave its family. For a thread."""
         if self.directory is not None:
             self.directory.close()
-        if self._temporary is not None:
-            await anyio.to_thread.run_sync(_remove_temporary, self._temporary)
-        await anyio.to_thread.run_sync(self._family.directories.leave)
+        if self.temporary is not None:  # it is in that of the parent, where a cell may go on writing
+            remove_within(self.temporary.parent, Path(self.temporary.name), seconds=CALL_SECONDS)
+        self.parent.family.directories.leave()
 
 
-def _remove_temporary(directory: Path) -> None:
-    """Remove a branch's temporary directory, which is in that of its parent, where a cell may go on writing. For a thread."""
-    remove_within(directory.parent, Path(directory.name), seconds=CALL_SECONDS)
-
-
-def _copy_files(
-    context: SessionContext, above: Path, name: str, ignore: frozenset[str] = frozenset()
-) -> tuple[CopyDirectory, CopiedFiles]:
-    """Copy a session's workspace into a new directory ``above``, another one, without the names to ``ignore``. For a thread."""
-    from kernelexec.workspace.workspace_copies import copy_workspace, make_copy_directory  # noqa: PLC0415 - as above
-
-    directory = make_copy_directory(above, _BRANCHES, name)
+@contextmanager
+def _explain_failures() -> Iterator[None]:
+    """Raise ``InvalidRequest`` for a file that cannot be copied."""
     try:
-        limit = context.config.checkpoints.files_bytes
-        return directory, copy_workspace(context.workspace.path, directory.fd, limit_bytes=limit, ignore=ignore)
-    except BaseException:
-        directory.remove()
-        raise
+        yield
+    except OSError as exc:
+        raise InvalidRequest(explain_failure(_NOT_MADE, exc)) from exc
 
 
 def _describe_files(changed: CopiedFiles) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.provisioning import platform
-from kernelexec.results.one_line import count_things
 from kernelexec.session.context import SessionContext
-from kernelexec.session.features.saved_state.checkpoints import explain_failure
+from kernelexec.session.kernels.starts import explain_failure
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.rmtree import names_in, remove_within
 from kernelexec.workspace.safe_files import open_directory_chain, open_top
@@ -22,7 +21,6 @@ from kernelexec.workspace.workspace_copies import (
     CopiedFiles,
     CopyDirectory,
     copy_workspace,
-    list_paths,
     make_copy_directory,
     put_back,
 )
@@ -51,7 +49,7 @@ class CheckpointFiles:
         self._context = context
         self._list_notebooks = list_notebooks
         self._lock = threading.Lock()
-        self._copies: dict[Path, tuple[tuple[int, int] | None, FilesCopy]] = {}
+        self._copies: dict[tuple[Path, tuple[int, int] | None], FilesCopy] = {}
         """By the sockets of their checkpoints, with a mark that tells a socket from a later one of its name; under the lock."""
 
     async def copy(self) -> FilesCopy:
@@ -69,56 +67,41 @@ class CheckpointFiles:
     def keep(self, checkpoint: Path, copy: FilesCopy) -> None:
         """Keep a copy for the checkpoint with that socket, and remove the copies of those that are gone. For a thread."""
         with self._lock:
-            self._copies[checkpoint] = _mark(checkpoint), copy
+            self._copies[checkpoint, _mark(checkpoint)] = copy
         self.remove_unused()
 
     def remove_unused(self) -> None:
         """Remove the copies of checkpoints that are gone. For a thread."""
         with self._lock:
-            unused = [path for path, (mark, _) in self._copies.items() if mark is None or _mark(path) != mark]
-            copies = [self._copies.pop(path)[1] for path in unused]
+            unused = [(path, mark) for path, mark in self._copies if mark is None or _mark(path) != mark]
+            copies = [self._copies.pop(key) for key in unused]
         for copy in copies:
-            self.remove(copy)
+            copy.directory.remove()
 
-    def has(self, checkpoint: Path) -> bool:
-        """Return whether there is a copy for the checkpoint with that socket."""
-        mark, _ = self._copies.get(checkpoint, (None, None))
-        return mark is not None and mark == _mark(checkpoint)
+    def find(self, checkpoint: Path) -> FilesCopy | None:
+        """Return the copy for the checkpoint with that socket, if there is one."""
+        return self._copies.get((checkpoint, _mark(checkpoint)))
 
-    async def put_back(self, checkpoint: Path) -> tuple[CopiedFiles, tuple[str, ...]]:
-        """Make the files those of a checkpoint that has a copy again; return the changes, and sentences about them."""
-        _, copy = self._copies[checkpoint]
+    async def put_back(self, copy: FilesCopy) -> CopiedFiles:
+        """Make the files those of a copy again; return the changes."""
         stay = copy.notebooks | self._list_notebooks()
         call = partial(put_back, copy.directory.fd, self._context.workspace.path, copy.files, ignore=stay)
-        changed = await self._context.read_in_thread(call)
-        return changed, _describe(changed, copy.files)
-
-    def remove(self, copy: FilesCopy) -> None:
-        """Remove a copy. For a thread."""
-        copy.directory.remove()
+        return await self._context.read_in_thread(call)
 
     def remove_all(self) -> None:
         """Remove all copies, at the session's end. For a thread."""
         with self._lock:
-            copies = [self._copies.popitem()[1][1] for _ in range(len(self._copies))]
-        for copy in copies:
-            self.remove(copy)
+            copies, self._copies = self._copies, {}
+        for copy in copies.values():
+            copy.directory.remove()
         with suppress(OSError), ExitStack() as opened:
             above = open_directory_chain(open_top(self._context.workspace.path), _COPIES.parent, opened)
             os.rmdir(_COPIES.name, dir_fd=above)
 
     def _copy(self, notebooks: frozenset[str]) -> FilesCopy:
-        workspace = self._context.workspace.path
         self._remove_left()
-        directory = make_copy_directory(workspace, _COPIES, self._context.name)
-        with ExitStack() as opened:
-            opened.callback(directory.remove)
-            with suppress(OSError):  # a file system without locks keeps what a killed owner leaves
-                platform.lock(directory.fd, shared=True)
-            limit = self._context.config.checkpoints.files_bytes
-            files = copy_workspace(workspace, directory.fd, limit_bytes=limit, ignore=notebooks)
-            opened.pop_all()
-        return FilesCopy(directory, files, notebooks)
+        workspace, name = self._context.workspace.path, self._context.name
+        return FilesCopy(*make_copy(self._context, workspace, _COPIES / name, ignore=notebooks), notebooks)
 
     def _remove_left(self) -> None:
         """Remove the copies of owners that have ended, whose locks are free."""
@@ -131,21 +114,27 @@ class CheckpointFiles:
                     remove_within(workspace, _COPIES / name)
 
 
+def make_copy(
+    context: SessionContext, within: Path, directory: Path, *, ignore: frozenset[str]
+) -> tuple[CopyDirectory, CopiedFiles]:
+    """Copy a session's workspace, without some paths, into a new directory of its own or another one. For a thread.
+
+    Errors are those of ``copy_workspace``.
+    """
+    copy = make_copy_directory(within, directory.parent, directory.name)
+    with ExitStack() as opened:
+        opened.callback(copy.remove)
+        with suppress(OSError):  # a file system without locks keeps what a killed owner leaves
+            platform.lock(copy.fd, shared=True)
+        limit = context.config.checkpoints.files_bytes
+        files = copy_workspace(context.workspace.path, copy.fd, limit_bytes=limit, ignore=ignore)
+        opened.pop_all()
+    return copy, files
+
+
 def _mark(socket: Path) -> tuple[int, int] | None:
     """Return a mark that tells a checkpoint's socket from a later one of the same name; None if there is none."""
     with suppress(OSError):
         status = socket.lstat()
         return status.st_ino, status.st_ctime_ns
     return None
-
-
-def _describe(changed: CopiedFiles, copied: CopiedFiles) -> tuple[str, ...]:
-    parts = []
-    if changed.states:
-        parts.append(f"{count_things('file', len(changed.states))} came back: {list_paths(sorted(changed.states))}.")
-    if changed.removed:
-        were = "was" if len(changed.removed) == 1 else "were"
-        parts.append(f"{count_things('file', len(changed.removed))} {were} removed: {list_paths(sorted(changed.removed))}.")
-    if stay := sorted({*changed.left_out, *copied.left_out}):
-        parts.append(f"These are as they are now: {list_paths(stay)}.")
-    return tuple(parts) or ("No file has changed since.",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,17 +14,18 @@ from kernelexec.events import Event, KernelChanged
 from kernelexec.kernel import Kernel
 from kernelexec.kernel.launcher_reports import explain_obstacles, read_obstacles
 from kernelexec.launcher import protocol
+from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket
 from kernelexec.results import Restored
 from kernelexec.results.json_values import is_count, read_seconds
 from kernelexec.session.cells.cell_repeats import CellRepeats
 from kernelexec.session.context import SessionContext
 from kernelexec.session.kernels.starts import NO_REPEATED_CELLS, RepeatedCells, WayBack
+from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import describe_repeated
 from kernelexec.session.lifecycle import run_in_thread
 
 if TYPE_CHECKING:
     from kernelexec.session.features.saved_state.checkpoint_files import CheckpointFiles
-    from kernelexec.workspace.workspace_copies import CopiedFiles
 
 _NAME_CHARS = 100
 _FILES_STAY = "Files are as they are now; child processes have ended, and connections are closed."
@@ -32,29 +33,21 @@ _OTHERS_CONTAINER = "the kernel's container was started by another process"
 _OTHERS_END = "Child processes have ended, and connections are closed."
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class AsyncCheckpoint:
     """A checkpoint of a session's kernel. It holds all Python state, and costs the memory that has changed since."""
 
-    def __init__(
-        self,
-        drop: Callable[[int], Awaitable[object]],
-        number: int,
-        name: str | None,
-        cell: int,
-        seconds: float | None = None,
-        lineage: str | None = None,
-    ) -> None:
-        self._drop = drop
-        self.lineage = lineage
-        """Tells it from those with its number of earlier kernels, and of other sessions."""
-        self.number = number
-        """The number, from 1 in each kernel."""
-        self.name = name
-        """The given name; None for an automatic one."""
-        self.cell = cell
-        """The number of the cell before which it was made, as in ``In [cell]``."""
-        self.seconds = seconds
-        """The time that the copy took, if it is known."""
+    _drop: Callable[[int], Awaitable[object]]
+    number: int
+    """The number, from 1 in each kernel."""
+    name: str | None
+    """The given name; None for an automatic one."""
+    cell: int
+    """The number of the cell before which it was made, as in ``In [cell]``."""
+    seconds: float | None = None
+    """The time that the copy took, if it is known."""
+    lineage: str | None = None
+    """Tells it from those with its number of earlier kernels, and of other sessions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return number, name, cell, seconds and lineage as JSON types."""
@@ -90,6 +83,10 @@ class SessionCheckpoints:
         self._list_notebooks = list_notebooks
         self._files: CheckpointFiles | None = None
 
+    @property
+    def _supervisor(self) -> KernelSupervisor:
+        return self._context.kernels.python
+
     async def checkpoint(
         self, name: str | None = None, *, files: bool = False, timeout: float | None = None
     ) -> AsyncCheckpoint:
@@ -112,13 +109,13 @@ class SessionCheckpoints:
         _check_files(files)
         if name is not None and (not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS):
             raise InvalidRequest(f"name={name!r:.120}: must be text of 1 to {_NAME_CHARS} characters, or None.")
-        kernel = self._context.kernels.python.kernel
+        kernel = self._supervisor.kernel
         if kernel is not None and kernel.alive and not kernel.can_go_back:
             raise CheckpointRefused(f"There would be no way back to it: {_OTHERS_CONTAINER}.", {"limit": ("no checkpoints",)})
         if files:
             return await self._copy_with_files(name, timeout)
         answer = await self._context.call_launcher(protocol.checkpoint_source(name), timeout, keeps_variables=True)
-        checkpoint, _ = await self._read_answer(answer, name)
+        checkpoint, _ = await self._read_answer(answer)
         await self._remove_unused()
         return checkpoint
 
@@ -145,56 +142,51 @@ class SessionCheckpoints:
 
         try:
             call = partial(self._context.call_launcher, prepare=copy_files, keeps_variables=True)
-            answer = await call(protocol.NOTHING_SOURCE, timeout)
-            checkpoint, path = await self._read_answer(answer, name)
+            checkpoint, path = await self._read_answer(await call(protocol.NOTHING_SOURCE, timeout))
         except BaseException:
             if copy:
-                await await_to_end(run_in_thread(copies.remove, copy[0]))
+                await await_to_end(run_in_thread(copy[0].directory.remove))
             raise
         await await_to_end(run_in_thread(copies.keep, path, copy[0]))
         return checkpoint
 
-    async def _read_answer(self, answer: Mapping[str, Any], name: str | None) -> tuple[AsyncCheckpoint, Path]:
-        """Return the checkpoint that the launcher has made, and the path of its socket; raise its refusal."""
+    async def _read_answer(self, answer: Mapping[str, Any]) -> tuple[AsyncCheckpoint, Path]:
+        """Return the checkpoint that the launcher has made, and the path of its socket; raise its refusal.
+
+        Code of libraries runs in a copy before it waits, and may end it.
+        """
         match answer:
-            case {"checkpoint": {"number": int(number), "cell": int(cell), "seconds": seconds}}:
-                if (path := await self._find(number)) is None:
-                    message = "The copy of the kernel ended at once, or does not answer."
-                    raise CheckpointRefused(message, {"limit": ("no answer",)})
-                lineage = self._context.kernels.python.lineage.name
-                return AsyncCheckpoint(self._drop_of(lineage), number, name, cell, read_seconds(seconds), lineage), path
+            case {"checkpoint": {"number": int(number), "seconds": seconds}}:
+                for socket in await self._find(number):
+                    return self._describe(socket, read_seconds(seconds)), socket.path
+                raise CheckpointRefused("The copy of the kernel ended at once, or does not answer.", {"limit": ("no answer",)})
         raise read_refusal(answer)
 
     async def checkpoints(self) -> tuple[AsyncCheckpoint, ...]:
         """Return the checkpoints that are there, the oldest first; none without a living kernel."""
-        kernel = self._context.kernels.python.kernel
         self._context.scope.check_open()
-        if kernel is None:
-            return ()
-        listed, lineage = [], self._context.kernels.python.lineage.name
-        for socket in await kernel.find_checkpoints():
-            listed.append(AsyncCheckpoint(self._drop_of(lineage), socket.number, socket.name, socket.cell, lineage=lineage))
-            socket.close()
-        return tuple(reversed(listed))
+        return tuple(map(self._describe, reversed(await self._find())))
 
-    async def _find(self, number: int) -> Path | None:
-        """Return the path of a checkpoint that answers: code of libraries runs in a copy before it waits, and may end it."""
-        kernel = self._context.kernels.python.kernel
+    async def _find(self, number: int | None = None) -> list[CheckpointSocket]:
+        """Return the checkpoints that answer, or that of a number, the newest first; their connections are closed."""
+        kernel = self._supervisor.kernel
         sockets = await kernel.find_checkpoints(number) if kernel is not None else []
         for socket in sockets:
             socket.close()
-        return sockets[0].path if sockets else None
+        return sockets
 
-    def _drop_of(self, lineage: str) -> Callable[[int], Awaitable[None]]:
+    def _describe(self, socket: CheckpointSocket, seconds: float | None = None) -> AsyncCheckpoint:
+        lineage = self._supervisor.lineage.name
+
         async def drop(number: int) -> None:
-            if lineage == self._context.kernels.python.lineage.name:  # else the number is another one's, or none's
+            if lineage == self._supervisor.lineage.name:  # else the number is another one's, or none's
                 await self.drop(number)
 
-        return drop
+        return AsyncCheckpoint(drop, socket.number, socket.name, socket.cell, seconds, lineage)
 
     async def drop(self, number: int) -> None:
         """End a checkpoint."""
-        kernel = self._context.kernels.python.kernel
+        kernel = self._supervisor.kernel
         for socket in await kernel.find_checkpoints(number) if kernel is not None else ():
             await socket.drop()
             socket.close()
@@ -210,73 +202,64 @@ class SessionCheckpoints:
         async def find() -> WayBack:
             return WayBack(await self._find_number(saved))
 
-        return await self._go_to(find, timeout, files=files)
+        _, restored = await self._go_to(find, timeout, files=files)
+        return restored
 
     async def _find_number(self, saved: AsyncCheckpoint | str | int) -> int:
         if isinstance(saved, AsyncCheckpoint):
-            if saved.lineage not in (None, self._context.kernels.python.lineage.name):
+            if saved.lineage not in (None, self._supervisor.lineage.name):
                 raise InvalidRequest(f"Checkpoint {saved.number} is of an earlier kernel, or of another session.")
             return saved.number
         if not isinstance(saved, str):
             return int(saved)
-        for checkpoint in reversed(present := await self.checkpoints()):
+        for checkpoint in (present := await self._find()):
             if checkpoint.name == saved:
                 return checkpoint.number
         if saved.isascii() and saved.isdecimal():
             return int(saved)
-        near = did_you_mean(saved, [checkpoint.name for checkpoint in present if checkpoint.name is not None])
+        near = did_you_mean(saved, [checkpoint.name for checkpoint in reversed(present) if checkpoint.name is not None])
         raise InvalidRequest(f"There is no checkpoint {saved!r:.100}{near}: {await self._list()}.")
 
-    async def _go_to(self, find: Callable[[], Awaitable[WayBack]], timeout: float | None, *, files: bool) -> Restored:
+    async def _go_to(
+        self, find: Callable[[], Awaitable[WayBack]], timeout: float | None, *, files: bool
+    ) -> tuple[WayBack, Restored]:
         """Go back by the way that is found in the session's turn, with the checkpoint's files if asked so."""
-        changed: CopiedFiles | None = None
-        notes: tuple[str, ...] = ()
 
         async def choose() -> WayBack:
             way = await find()
-            if not files or (path := await self._find(way.number)) is None:
-                return way
-            if (copies := self._files) is None or not copies.has(path):
-                message = f"Checkpoint {way.number} has no files: checkpoint(files=True) makes one that has."
-                raise InvalidRequest(f"{message} Nothing has changed.")
-
-            async def put_back() -> KernelexecError | None:
-                nonlocal changed, notes
-                try:
-                    changed, notes = await copies.put_back(path)
-                except OSError as exc:
-                    effect = f"The state is that of checkpoint {way.number}, but not all of its files"
-                    return KernelError(explain_failure(effect, exc))
-                return None
-
-            way.bring_files = put_back
+            for socket in await self._find(way.number) if files else ():
+                if (copies := self._files) is None or (copy := copies.find(socket.path)) is None:
+                    message = f"Checkpoint {way.number} has no files: checkpoint(files=True) makes one that has."
+                    raise InvalidRequest(f"{message} Nothing has changed.")
+                way.change_files = partial(copies.put_back, copy)
+                way.effect = f"The state is that of checkpoint {way.number}, but not all of its files"
             return way
 
-        restored = await self.go_back(choose, timeout)
-        if changed is None:
-            return restored
+        way, restored = await self.go_back(choose, timeout)
+        if (changed := way.changed) is None:
+            return way, replace(restored, notes=(_FILES_STAY,))
         paths = tuple(sorted({*changed.states, *changed.removed}))
-        return replace(restored, files=paths, notes=(*notes, *restored.notes[1:], _OTHERS_END))
+        return way, replace(restored, files=paths, notes=(*changed.describe_return(), _OTHERS_END))
 
     def remove_files(self) -> None:
         """Remove the copies of files, at the session's end. For a thread."""
         if self._files is not None:
             self._files.remove_all()
 
-    async def go_back(self, choose: Callable[[], Awaitable[WayBack]], timeout: float | None) -> Restored:
+    async def go_back(self, choose: Callable[[], Awaitable[WayBack]], timeout: float | None) -> tuple[WayBack, Restored]:
         """Replace the kernel by a copy of the checkpoint to which ``choose`` returns the way, in the session's turn."""
         budget = self._context.choose_timeout(timeout)
-        before: set[str] = set()
+        before, ways = set[str](), list[WayBack]()
 
         async def choose_in_turn() -> WayBack:
-            way = await choose()
-            before.update(self._context.kernels.python.known_names)
-            return way
+            ways.append(await choose())
+            before.update(self._supervisor.known_names)
+            return ways[0]
 
         _, result = await self._context.run_internally(protocol.NOTHING_SOURCE, budget, choose_checkpoint=choose_in_turn)
         result.raise_for_error()
-        names = self._context.kernels.python.known_names
-        return Restored(tuple(sorted(names)), gone=tuple(sorted(before - set(names))), notes=(_FILES_STAY,))
+        names = self._supervisor.known_names
+        return ways[0], Restored(tuple(sorted(names)), gone=tuple(sorted(before - set(names))))
 
     async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
         """Go back to the state before the last ``cells`` cells.
@@ -293,28 +276,24 @@ class SessionCheckpoints:
         _check_files(files)
         if not is_count(cells) or cells < 1:
             raise InvalidRequest(f"cells={cells!r}: must be a whole number of at least 1.")
-        supervisor, present, way = self._context.kernels.python, 0, WayBack(0)
-        if supervisor.kernel is None:
+        present = 0
+        if self._supervisor.kernel is None:
             self._context.get_living_kernel()  # raises
 
         async def find() -> WayBack:
-            nonlocal present, way
-            kernel = await supervisor.acquire()  # one that has died has gone back already
+            nonlocal present
+            kernel = await self._supervisor.acquire()  # one that has died has gone back already
             present, until = kernel.next_cell, kernel.next_cell - cells
-            sockets = await kernel.find_checkpoints()
-            for socket in sockets:
-                socket.close()
-            for socket in sockets:
-                if socket.cell <= until and supervisor.lineage.has(socket.number):
+            for socket in await self._find():
+                if socket.cell <= until and self._supervisor.lineage.has(socket.number):
                     plan, _, _ = await self._repeats.plan(socket.cell, socket.after, until)
                     if plan.undone < until or (plan.obstacle and socket.cell < until):
                         raise InvalidRequest(_refuse_undo(plan, cells, present))
-                    way = WayBack(socket.number, until)
-                    return way
+                    return WayBack(socket.number, until)
             last = "cell" if cells == 1 else f"{cells} cells"
             raise InvalidRequest(f"There is no checkpoint of the state before the last {last}: {await self._list()}.")
 
-        restored = await self._go_to(find, timeout, files=files)
+        way, restored = await self._go_to(find, timeout, files=files)
         repeated = way.repeated or NO_REPEATED_CELLS
         notes = (f"{describe_repeated(repeated).capitalize()} since the checkpoint.",) if repeated.count else ()
         if repeated.has_failed or repeated.obstacle:
@@ -324,7 +303,7 @@ class SessionCheckpoints:
     async def _list(self) -> str:
         if present := await self.checkpoints():
             return ", ".join(map(repr, present))
-        kernel, mode = self._context.kernels.python.kernel, self._context.config.checkpoints.mode
+        kernel, mode = self._supervisor.kernel, self._context.config.checkpoints.mode
         if kernel is not None and not kernel.has_place_for_checkpoints:
             return "kernels make none here"
         if kernel is not None and not kernel.can_go_back:
@@ -351,11 +330,6 @@ def read_refusal(answer: Mapping[str, Any]) -> KernelexecError:
     if not obstacles:
         return KernelError("The kernel did not say whether there is a checkpoint.")
     return CheckpointRefused(f"The kernel cannot be copied now: {explain_obstacles(obstacles)}", obstacles)
-
-
-def explain_failure(effect: str, exc: OSError) -> str:
-    """Return a sentence on a failed copy of files."""
-    return f"{effect}: {exc.filename or 'the workspace'}: {exc.strerror}."
 
 
 def _check_files(files: object) -> None:
