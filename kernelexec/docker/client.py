@@ -161,11 +161,11 @@ class Engine:
                 # It is being removed already, and keeps its name until it is gone.
                 self.api.wait(container, timeout=CALL_SECONDS, condition="removed")
 
-    def pull(self, image: str, *, platform: str | None = None) -> None:
-        """Pull an image from its registry, by default for the engine's own platform; this may take minutes."""
+    def pull(self, image: str) -> None:
+        """Pull an image from its registry; this may take minutes."""
         repository, tag = parse_repository_tag(image)
         with map_docker_errors(f"get the image {image}", image=image):
-            for step in self.api.pull(repository, tag=tag or "latest", platform=platform, stream=True, decode=True):
+            for step in self.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
                 if "error" in step:
                     raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
 
