@@ -22,13 +22,13 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.transport import unixconn
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
-from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
+from kernelexec.errors import ContainerGone, EngineFailed, EngineRefused, EngineUnavailable, ImageMissing
 
 #: The time bounds of a call, and of the first answer of the engine, in seconds. An engine that starts many containers on a busy
 #: machine was seen to answer after 2 s; one that has ended refuses the connection at once, and is not waited for.
 CALL_SECONDS = 60
 PROBE_SECONDS = 10
-_LOG_BYTES = 4096
+_LOG_BYTES, _OUTPUT_BYTES = 4096, 256 * 1024
 #: How long an engine that answered is believed to be available.
 _FRESH_SECONDS = 10.0
 _CONFLICT = 409
@@ -169,11 +169,29 @@ class Engine:
                 if "error" in step:
                     raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
 
+    def wait(self, container: str, seconds: float) -> int | None:
+        """Wait for the end of a container; return its exit code, or None if it runs on after that time."""
+        try:
+            with map_docker_errors("wait for the container"):
+                return int(self.api.wait(container, timeout=seconds)["StatusCode"])
+        except EngineUnavailable:
+            if self.inspect_container(container).running:
+                return None
+            raise
+
+    def output(self, container: str) -> bytes:
+        """Return the end of the output of a container's first process."""
+        output = bytearray()
+        with map_docker_errors("give the container's output"):
+            for chunk in self.api.logs(container, stream=True, follow=False, tail=2000):
+                output += chunk
+                del output[:-_OUTPUT_BYTES]
+        return bytes(output)
+
     def logs(self, container: str) -> str:
-        """Return the end of the output of a container's first process; empty if it is not available."""
-        with suppress(ContainerGone, EngineUnavailable, EngineRefused), map_docker_errors("give the container's output"):
-            output = self.api.logs(container, tail=100)
-            return bytes(output)[-_LOG_BYTES:].decode("utf-8", "replace")
+        """Return its last lines for a message; empty if they are not available."""
+        with suppress(EngineFailed):
+            return self.output(container)[-_LOG_BYTES:].decode("utf-8", "replace")
         return ""
 
     def list_containers(self, label: str) -> list[ListedContainer]:

@@ -106,7 +106,7 @@ def test_an_image_of_ours_serves_any_user_with_its_root_read_only(engine: Engine
     assert facts.any_user
     assert facts.failure is None
     assert facts.shells == ("bash", "sh")
-    assert facts.kernelspecs["python3"].language == "python"
+    assert facts.kernelspecs["python3"]["spec"]["language"] == "python"
     assert in_process(tmp_path, "image", "check", MINIMAL).returncode == 0
 
 
