@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -199,27 +199,6 @@ class Engine:
         with map_docker_errors("list containers"):
             listed = self.api.containers(all=True, filters={"label": label})
         return [ListedContainer(str(each["Id"]), each["State"] in _ALIVE, each["Labels"]) for each in listed]
-
-    @contextmanager
-    def events(self, label: str) -> Iterator[tuple[Iterator[tuple[str, str]], Callable[[], None]]]:
-        """Stream events of containers with a label, as actions and containers; yield it with a function that ends it."""
-        with map_docker_errors("tell what happens"):
-            stream = self.api.events(decode=True, filters={"type": "container", "label": label})
-
-        def hang_up() -> None:
-            with suppress(Exception):  # it may be closed already
-                stream.close()
-
-        try:
-            yield _actions(stream), hang_up
-        finally:
-            hang_up()
-
-
-def _actions(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
-    with map_docker_errors("tell what happens"):
-        for event in stream:
-            yield str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", ""))
 
 
 def probe() -> str | None:
