@@ -162,7 +162,10 @@ def list_(as_json: ResultJsonOption = False) -> int:
 
 def check_image(image: str, facts: ImageFacts) -> list[Check]:
     """Return all checks of an image."""
-    from kernelexec.docker.images.image_info import PYTHON_MIN, ipykernel_min
+    from kernelexec.docker.images.image_info import PYTHON_MIN, at_least, ipykernel_min
+
+    def check_version(name: str, version: str | None, minimum: str, remedy: str, *, needed: bool = True) -> Check:
+        return Check(name, at_least(version, minimum), version or "missing", remedy, needed)
 
     wanted = ipykernel_min()
     upon = f"`kernelexec image build minimal --base-image {image} --tag NAME` builds an image upon it that has it."
@@ -170,9 +173,9 @@ def check_image(image: str, facts: ImageFacts) -> list[Check]:
     alone = facts.any_user and facts.failure is None
     how = facts.failure or "its Python runs for its own user only"
     return [
-        _check_version("python", facts.python, PYTHON_MIN, f"{PYTHON_MIN} or newer is needed. {upon}"),
-        _check_version("ipykernel", facts.ipykernel, wanted, f"{wanted} or newer is needed. {install}"),
-        _check_version("jupyter_client", facts.jupyter_client, "", f"It comes with ipykernel. {upon}"),
+        check_version("python", facts.python, PYTHON_MIN, f"{PYTHON_MIN} or newer is needed. {upon}"),
+        check_version("ipykernel", facts.ipykernel, wanted, f"{wanted} or newer is needed. {install}"),
+        check_version("jupyter_client", facts.jupyter_client, "", f"It comes with ipykernel. {upon}"),
         Check(
             "any user, read-only root",
             alone and facts.python is not None,
@@ -180,15 +183,9 @@ def check_image(image: str, facts: ImageFacts) -> list[Check]:
             "Everybody must be able to read the interpreter and its packages: chmod -R a+rX, and nothing below /root.",
         ),
         Check("bash", "bash" in facts.shells, ", ".join(facts.shells) or "no shell", "sh is used.", needed=False),
-        _check_version("node", facts.node, "", "Without it there is no JavaScript.", needed=False),
-        _check_version("git", facts.git, "", "RUN apt-get install -y git", needed=False),
+        check_version("node", facts.node, "", "Without it there is no JavaScript.", needed=False),
+        check_version("git", facts.git, "", "RUN apt-get install -y git", needed=False),
     ]
-
-
-def _check_version(name: str, version: str | None, wanted: str, remedy: str, *, needed: bool = True) -> Check:
-    from kernelexec.docker.images.image_info import at_least
-
-    return Check(name, at_least(version, wanted), version or "missing", remedy, needed)
 
 
 def _show_output(text: str) -> None:
