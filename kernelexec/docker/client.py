@@ -43,7 +43,6 @@ class ContainerStatus:
     """The state of a container. ``pid`` is its first process as this machine counts, 0 if it has ended."""
 
     id: str
-    name: str
     image: str
     running: bool
     exit_code: int
@@ -124,7 +123,6 @@ class Engine:
         state = answer["State"]
         return ContainerStatus(
             id=answer["Id"],
-            name=str(answer["Name"]).removeprefix("/"),
             image=str(answer["Config"]["Image"]),
             running=bool(state["Running"]),
             exit_code=int(state["ExitCode"]),

@@ -28,7 +28,7 @@ _RELEASE_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
 _HINTS = (
     (
         ("pull access denied", "manifest unknown", "/v2/"),
-        "The base image is not here, and its registry did not give it: name by --base-image any Debian or Ubuntu with Python.",
+        "The base image is not here, and no registry gave it: name a Debian or Ubuntu with Python 3.11+ by --base-image.",
     ),
     (
         ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed", "certificate is NOT trusted", "x509:"),
@@ -111,9 +111,7 @@ class BuiltImage:
     """The name of its recipe."""
     current: bool
     """Whether its recipe is the current one; False if the recipe changed since, or is unknown here."""
-    architecture: str
     size_bytes: int
-    created: str
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> BuiltImage:
@@ -125,9 +123,7 @@ class BuiltImage:
             names=tuple(str(tag).removesuffix(":latest") for tag in answer.get("RepoTags") or ()),
             recipe=name,
             current=name in NAMES and labels.get(RECIPE) == recipe(name).digest,
-            architecture=str(answer["Architecture"]),
             size_bytes=int(answer["Size"]),
-            created=str(answer["Created"]),
         )
 
 

@@ -94,14 +94,13 @@ def recipe(name: str) -> Recipe:
 def how_to_get(image: str) -> str:
     """Return a sentence that says how to get a missing image."""
     reference = REFERENCE.fullmatch(image)
-    if reference and reference["name"] in NAMES:
-        tag = f" --tag {image}" if reference["tag"] not in (None, ":latest") else ""
-        sudo = " --sudo" if reference["sudo"] else ""
-        return f"`kernelexec image build {reference['name']}{sudo}{tag}` makes it."
-    close = did_you_mean(reference["name"], NAMES) if reference else ""
-    if reference:
-        return f"None of that name can be built{close}: `kernelexec image list` shows which can."
-    return f"`docker pull {image}` gets it, if a registry has it; `kernelexec image build agent` makes one of ours."
+    if reference is None:
+        return f"`docker pull {image}` gets it, if a registry has it; `kernelexec image build agent` makes one of ours."
+    name = reference["name"]
+    if name not in NAMES:
+        return f"None of that name can be built{did_you_mean(name, NAMES)}: `kernelexec image list` shows which can."
+    tag = f" --tag {image}" if reference["tag"] not in (None, ":latest") else ""
+    return f"`kernelexec image build {name}{' --sudo' if reference['sudo'] else ''}{tag}` makes it."
 
 
 def pack_files(files: Files) -> IO[bytes]:
