@@ -20,7 +20,7 @@ from kernelexec.cli.console import render_table
 from kernelexec.cli.options import ONE_COMMAND_SETTINGS, IsolationOptions, option, with_isolation_options
 from kernelexec.cli.stdio import OWN_FAILURE, current_directory, write_text
 from kernelexec.config import Config, isolation_variable
-from kernelexec.config.container import OURS, REFERENCE
+from kernelexec.config.container import OURS
 from kernelexec.errors import EngineFailed, KernelexecError
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.provisioning import explain_unavailable, new_root
@@ -185,6 +185,7 @@ def check_engine(config: Config) -> tuple[list[Check], str | None]:
         return [Check("container engine", ok=False, detail=cause, remedy=_NO_ENGINE)], None
     from kernelexec.docker.client import Engine
     from kernelexec.docker.engine_reports import about
+    from kernelexec.docker.images.recipes import how_to_get
 
     try:
         with Engine.acquire() as engine:
@@ -200,7 +201,7 @@ def check_engine(config: Config) -> tuple[list[Check], str | None]:
         Check(
             "images of kernelexec", ours != "none", ours, "`kernelexec image build agent` builds the default one."
         ).as_optional(),
-        Check("container image", image is not None, image or f"{', '.join(wanted)} is missing", _how_to_get(wanted[0])),
+        Check("container image", image is not None, image or f"{', '.join(wanted)} is missing", how_to_get(wanted[0])),
     ], image
 
 
@@ -256,9 +257,3 @@ async def _check_confinement(session: AsyncSession, kind: str) -> Check:
     layers = (await session.execute("None")).confinement
     fix = _NO_LANDLOCK if systems.PLATFORM.confinement else _NO_CONFINEMENT
     return Check(f"{kind}: confinement", "landlock" in layers, ", ".join(layers) or "none", fix).as_optional()
-
-
-def _how_to_get(image: str) -> str:
-    if (reference := REFERENCE.fullmatch(image)) is not None:
-        return f"`kernelexec image build {reference['name']}{' --sudo' if reference['sudo'] else ''}` builds it."
-    return "Build or pull it, or choose another one with --image."

@@ -38,7 +38,6 @@ NameArgument = Annotated[
     str,
     typer.Argument(metavar="NAME", help="minimal, data-science, web, ml, agent, server, or a directory that `template` wrote."),
 ]
-PlatformOption = Annotated[str | None, option("--platform", "linux/amd64 or linux/arm64. Default: this machine's.", "PLATFORM")]
 
 
 @image_app.command(epilog=f"Exit status: 0; {INTERRUPTED} after Ctrl+C; {OWN_FAILURE} if the image was not built.")
@@ -47,31 +46,31 @@ def build(
     base_image: Annotated[str | None, option("--base-image", "The base image: Debian or Ubuntu with Python.", "IMAGE")] = None,
     extra_ca: Annotated[
         list[Path] | None,
-        option("--extra-ca", "A certificate authority to trust, or a directory of them. Repeatable.", "PATH"),
+        option("--extra-ca", "A certificate authority to trust (PEM), or a directory of *.crt files. Repeatable.", "PATH"),
     ] = None,
-    host_ca: Annotated[bool, option("--host-ca", "Trust the certificate authorities that were added to this machine.")] = False,
     wheels: Annotated[
         Path | None,
-        option("--wheels", "Install Python packages only from this directory; see `wheels`.", "DIRECTORY"),
+        option("--wheels", "Install Python packages only from the wheels in this directory.", "DIRECTORY"),
     ] = None,
     sudo: Annotated[bool, option("--sudo", "Let users become root by sudo; the name gets -sudo.")] = False,
-    platform: PlatformOption = None,
+    platform: Annotated[
+        str | None, option("--platform", "linux/amd64 or linux/arm64. Default: this machine's.", "PLATFORM")
+    ] = None,
     tag: Annotated[str | None, option("--tag -t", "The name of the image.", "IMAGE")] = None,
     network: Annotated[
         str | None, option("--network", "none, host or default. Default: chosen automatically.", "NETWORK")
     ] = None,
     no_cache: Annotated[bool, option("--no-cache", "Do not use the build cache.")] = False,
 ) -> int:
-    """Build an image, with its steps on stderr; print its name, its size and the build time in seconds."""
+    """Build an image, with the output on stderr; print its name, its size and the build time in seconds."""
     from kernelexec.docker.client import Engine
     from kernelexec.docker.images.build import BuildOrder, build_image
-    from kernelexec.docker.images.recipes import authorities, own_authorities, recipe, wheels_in
+    from kernelexec.docker.images.recipes import authorities, recipe, wheels_in
 
     order = BuildOrder(
         recipe=recipe(name),
+        added={**authorities(extra_ca or []), **(wheels_in(wheels) if wheels else {})},
         base_image=base_image,
-        authorities=authorities(extra_ca or []) | (own_authorities() if host_ca else {}),
-        wheels=wheels_in(wheels) if wheels else {},
         sudo=sudo,
         platform=platform,
         tag=tag,
@@ -80,7 +79,7 @@ def build(
     )
     begun = time.monotonic()
     with Engine() as engine, _interrupt_on_signals():
-        image = build_image(engine, order, _progress)
+        image = build_image(engine, order, _show_output)
     seconds = time.monotonic() - begun
     write_text(sys.stdout, f"{order.image}\t{image.size_bytes // _MEGABYTE} MB\t{seconds:.0f} s\n")
     return 0
@@ -128,22 +127,6 @@ def template(
     return 0
 
 
-@image_app.command(epilog=f"Exit status: 0; {_FAILED}")
-def wheels(
-    name: NameArgument,
-    output: Annotated[Path, option("--output -o", "The directory to write.", "DIRECTORY")],
-    python: Annotated[str | None, option("--python", "The base image's Python, as 3.11. Default: 3.13.", "VERSION")] = None,
-    platform: PlatformOption = None,
-) -> int:
-    """Download the Python packages of an image, for a build without network: `kernelexec image build --wheels`."""
-    from kernelexec.docker.images.recipes import fetch_wheels, recipe
-
-    fetched = fetch_wheels(recipe(name), output, python=python, platform=platform)
-    size = sum(path.stat().st_size for path in fetched) // _MEGABYTE
-    write_text(sys.stdout, f"{output}\t{len(fetched)} wheels\t{size} MB\n")
-    return 0
-
-
 @image_app.command(name="list", epilog=f"Exit status: 0; {_FAILED}")
 def list_(as_json: ResultJsonOption = False) -> int:
     """List the images that can be built, and the built ones."""
@@ -162,19 +145,27 @@ def list_(as_json: ResultJsonOption = False) -> int:
         report = {"recipes": purposes, "images": [asdict(image) for image in images]}
         write_text(sys.stdout, json.dumps(report) + "\n")
         return 0
-    rows = [[name, "", "", purpose] for name, purpose in purposes.items() if all(image.recipe != name for image in images)]
-    built = [[", ".join(image.names) or image.id[7:19], *_state(image), purposes.get(image.recipe, "")] for image in images]
-    show_table(("image", "state", "size", "purpose"), [*built, *([row[0], "not built", *row[2:]] for row in rows)])
+    rows = [
+        [
+            ", ".join(image.names) or image.id[7:19],
+            "built" if image.current else "built from another recipe",
+            f"{image.size_bytes // _MEGABYTE} MB",
+            purposes.get(image.recipe, ""),
+        ]
+        for image in images
+    ]
+    built = {image.recipe for image in images}
+    rows += [[name, "not built", "", purpose] for name, purpose in purposes.items() if name not in built]
+    show_table(("image", "state", "size", "purpose"), rows)
     return 0
-
-
-def _state(image: BuiltImage) -> tuple[str, str]:
-    return "built" if image.current else "built from another recipe", f"{image.size_bytes // _MEGABYTE} MB"
 
 
 def check_image(image: str, facts: ImageFacts) -> list[Check]:
     """Return all checks of an image."""
-    from kernelexec.docker.images.image_info import PYTHON_MIN, ipykernel_min
+    from kernelexec.docker.images.image_info import PYTHON_MIN, at_least, ipykernel_min
+
+    def check_version(name: str, version: str | None, minimum: str, remedy: str, *, needed: bool = True) -> Check:
+        return Check(name, at_least(version, minimum), version or "missing", remedy, needed)
 
     wanted = ipykernel_min()
     upon = f"`kernelexec image build minimal --base-image {image} --tag NAME` builds an image upon it that has it."
@@ -182,9 +173,9 @@ def check_image(image: str, facts: ImageFacts) -> list[Check]:
     alone = facts.any_user and facts.failure is None
     how = facts.failure or "its Python runs for its own user only"
     return [
-        _check_version("python", facts.python, PYTHON_MIN, f"{PYTHON_MIN} or newer is needed. {upon}"),
-        _check_version("ipykernel", facts.ipykernel, wanted, f"{wanted} or newer is needed. {install}"),
-        _check_version("jupyter_client", facts.jupyter_client, "", f"It comes with ipykernel. {upon}"),
+        check_version("python", facts.python, PYTHON_MIN, f"{PYTHON_MIN} or newer is needed. {upon}"),
+        check_version("ipykernel", facts.ipykernel, wanted, f"{wanted} or newer is needed. {install}"),
+        check_version("jupyter_client", facts.jupyter_client, "", f"It comes with ipykernel. {upon}"),
         Check(
             "any user, read-only root",
             alone and facts.python is not None,
@@ -192,38 +183,30 @@ def check_image(image: str, facts: ImageFacts) -> list[Check]:
             "Everybody must be able to read the interpreter and its packages: chmod -R a+rX, and nothing below /root.",
         ),
         Check("bash", "bash" in facts.shells, ", ".join(facts.shells) or "no shell", "sh is used.", needed=False),
-        _check_version("node", facts.node, "", "Without it there is no JavaScript.", needed=False),
-        _check_version("git", facts.git, "", "RUN apt-get install -y git", needed=False),
+        check_version("node", facts.node, "", "Without it there is no JavaScript.", needed=False),
+        check_version("git", facts.git, "", "RUN apt-get install -y git", needed=False),
     ]
 
 
-def _check_version(name: str, version: str | None, wanted: str, remedy: str, *, needed: bool = True) -> Check:
-    from kernelexec.docker.images.image_info import at_least
-
-    return Check(name, at_least(version, wanted), version or "missing", remedy, needed)
-
-
-def _progress(line: str) -> None:
+def _show_output(text: str) -> None:
     with suppress(CommandFailed):  # a closed stderr must not stop the build
-        write_text(sys.stderr, f"{line}\n")
+        write_text(sys.stderr, text)
 
 
 @contextmanager
 def _interrupt_on_signals() -> Iterator[None]:
     """Let signals end the block as Ctrl+C does, so that the build is cleaned up; a second signal ends the cleanup."""
-    ended: list[int] = []
+    received: list[int] = []
 
     def end(signum: int, _frame: object) -> None:
-        ended.append(signum)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        received.append(signum)
         raise KeyboardInterrupt
 
     before = {each: signal.signal(each, end) for each in handled_signals()}
     try:
         yield
     except KeyboardInterrupt:
-        raise CommandFailed("The build was ended.", SIGNAL_BASE + (ended or [signal.SIGINT])[0]) from None
+        raise CommandFailed("The build was ended.", SIGNAL_BASE + received[0]) from None
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -22,13 +22,13 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.transport import unixconn
 from docker.utils.utils import kwargs_from_env, parse_repository_tag
 
-from kernelexec.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageMissing
+from kernelexec.errors import ContainerGone, EngineFailed, EngineRefused, EngineUnavailable, ImageMissing
 
 #: The time bounds of a call, and of the first answer of the engine, in seconds. An engine that starts many containers on a busy
 #: machine was seen to answer after 2 s; one that has ended refuses the connection at once, and is not waited for.
 CALL_SECONDS = 60
 PROBE_SECONDS = 10
-_LOG_BYTES = 4096
+_LOG_BYTES, _OUTPUT_BYTES = 4096, 256 * 1024
 #: How long an engine that answered is believed to be available.
 _FRESH_SECONDS = 10.0
 _CONFLICT = 409
@@ -43,7 +43,6 @@ class ContainerStatus:
     """The state of a container. ``pid`` is its first process as this machine counts, 0 if it has ended."""
 
     id: str
-    name: str
     image: str
     running: bool
     exit_code: int
@@ -124,7 +123,6 @@ class Engine:
         state = answer["State"]
         return ContainerStatus(
             id=answer["Id"],
-            name=str(answer["Name"]).removeprefix("/"),
             image=str(answer["Config"]["Image"]),
             running=bool(state["Running"]),
             exit_code=int(state["ExitCode"]),
@@ -161,19 +159,37 @@ class Engine:
                 # It is being removed already, and keeps its name until it is gone.
                 self.api.wait(container, timeout=CALL_SECONDS, condition="removed")
 
-    def pull(self, image: str, *, platform: str | None = None) -> None:
-        """Pull an image from its registry, by default for the engine's own platform; this may take minutes."""
+    def pull(self, image: str) -> None:
+        """Pull an image from its registry; this may take minutes."""
         repository, tag = parse_repository_tag(image)
         with map_docker_errors(f"get the image {image}", image=image):
-            for step in self.api.pull(repository, tag=tag or "latest", platform=platform, stream=True, decode=True):
+            for step in self.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
                 if "error" in step:
                     raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
 
+    def wait(self, container: str, seconds: float) -> int | None:
+        """Wait for the end of a container; return its exit code, or None if it runs on after that time."""
+        try:
+            with map_docker_errors("wait for the container"):
+                return int(self.api.wait(container, timeout=seconds)["StatusCode"])
+        except EngineUnavailable:
+            if self.inspect_container(container).running:
+                return None
+            raise
+
+    def output(self, container: str) -> bytes:
+        """Return the end of the output of a container's first process."""
+        output = bytearray()
+        with map_docker_errors("give the container's output"):
+            for chunk in self.api.logs(container, stream=True, follow=False, tail=2000):
+                output += chunk
+                del output[:-_OUTPUT_BYTES]
+        return bytes(output)
+
     def logs(self, container: str) -> str:
-        """Return the end of the output of a container's first process; empty if it is not available."""
-        with suppress(ContainerGone, EngineUnavailable, EngineRefused), map_docker_errors("give the container's output"):
-            output = self.api.logs(container, tail=100)
-            return bytes(output)[-_LOG_BYTES:].decode("utf-8", "replace")
+        """Return its last lines for a message; empty if they are not available."""
+        with suppress(EngineFailed):
+            return self.output(container)[-_LOG_BYTES:].decode("utf-8", "replace")
         return ""
 
     def list_containers(self, label: str) -> list[ListedContainer]:
@@ -181,27 +197,6 @@ class Engine:
         with map_docker_errors("list containers"):
             listed = self.api.containers(all=True, filters={"label": label})
         return [ListedContainer(str(each["Id"]), each["State"] in _ALIVE, each["Labels"]) for each in listed]
-
-    @contextmanager
-    def events(self, label: str) -> Iterator[tuple[Iterator[tuple[str, str]], Callable[[], None]]]:
-        """Stream events of containers with a label, as actions and containers; yield it with a function that ends it."""
-        with map_docker_errors("tell what happens"):
-            stream = self.api.events(decode=True, filters={"type": "container", "label": label})
-
-        def hang_up() -> None:
-            with suppress(Exception):  # it may be closed already
-                stream.close()
-
-        try:
-            yield _actions(stream), hang_up
-        finally:
-            hang_up()
-
-
-def _actions(stream: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - docker's own type has no annotations
-    with map_docker_errors("tell what happens"):
-        for event in stream:
-            yield str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", ""))
 
 
 def probe() -> str | None:

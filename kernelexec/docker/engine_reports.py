@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
+from docker.types.daemon import CancellableStream
+
 from kernelexec.docker.client import Engine, host, map_docker_errors, socket_at
 from kernelexec.docker.labels import OWNER
 from kernelexec.errors import EngineRefused, EngineUnavailable
@@ -111,7 +113,7 @@ class EventStream:
         self._watchers: dict[str, tuple[Callable[[], None], ...]] = {}
         self._listens = threading.Event()
         self._over = threading.Event()
-        self._hang_up: Callable[[], None] = lambda: None
+        self._stream: CancellableStream | None = None
         self._thread = threading.Thread(target=self._listen, name="kernelexec-engine", daemon=True)
 
     @classmethod
@@ -167,19 +169,28 @@ class EventStream:
 
     def _listen(self) -> None:
         """Read events: the thread. When the stream breaks, and when the engine is back, all containers are inspected."""
+        filters = {"type": "container", "label": OWNER}
         while not self._over.is_set():
             try:
-                with self.engine.events(OWNER) as (events, self._hang_up):
+                with map_docker_errors("tell what happens"):
+                    self._stream = self.engine.api.events(decode=True, filters=filters)
                     self._listens.set()
                     self._wake_all()
-                    for action, container in events:
-                        self._on_event(action, container)
+                    for event in self._stream:
+                        self._on_event(str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", "")))
             except (EngineUnavailable, EngineRefused):
                 pass
             except Exception:
                 logger.exception("kernelexec.engine_news_failed")
+            finally:
+                self._hang_up()
             self._wake_all()
             self._over.wait(_AGAIN_SECONDS)
+
+    def _hang_up(self) -> None:
+        with suppress(Exception):  # it may be closed already
+            if self._stream is not None:
+                self._stream.close()
 
     def _on_event(self, action: str, container: str) -> None:
         if container not in self._watchers:

@@ -15,11 +15,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelexec.docker.client import Engine, map_docker_errors
+from kernelexec.docker.images.recipes import authorities
 from kernelexec.errors import EngineFailed, ImageMissing
 
 BASE = os.environ.get("KERNELEXEC_TEST_BASE", "debian-python:bookworm")
@@ -51,6 +53,12 @@ def output_of(engine: Engine, image: str, *command: str) -> str:
         return bytes(engine.api.logs(container, stderr=False)).decode().strip()
     finally:
         engine.remove(container)
+
+
+def own_authorities() -> dict[str, bytes]:
+    """Return the certificate authorities that were added to this machine, which ``.ci/engine`` gives to the images."""
+    added = Path("/usr/local/share/ca-certificates")
+    return authorities([added]) if any(added.rglob("*.crt")) else {}
 
 
 def nameless(engine: Engine) -> set[str]:

@@ -20,18 +20,6 @@ _IPYKERNEL = re.compile(r"ipykernel\b[^;]*?>=(?P<version>[\d.]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSpec:
-    """A kernelspec inside an image."""
-
-    argv: tuple[str, ...]
-    language: str
-    directory: str
-    interrupt_mode: str = "signal"
-    environment: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class ImageFacts:
     """The contents of an image. None means missing or not runnable."""
 
@@ -48,11 +36,21 @@ class ImageFacts:
     """Those of ``bash`` and ``sh`` that it has."""
     node: str | None = None
     git: str | None = None
-    kernelspecs: Mapping[str, ImageSpec] = field(default_factory=dict)
+    kernelspecs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name, in the form of ``KernelSpecManager.get_all_specs``."""
     any_user: bool = True
     """Whether the interpreter runs for a user that the image does not know, with a read-only root."""
     failure: str | None = None
     """Why ipykernel cannot be imported, if that was tried."""
+
+    @property
+    def lacking(self) -> str:
+        """Return what kernels need and the image lacks; empty if that is nothing."""
+        if self.python is None:
+            return "no Python"
+        if not at_least(self.python, PYTHON_MIN):
+            return f"Python {self.python}, and {PYTHON_MIN} is needed"
+        return "" if at_least(self.ipykernel, ipykernel_min()) else f"no ipykernel {ipykernel_min()}"
 
     @classmethod
     def read(cls, output: str, *, id: str, architecture: str, any_user: bool = True) -> ImageFacts:  # noqa: A002 - its name
@@ -75,26 +73,27 @@ class ImageFacts:
             shells=tuple(shell for shell in ("bash", "sh") if shell in programs),
             node=_version(programs.get("node")),
             git=_version(programs.get("git")),
-            kernelspecs={name: spec for name, value in _items(specs) if (spec := _spec(value)) is not None},
+            kernelspecs={name: spec for name, value in _items(specs) if (spec := _spec(name, value)) is not None},
             any_user=any_user,
             failure=_text(answer.get("failure")),
         )
 
 
-def _spec(answer: object) -> ImageSpec | None:
+def _spec(name: str, answer: object) -> dict[str, Any] | None:
     if not isinstance(answer, dict) or not isinstance(spec := answer.get("spec"), dict):
         return None
-    argv, environment = spec.get("argv"), spec.get("env")
+    argv = spec.get("argv")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
         return None
-    return ImageSpec(
-        argv=tuple(argv),
-        language=_text(spec.get("language")) or "",
-        directory=_text(answer.get("directory")) or "",
-        interrupt_mode="message" if spec.get("interrupt_mode") == "message" else "signal",
-        environment={name: value for name, value in _items(environment) if isinstance(value, str)},
-        metadata=dict(_items(spec.get("metadata"))),
-    )
+    checked = {
+        "argv": argv,
+        "display_name": name,
+        "language": _text(spec.get("language")) or "",
+        "env": {variable: value for variable, value in _items(spec.get("env")) if isinstance(value, str)},
+        "interrupt_mode": "message" if spec.get("interrupt_mode") == "message" else "signal",
+        "metadata": dict(_items(spec.get("metadata"))),
+    }
+    return {"resource_dir": _text(answer.get("directory")) or "", "spec": checked}
 
 
 def _object(line: str) -> dict[str, Any]:

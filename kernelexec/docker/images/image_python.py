@@ -20,18 +20,17 @@ from typing import Any
 from docker.types.containers import LogConfig
 from docker.types.services import Mount
 
-from kernelexec.config.container import DEFAULT_PYTHON
+from kernelexec.config.container import DEFAULT_PYTHON, Container
 from kernelexec.docker.client import Engine, map_docker_errors
-from kernelexec.docker.images.image_info import MARK, PYTHON_MIN, ImageFacts, at_least, ipykernel_min
+from kernelexec.docker.images.image_info import MARK, ImageFacts
 from kernelexec.docker.labels import RUNTIME_INSIDE
-from kernelexec.errors import EngineFailed, EngineRefused, EngineUnavailable, ImageMissing
+from kernelexec.errors import EngineFailed, EngineRefused, EngineUnavailable, ImageMissing, KernelStartFailed
 
 #: The label of a probe's container, by which leftovers of a killed process are known.
 PROBE = "kernelexec.probe"
 #: The ids of no user: a program that runs for them runs for every user.
 _ANYBODY = "54321:54321"
 _PROBE_SECONDS = 60.0
-_OUTPUT_BYTES = 256 * 1024
 _INQUIRY = Path(__file__).with_name("image_probe_script.py")
 _SHELL = """
 for name in bash sh node git; do
@@ -49,7 +48,6 @@ LABEL = "kernelexec.runtime"
 _FILLING = Path(__file__).with_name("export_python.py")
 _COPY_SECONDS = 300.0
 _COMPLAINT_CHARS = 500
-_filled: dict[str, PythonVolume] = {}
 
 
 def probe_image(engine: Engine, image: str, *, python: str = "python3", thorough: bool = False) -> ImageFacts:
@@ -74,9 +72,11 @@ def _output_of(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: st
     return with_shell if with_shell is not None else _run(engine, image, inquiry, user=user) or ""
 
 
-def _run(engine: Engine, image: str, command: tuple[str, ...], *, user: str) -> str | None:
-    """Return the output of a command; None if the image has no such command."""
-    container = engine.create(None, settings_of(image, command, user), restricted_host_config())
+def _run(
+    engine: Engine, image: str, command: tuple[str, ...], *, user: str, seconds: float = _PROBE_SECONDS, **host: object
+) -> str | None:
+    """Return the output of a command, empty if it does not end; None if the image has no such command."""
+    container = engine.create(None, settings_of(image, command, user), restricted_host_config() | host)
     try:
         try:
             engine.start(container)
@@ -84,25 +84,10 @@ def _run(engine: Engine, image: str, command: tuple[str, ...], *, user: str) -> 
             raise
         except EngineFailed:  # the engine has no code for a missing program
             return None
-        with map_docker_errors("wait for the image's program"):
-            engine.api.wait(container, timeout=_PROBE_SECONDS)
-        return _output(engine, container)
-    except EngineUnavailable:
-        if engine.inspect_container(container).running:  # the program did not end
-            return ""
-        raise
+        ended = engine.wait(container, seconds) is not None
+        return engine.output(container).decode("utf-8", "replace") if ended else ""
     finally:
         engine.remove(container)
-
-
-def _output(engine: Engine, container: str) -> str:
-    written = b""
-    with map_docker_errors("give the output of the image's program"):
-        for chunk in engine.api.logs(container, stdout=True, stderr=False, stream=True, follow=False):
-            written += chunk
-            if len(written) > _OUTPUT_BYTES:
-                break
-    return written[:_OUTPUT_BYTES].decode("utf-8", "replace")
 
 
 def settings_of(image: str, command: tuple[str, ...], user: str) -> dict[str, Any]:
@@ -156,86 +141,59 @@ class PythonVolume:
     volume: str
     version: str
     missing: str
-    """The requirement that the image lacks; empty if that is unknown."""
+    """The requirement that the image lacks; empty if it lacks none."""
 
 
-def missing_requirement(images: Sequence[str], python: str) -> str:
-    """Return what the first existing one of these images lacks for kernels; empty if it lacks nothing or cannot be probed.
+def provide_python(options: Container) -> PythonVolume | None:
+    """Return the mounted Python for kernels with these options; None if the image's own serves. It blocks: for a thread.
 
-    A missing interpreter that is named by its path may be in a mounted directory.
+    The first call for an image runs a container that fills the volume, if it is empty.
+
+    Raises:
+        KernelStartFailed: the image does not have the interpreter that the options name.
+        EngineFailed, ImageMissing: a Python is needed and cannot be provided.
     """
+    python = options.python
+    may_be_mounted = "/" in python  # from a directory of this machine
     try:
-        facts = known_facts(images, python)
+        facts = known_facts(options.image, python)
     except (EngineFailed, ImageMissing):
-        return ""
-    if facts.python is None and "/" in python:
-        return ""
-    return _lacking(facts.python, facts.ipykernel)
-
-
-def wrong_interpreter(images: Sequence[str], python: str) -> str:
-    """Return a message if the first existing one of these images does not have the named interpreter.
-
-    Empty if it has it, if none was named or a path, which may be in a mounted directory, or if it cannot be probed.
-    """
-    if python == DEFAULT_PYTHON or "/" in python:
-        return ""
-    try:
-        named, usual = known_facts(images, python), known_facts(images, DEFAULT_PYTHON)
-    except (EngineFailed, ImageMissing):
-        return ""
-    if named.python is not None:
-        return ""
-    has = f"{DEFAULT_PYTHON} there is Python {usual.python} ({usual.executable})" if usual.python else "it has no Python at all"
-    return (
-        f"The image {' or '.join(images)} has no {python!r} that runs, which `container.python` names: {has}. Name an"
-        " interpreter that it has, or leave the option out."
-    )
-
-
-def provide_python(images: Sequence[str], python: str, runtime_image: str) -> PythonVolume:
-    """Return the mounted Python for kernels in the first existing one of these images.
-
-    The first call in this process runs a container that fills the volume, if it is empty. It blocks: for a thread.
-    """
-    facts = known_facts(images, python)
+        if options.runtime == "mounted":
+            raise
+        return None
+    if facts.python is None and python != DEFAULT_PYTHON and not may_be_mounted:
+        usual = known_facts(options.image, DEFAULT_PYTHON)
+        has = (
+            f"{DEFAULT_PYTHON} there is Python {usual.python} ({usual.executable})"
+            if usual.python
+            else "it has no Python at all"
+        )
+        raise KernelStartFailed(
+            f"The image {' or '.join(options.image)} has no {python!r} that runs, which `container.python` names: {has}. Name"
+            " an interpreter that it has, or leave the option out."
+        )
+    serves = not facts.lacking or (facts.python is None and may_be_mounted)
+    if options.runtime == "image" or (options.runtime == "auto" and serves):
+        return None
     with Engine.acquire() as engine:
-        answer = engine.inspect_image(runtime_image)
+        answer = engine.inspect_image(options.runtime_image)
         if answer["Architecture"] != facts.architecture:
-            message = f"The image {runtime_image} is for {answer['Architecture']}, and the kernel's for {facts.architecture}."
-            raise EngineRefused(message)
-        with asking:
-            volume = _filled.get(answer["Id"]) or _fill(engine, str(answer["Id"]))
-            _filled[answer["Id"]] = volume
-        return PythonVolume(volume.volume, volume.version, _lacking(facts.python, facts.ipykernel))
+            raise EngineRefused(
+                f"The image {options.runtime_image} is for {answer['Architecture']}, and the kernel's for {facts.architecture}."
+            )
+        return _fill(engine, str(answer["Id"]), facts.lacking)
 
 
-def _lacking(python: str | None, ipykernel: str | None) -> str:
-    if python is None:
-        return "no Python"
-    if not at_least(python, PYTHON_MIN):
-        return f"Python {python}, and {PYTHON_MIN} is needed"
-    if not at_least(ipykernel, ipykernel_min()):
-        return f"no ipykernel {ipykernel_min()}"
-    return ""
-
-
-def _fill(engine: Engine, image: str) -> PythonVolume:
+def _fill(engine: Engine, image: str, missing: str = "") -> PythonVolume:
     """Fill the volume of an image; a concurrent second caller waits for the first, and finds it filled."""
     program = _FILLING.read_text(encoding="utf-8")
     volume = f"kernelexec-runtime-{hashlib.sha256(f'{image} {RUNTIME_INSIDE} {program}'.encode()).hexdigest()[:16]}"
     with map_docker_errors("make a volume"):
         engine.api.create_volume(volume, labels={LABEL: image})
-    host = restricted_host_config() | {"mounts": [Mount(RUNTIME_INSIDE, volume, type="volume", no_copy=True)]}
-    container = engine.create(None, settings_of(image, ("python3", "-c", program), "0:0"), host)
-    try:
-        engine.start(container)
-        with map_docker_errors("fill the volume of a runtime"):
-            engine.api.wait(container, timeout=_COPY_SECONDS)
-        output = engine.logs(container)
-    finally:
-        engine.remove(container)
-    with suppress(ValueError, LookupError, TypeError):
+    mount = Mount(RUNTIME_INSIDE, volume, type="volume", no_copy=True)
+    output = _run(engine, image, ("python3", "-c", program), user="0:0", seconds=_COPY_SECONDS, mounts=[mount])
+    output = "it has no python3 that starts" if output is None else output
+    with suppress(ValueError, LookupError, TypeError, StopIteration):
         answer = json.loads(next(line for line in output.splitlines() if line.startswith(MARK)).removeprefix(MARK))
-        return PythonVolume(volume, str(answer["python"]), "")
+        return PythonVolume(volume, str(answer["python"]), missing)
     raise EngineRefused(f"A Python could not be copied out of the image {image}: {output.strip()[-_COMPLAINT_CHARS:]}")

@@ -1,4 +1,4 @@
-"""The images that can be built, and the files that each is built from; wheels for one without network, and certificates."""
+"""The images that can be built, and the files that each is built from; wheels and certificates of the caller's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import base64
 import hashlib
 import importlib.metadata
 import io
-import platform as machine
 import re
-import ssl
-import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -20,12 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from kernelexec.config.container import NAMES, OWNER, REFERENCE
-from kernelexec.errors import ImageBuildFailed, InvalidRequest, did_you_mean
+from kernelexec.errors import InvalidRequest, did_you_mean
 
-_PURPOSE = re.compile(r"\A# kernelexec/\S+: (.+)")
-_BASE = re.compile(r"^ARG BASE_IMAGE=(\S+)", re.MULTILINE)
-_BARE = re.compile(r"setup/system\.sh(?: \$\{DEBIAN_PACKAGES\})?\s*$", re.MULTILINE)
-_PACKAGES = re.compile(r'^ARG DEBIAN_PACKAGES="?[^"\s]', re.MULTILINE)
 _SHARED = ("pins.txt", "setup/python.sh", "setup/system.sh", "extra-ca/README.md", "wheels/README.md")
 #: The image that kernelexec itself runs in: its files include the package, and a compose file that starts it.
 _SERVER, _COMPOSE = "server", "compose.yaml"
@@ -49,23 +41,7 @@ _PACKAGE, PACKAGE_DIRECTORY = "kernelexec", Path(__file__).resolve().parents[2]
 _WHEEL = b"Wheel-Version: 1.0\nGenerator: kernelexec\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 #: The oldest time of a zip file, so that the same files always make the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
-_ARCHITECTURES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
-#: The C library of Debian 12: wheels for it or for an older one run in all base images of the documentation.
-_GLIBC = 36
-_OLD = ("manylinux2014", "manylinux2010", "manylinux1")
-_BASE_PYTHON = re.compile(r"python:(?P<version>3\.\d+)")
-_VERSION = re.compile(r"3\.\d+(\.\d+)?")
-_SAID_CHARS = 2000
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_SUFFIXES = {".crt", ".pem", ".cer"}
-_DER = b"\x30\x82"
-#: Directories for authorities of administrators: Debian, Fedora, Arch, SUSE.
-_ANCHORS = (
-    "/usr/local/share/ca-certificates",
-    "/etc/pki/ca-trust/source/anchors",
-    "/etc/ca-certificates/trust-source/anchors",
-    "/etc/pki/trust/anchors",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +55,14 @@ class Recipe:
 
     @property
     def purpose(self) -> str:
-        """Return the purpose of the image from the first line of its Dockerfile; empty if there is none."""
-        return self._find(_PURPOSE)
-
-    @property
-    def bare(self) -> bool:
-        """Return whether the image needs no Debian packages besides those of every image."""
-        return bool(_BARE.search(self._dockerfile)) and not _PACKAGES.search(self._dockerfile)
-
-    @property
-    def base_image(self) -> str:
-        """Return the default base image; empty if the Dockerfile names none."""
-        return self._find(_BASE)
+        """Return the purpose of one of our images: the first line of its Dockerfile has it, after the name."""
+        return _bytes(self.files["Dockerfile"]).decode().partition("\n")[0].partition(": ")[2]
 
     @property
     def digest(self) -> str:
         """Return a digest of all files, which differs between two versions of a recipe."""
         parts = (part for name, content in sorted(self.files.items()) for part in (name.encode(), _bytes(content)))
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-
-    def _find(self, pattern: re.Pattern[str]) -> str:
-        match = pattern.search(self._dockerfile)
-        return match[1] if match else ""
-
-    @property
-    def _dockerfile(self) -> str:
-        return _bytes(self.files["Dockerfile"]).decode()
 
 
 def recipe(name: str) -> Recipe:
@@ -136,14 +94,13 @@ def recipe(name: str) -> Recipe:
 def how_to_get(image: str) -> str:
     """Return a sentence that says how to get a missing image."""
     reference = REFERENCE.fullmatch(image)
-    if reference and reference["name"] in NAMES:
-        tag = f" --tag {image}" if reference["tag"] not in (None, ":latest") else ""
-        sudo = " --sudo" if reference["sudo"] else ""
-        return f"`kernelexec image build {reference['name']}{sudo}{tag}` makes it."
-    close = did_you_mean(reference["name"], NAMES) if reference else ""
-    if reference:
-        return f"None of that name can be built{close}: `kernelexec image list` shows which can."
-    return f"`docker pull {image}` gets it, if a registry has it; `kernelexec image build agent` makes one of ours."
+    if reference is None:
+        return f"`docker pull {image}` gets it, if a registry has it; `kernelexec image build agent` makes one of ours."
+    name = reference["name"]
+    if name not in NAMES:
+        return f"None of that name can be built{did_you_mean(name, NAMES)}: `kernelexec image list` shows which can."
+    tag = f" --tag {image}" if reference["tag"] not in (None, ":latest") else ""
+    return f"`kernelexec image build {name}{' --sudo' if reference['sudo'] else ''}{tag}` makes it."
 
 
 def pack_files(files: Files) -> IO[bytes]:
@@ -166,19 +123,13 @@ def write_template(name: str, directory: Path) -> list[Path]:
     Raises:
         InvalidRequest: there is no such recipe, or one of the files exists.
     """
-    files = recipe(name).files
-    if existing := [str(path) for name in files if (path := directory / name).exists()]:
+    files = {directory / name: content for name, content in sorted(recipe(name).files.items())}
+    if existing := [path for path in files if path.exists()]:
         raise InvalidRequest(f"{existing[0]} is there already: name a directory that is not, by --output.")
-    return write_files(files, directory)
-
-
-def write_files(files: Files, directory: Path) -> list[Path]:
-    """Write files into a directory; return their paths."""
-    for name, content in files.items():
-        path = directory / name
+    for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_bytes(content))
-    return sorted(directory / name for name in files)
+    return list(files)
 
 
 def wheels_in(directory: Path) -> dict[str, Path]:
@@ -189,8 +140,31 @@ def wheels_in(directory: Path) -> dict[str, Path]:
     """
     wheels = {f"wheels/{path.name}": path for path in sorted(directory.glob("*.whl"))}
     if not wheels:
-        raise InvalidRequest(f"{directory} holds no wheel (*.whl): `kernelexec image wheels NAME -o {directory}` fetches them.")
+        raise InvalidRequest(
+            f"{directory} holds no wheel (*.whl): `pip download --dest {directory}` fetches them, by the requirements.txt and"
+            " the pins.txt of `kernelexec image template`."
+        )
     return wheels
+
+
+def authorities(paths: Iterable[Path]) -> dict[str, bytes]:
+    """Return the certificates in files, and in the ``*.crt`` files of directories, as files of the context.
+
+    Each gets a file of its own, as ``update-ca-certificates`` needs it. Other content of the files, such as keys, is left out.
+
+    Raises:
+        InvalidRequest: a file or directory is missing, or contains no certificate.
+    """
+    files: dict[str, bytes] = {}
+    for path in paths:
+        sources = [file for file in (path, *sorted(path.rglob("*.crt"))) if file.is_file()]
+        certificates = [pem + b"\n" for source in sources for pem in _PEM.findall(source.read_bytes())]
+        if not certificates:
+            raise InvalidRequest(
+                f"{path} holds no certificate: it must be a file in PEM form, or a directory of such *.crt files."
+            )
+        files |= {f"extra-ca/{hashlib.sha256(pem).hexdigest()[:16]}.crt": pem for pem in certificates}
+    return files
 
 
 def _dockerfile(home: Path, name: str) -> bytes:
@@ -239,94 +213,3 @@ def own_wheel(images: Path) -> dict[str, bytes]:
 def _package_files(directory: Path) -> dict[str, Path]:
     paths = {path.relative_to(directory): path for path in sorted(directory.rglob("*")) if path.is_file()}
     return {name.as_posix(): path for name, path in paths.items() if "__pycache__" not in name.parts}
-
-
-def fetch_wheels(recipe: Recipe, directory: Path, *, python: str | None = None, platform: str | None = None) -> list[Path]:
-    """Download all wheels of a recipe into a directory by pip; return the paths of all wheels there.
-
-    Raises:
-        InvalidRequest: the Python version is malformed, or the platform has no wheels.
-        ImageBuildFailed: pip failed; the message ends with its output.
-    """
-    with tempfile.TemporaryDirectory(prefix="kx-wheels-") as lists:
-        write_files({name: recipe.files[name] for name in ("requirements.txt", "pins.txt")}, Path(lists))
-        directory.mkdir(parents=True, exist_ok=True)
-        command = download_command(Path(lists), directory, python=python or python_of(recipe), platform=platform)
-        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if ended.returncode:
-        reason = ended.stdout.strip()[-_SAID_CHARS:]
-        raise ImageBuildFailed(f"pip did not fetch the wheels:\n{reason}")
-    return sorted(directory.glob("*.whl"))
-
-
-def python_of(recipe: Recipe) -> str:
-    """Return the Python version of the recipe's base image; that of this process if the name does not say."""
-    match = _BASE_PYTHON.search(recipe.base_image)
-    return match["version"] if match else "{}.{}".format(*sys.version_info[:2])
-
-
-def download_command(lists: Path, directory: Path, *, python: str, platform: str | None) -> list[str]:
-    """Return the command of pip, with every platform tag that a fitting wheel may have.
-
-    Raises:
-        InvalidRequest: the Python version is malformed, or the platform has no wheels.
-    """
-    if not _VERSION.fullmatch(python):
-        raise InvalidRequest(
-            f"{python!r} must be a version of Python, such as 3.11 or 3.11.2: `python3 --version` in the base image prints it."
-        )
-    target = (platform or f"linux/{machine.machine()}").lower()
-    architecture = _ARCHITECTURES.get(target.removeprefix("linux/"))
-    if not architecture:
-        raise InvalidRequest(f"There are no wheels for {target}: linux/amd64 and linux/arm64 have them.")
-    names = (*(f"manylinux_2_{minor}" for minor in range(_GLIBC, 4, -1)), *_OLD)
-    return [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-        *("--only-binary", ":all:", "--implementation", "cp", "--python-version", python),
-        *(word for name in names for word in ("--platform", f"{name}_{architecture}")),
-        *("--dest", str(directory), "-r", str(lists / "requirements.txt"), "-c", str(lists / "pins.txt")),
-    ]
-
-
-def authorities(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Return the certificates in files and directories as files of a build's context.
-
-    Other content of the files, such as keys, is left out.
-
-    Raises:
-        InvalidRequest: a file or directory is missing, or contains no certificate.
-    """
-    certificates: list[bytes] = []
-    for path in paths:
-        if not path.exists():
-            raise InvalidRequest(f"There is no file or directory {path} with certificate authorities.")
-        if not (present := _read_certificates(path)):
-            forms = "a file in PEM or DER form is needed, in a directory as *.crt, *.pem or *.cer"
-            raise InvalidRequest(f"{path} holds no certificate: {forms}.")
-        certificates += present
-    return _as_files(certificates)
-
-
-def own_authorities(anchors: Iterable[Path] | None = None) -> dict[str, bytes]:
-    """Return the authorities that were added to this machine, or all that it trusts if none were."""
-    directories = map(Path, _ANCHORS) if anchors is None else anchors
-    if added := [pem for directory in directories if directory.is_dir() for pem in _read_certificates(directory)]:
-        return _as_files(added)
-    trusted = ssl.create_default_context().get_ca_certs(binary_form=True)
-    return _as_files(ssl.DER_cert_to_PEM_cert(certificate).encode() for certificate in trusted)
-
-
-def _read_certificates(path: Path) -> list[bytes]:
-    """Return the certificates of a file, or of all such files in a directory, in PEM form."""
-    inner = sorted(path.rglob("*")) if path.is_dir() else []
-    files = [file for file in inner if file.suffix in _SUFFIXES and file.is_file()] if path.is_dir() else [path]
-    certificates: list[bytes] = []
-    for content in (file.read_bytes() for file in files):
-        is_der = content.startswith(_DER)
-        certificates += [ssl.DER_cert_to_PEM_cert(content).encode()] if is_der else [f + b"\n" for f in _PEM.findall(content)]
-    return certificates
-
-
-def _as_files(certificates: Iterable[bytes]) -> dict[str, bytes]:
-    """Return one file for each certificate, as ``update-ca-certificates`` needs it; each once."""
-    return {f"extra-ca/{hashlib.sha256(pem).hexdigest()[:16]}.crt": pem for pem in certificates}

@@ -39,7 +39,7 @@ class ContainerState:
         self.pid = 0
         """Process id of the container's first process on this machine."""
         self.image = ""
-        """Ports of the container, and the ports of this machine that lead there."""
+        """Name of the container's image."""
         self.status: int | None = None
         """The kernel's exit status; None while it lives."""
         self.is_kill_requested = False

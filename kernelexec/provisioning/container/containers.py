@@ -25,11 +25,11 @@ from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.config.container import OURS
 from kernelexec.docker.accounts import give_account, missing_account, write_account
-from kernelexec.docker.client import Engine, ListedContainer, map_docker_errors
+from kernelexec.docker.client import Engine, ListedContainer
 from kernelexec.docker.create_options import Order
 from kernelexec.docker.images.recipes import how_to_get
 from kernelexec.docker.labels import CLIENT, LAUNCHER_INSIDE, OWNER, ROOT, RUNTIME, SESSION, WORKSPACE
-from kernelexec.errors import EngineFailed, EngineRefused, EngineUnavailable, ImageMissing, KernelStartFailed
+from kernelexec.errors import EngineFailed, EngineRefused, ImageMissing, KernelStartFailed
 from kernelexec.launcher.protocol import ONE_SHOT_FLAG
 from kernelexec.provisioning.container.mounts import Bind, find_launcher, python_of
 from kernelexec.provisioning.launch.one_shot_task import TIMED_OUT, OneShotTask, TaskResult, build_result
@@ -44,7 +44,6 @@ logger = logging.getLogger("kernelexec")
 #: Paths in the container of the task's directory and of a directory of wheels.
 _DIRECTORY, _WHEELS = "/opt/kernelexec/task", "/opt/kernelexec/wheels"
 _HOME = "/tmp"  # noqa: S108 - the container's own
-_OUTPUT_BYTES = 256 * 1024
 #: How long after the end of a task the engine may report it, in seconds.
 _MORE_SECONDS = 30.0
 #: Errors of a process without descriptors or memory, which prove nothing about an owner.
@@ -190,34 +189,13 @@ async def run_in_container(
         try:
             container = await await_to_end(anyio.to_thread.run_sync(create_container, engine, order, name))
             await anyio.to_thread.run_sync(engine.start, container)
-            code = TIMED_OUT
+            code, bound = None, task.seconds + _MORE_SECONDS
             with anyio.move_on_after(task.seconds):
-                code = await anyio.to_thread.run_sync(_wait, engine, container, task.seconds, abandon_on_cancel=True)
-            output = await anyio.to_thread.run_sync(_output, engine, container)
+                code = await anyio.to_thread.run_sync(engine.wait, container, bound, abandon_on_cancel=True)
+            output = await anyio.to_thread.run_sync(engine.output, container)
         finally:
             await await_to_end(anyio.to_thread.run_sync(remove_container, engine, name))
-    return build_result(task, code, output)
-
-
-def _wait(engine: Engine, container: str, seconds: float) -> int:
-    """Return the container's exit code once it has ended."""
-    try:
-        with map_docker_errors("wait for a task"):
-            return int(engine.api.wait(container, timeout=seconds + _MORE_SECONDS)["StatusCode"])
-    except EngineUnavailable:
-        with suppress(EngineFailed):
-            if engine.inspect_container(container).running:
-                return TIMED_OUT
-        raise
-
-
-def _output(engine: Engine, container: str) -> bytes:
-    written = bytearray()
-    with map_docker_errors("return the output of a task"):
-        for chunk in engine.api.logs(container, stream=True, follow=False, tail=2000):
-            written += chunk
-            del written[:-_OUTPUT_BYTES]
-    return bytes(written)
+    return build_result(task, TIMED_OUT if code is None else code, output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,24 +278,19 @@ async def choose_python(options: Container, failure: KernelStartFailed | None) -
     """
     if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
         return
-    from kernelexec.docker.images.image_python import missing_requirement, provide_python, wrong_interpreter  # noqa: PLC0415 - docker, as above
+    from kernelexec.docker.images.image_python import provide_python  # noqa: PLC0415 - docker, as above
 
-    image, python = options.image, options.python
-    if message := await anyio.to_thread.run_sync(wrong_interpreter, image, python):
-        raise KernelStartFailed(message) from failure
-    if options.runtime == "image" or (
-        options.runtime == "auto" and not await anyio.to_thread.run_sync(missing_requirement, image, python)
-    ):
-        return
     try:
-        _chosen[_options_key(options)] = await anyio.to_thread.run_sync(provide_python, image, python, options.runtime_image)
+        volume = await anyio.to_thread.run_sync(provide_python, options)
     except (EngineFailed, ImageMissing) as exc:
         before = f"{failure} " if failure else ""
         message = (
             f"{before}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {exc} "
-            f"`kernelexec image check {image[0]}` says what it lacks, and how to add it."
+            f"`kernelexec image check {options.image[0]}` says what it lacks, and how to add it."
         )
         raise KernelStartFailed(message) from exc
+    if volume is not None:
+        _chosen[_options_key(options)] = volume
 
 
 def python_of(options: Container) -> tuple[str, tuple[Bind, ...]]:

@@ -106,21 +106,7 @@ class KernelspecCatalog:
         """Return the kernelspecs of an image, as a container of it listed them."""
         python = PurePosixPath(facts.executable or "/")
         version = tuple(int(part) for part in (facts.python or "").split(".")[:2] if part.isdigit())
-        specs = {
-            name: {
-                "resource_dir": kernelspec.directory,
-                "spec": {
-                    "argv": list(kernelspec.argv),
-                    "display_name": name,
-                    "language": kernelspec.language,
-                    "env": dict(kernelspec.environment),
-                    "interrupt_mode": kernelspec.interrupt_mode,
-                    "metadata": dict(kernelspec.metadata),
-                },
-            }
-            for name, kernelspec in facts.kernelspecs.items()
-        }
-        return cls(specs, PythonInstallation(str(python), str(python.parent.parent), version))
+        return cls(facts.kernelspecs, PythonInstallation(str(python), str(python.parent.parent), version))
 
     def find(self, wanted: str) -> InstalledSpec | None:
         """Return the kernelspec of that name or else language, or None; raise ``InvalidRequest`` if it is invalid."""

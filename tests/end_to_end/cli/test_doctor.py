@@ -95,9 +95,10 @@ def test_an_engine_that_is_not_there_fails_the_doctor(tmp_path: Path, in_process
 @pytest.mark.parametrize(
     ("image", "fix"),
     [
-        ("kernelexec/missing:1", "`kernelexec image build missing` builds it."),
-        ("kernelexec/missing-sudo:1", "`kernelexec image build missing --sudo` builds it."),
-        ("no.such/image", "choose another one with --image"),
+        ("kernelexec/web:none", "`kernelexec image build web --tag kernelexec/web:none` makes it."),
+        ("kernelexec/web-sudo:none", "`kernelexec image build web --sudo --tag kernelexec/web-sudo:none` makes it."),
+        ("kernelexec/wbe", "None of that name can be built (did you mean 'web'?)"),
+        ("no.such/image", "`docker pull no.such/image` gets it"),
     ],
 )
 def test_a_missing_image_is_reported_and_never_pulled(image: str, fix: str, tmp_path: Path, in_process: Command) -> None:

@@ -24,12 +24,12 @@ from fastmcp.client.transports import StreamableHttpTransport
 
 from kernelexec.docker.client import Engine, map_docker_errors
 from kernelexec.docker.images.build import BuildOrder, build_image, built_images
-from kernelexec.docker.images.recipes import own_authorities, recipe
+from kernelexec.docker.images.recipes import recipe
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.errors import EngineFailed
 from kernelexec.mcp.authentication import add_token
 from tests.support.command_line import BOUND
-from tests.support.engine import BASE, MINIMAL, containers, needs_engine
+from tests.support.engine import BASE, MINIMAL, containers, needs_engine, own_authorities
 from tests.support.mcp_clients import Agent, connected, output_of, record_of, text_of
 from tests.support.pace import until
 from tests.support.paths import ROOT
@@ -126,7 +126,7 @@ def image(engine: Engine) -> str:
     """The server's image, of this very state of the package: built where it is of another one."""
     created = recipe("server")
     if not any(actual.current and created.tag in actual.names for actual in built_images(engine)):
-        build_image(engine, BuildOrder(created, base_image=BASE, authorities=own_authorities()))
+        build_image(engine, BuildOrder(created, own_authorities(), base_image=BASE))
     return created.tag
 
 

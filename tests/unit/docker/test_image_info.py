@@ -26,8 +26,9 @@ def test_what_an_image_says_is_read() -> None:
     facts = ImageFacts.read(text, id="sha256:1", architecture="arm64")
     assert (facts.python, facts.ipykernel, facts.jupyter_client) == ("3.12.1", "7.4.0", None)
     assert (facts.shells, facts.git, facts.node) == (("bash",), "2.39.5", "24.1.0")
-    assert facts.kernelspecs["python3"].argv[-1] == "{connection_file}"
-    assert facts.kernelspecs["python3"].environment == {"A": "b"}
+    assert facts.kernelspecs["python3"]["resource_dir"] == "/k"
+    assert facts.kernelspecs["python3"]["spec"]["argv"][-1] == "{connection_file}"
+    assert facts.kernelspecs["python3"]["spec"]["env"] == {"A": "b"}
 
 
 @pytest.mark.parametrize(
