@@ -20,12 +20,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies, run_steps
+from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies
 from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, FunctionPrompt, Functions, warn_about_restart
 from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
 from kernelexec.config.types import check_known, is_count, mapping_error
 from kernelexec.errors import Disabled, InvalidConfig
-from kernelexec.executor.blocking import Executor, Session
+from kernelexec.executor.blocking import Executor, Session, call_target
 from kernelexec.executor.executor import ExecutorOptions
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Ag2CodeExecutor(FunctionPrompt):
             if self._blocks is None:
                 self._blocks = BlockRunner(session.workspace, self._functions, self._policies, self._conventions)
             runner = self._blocks
-        return run_steps(runner.run(session, code_blocks))
+        return call_target(session, lambda target: runner.run(target, code_blocks))
 
 
 @cache

@@ -7,17 +7,16 @@ import secrets
 import shutil
 import tempfile
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelexec.adapters.shared.blocks import BlockRunner, run_steps_async
+from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult
 from kernelexec.adapters.shared.conventions import (
     PYTHON_KERNEL,
     Conventions,
@@ -27,10 +26,10 @@ from kernelexec.adapters.shared.conventions import (
     warn_about_restart,
 )
 from kernelexec.adapters.shared.markdown import MarkdownBlock
-from kernelexec.errors import KernelexecError
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.rules.policy.decisions import Approver, Validator
 from kernelexec.session import AsyncSession
+from kernelexec.session.features.executions import interrupting_cells
 
 try:
     from autogen_core import CancellationToken, Component
@@ -39,8 +38,6 @@ try:
 except ImportError as exc:
     raise ImportError("kernelexec.adapters.autogen needs autogen-core: pip install 'kernelexec[autogen]'.") from exc
 
-
-T = TypeVar("T")
 #: The settings that are options of the executor itself.
 _EXECUTOR_OPTIONS = {"isolation", "use_docker", "workspace", "code_execution_config"}
 #: The exit code of a cancelled call.
@@ -218,10 +215,7 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             await self.start()
         session = self.session
         parsed = [MarkdownBlock(block.code, block.language) for block in code_blocks]
-        assert self._blocks is not None
-        steps = self._blocks.run(session, parsed)
-        wrap = partial(_interrupt_on_cancel, session)
-        work = asyncio.ensure_future(self._call_in_own_loop(lambda: run_steps_async(steps, wrap=wrap)))
+        work = asyncio.ensure_future(self._run_in_own_loop(session, parsed))
         cancellation_token.link_future(work)
         try:
             done = await work
@@ -233,11 +227,14 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             raise TimeoutError(done.output)
         return AutogenCodeResult(done.exit_code, done.output, [Path(file) for file in done.files], done.code_file)
 
-    async def _call_in_own_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await a call in the event loop that started the executor, which may run in another thread."""
-        if self._loop is None or self._loop is asyncio.get_running_loop() or not self._loop.is_running():
-            return await call()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
+    async def _run_in_own_loop(self, session: AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
+        """Run blocks in the event loop that started the executor, which may run in another thread."""
+        assert self._blocks is not None
+        with interrupting_cells():
+            running = self._blocks.run(session, code_blocks)
+            if self._loop is None or self._loop is asyncio.get_running_loop() or not self._loop.is_running():
+                return await running
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, self._loop))
 
     @property
     def timeout(self) -> float:
@@ -297,44 +294,3 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
 def _has_directory(options: Mapping[str, Any] | None) -> bool:
     """Return whether options choose the directory of sessions."""
     return any((options or {}).get(name) is not None for name in ("work_dir", "workspace"))
-
-
-async def _interrupt_on_cancel(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the call
-    """Await a call to the session, and interrupt its execution if this task is cancelled."""
-    sending = _TrackedCall(session, call)
-    try:
-        return await sending
-    except asyncio.CancelledError:
-        if sending.execution_id is not None:
-            with suppress(KernelexecError):
-                await asyncio.shield(session.interrupt(sending.execution_id))
-        raise
-
-
-class _TrackedCall:
-    """A call to a session that records the id of its execution, also while that waits in the queue.
-
-    The id is the one that is new after a step of the call, because no other task runs during the step.
-    """
-
-    def __init__(self, session: AsyncSession, call: Awaitable[Any]) -> None:
-        self.execution_id: str | None = None
-        self._session = session
-        self._call = call
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps = self._call.__await__()
-        failure: BaseException | None = None
-        while True:
-            earlier_ids = self._session.executions()
-            try:
-                awaited = next(steps) if failure is None else steps.throw(failure)
-            except StopIteration as end:
-                return end.value
-            if new := [each for each in self._session.executions() if each not in earlier_ids]:
-                self.execution_id = new[-1]
-            failure = None
-            try:
-                yield awaited
-            except BaseException as exc:  # noqa: BLE001 - raised in the call
-                failure = exc

@@ -31,10 +31,10 @@ import anyio.to_thread
 
 from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.cancellation import await_to_end
-from kernelexec.config import SHORTEST_TIMEOUT
-from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, KernelexecError
+from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
+from kernelexec.session.features.executions import interrupting_cells
 from kernelexec.text import NESTING_MAX, clean, format_notes, parse_untrusted_json, quote_output
 from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 from kernelexec.workspace.safe_files import replace_beneath
@@ -155,7 +155,8 @@ class _CodeRun:
                 calls.start_soon(self._serve, calls)
                 calls.start_soon(self._refuse)
                 try:
-                    outcome = await self._run_cell(source, timeout)
+                    with interrupting_cells():
+                        outcome = await self._session.execute(source, timeout=timeout, on_output=self._on_output)
                 except Exception as exc:  # noqa: BLE001 - raised below: a task group would wrap it
                     outcome = exc
                 finally:
@@ -168,22 +169,6 @@ class _CodeRun:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
-
-    async def _run_cell(self, source: str, timeout: float | None) -> ExecutionResult:
-        """Run the cell to its end. Cancellation interrupts the cell first."""
-        execution = self._session.execute(source, timeout=timeout, on_output=self._on_output, wait=SHORTEST_TIMEOUT)
-        beginning = asyncio.ensure_future(execution)
-        try:
-            begun = await asyncio.shield(beginning)
-            ended = (await self._session.wait_for(begun.execution_id)).result
-        except asyncio.CancelledError:
-            with suppress(KernelexecError):
-                await await_to_end(self._interrupt(beginning))
-            raise
-        return begun if ended is None else ended  # a failed result is false
-
-    async def _interrupt(self, beginning: asyncio.Task[ExecutionResult]) -> None:
-        await self._session.interrupt((await beginning).execution_id)
 
     def _on_output(self, output: Output) -> None:
         if (message := self._read_message(output, VALUE)) is not None:

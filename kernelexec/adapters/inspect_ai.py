@@ -234,7 +234,7 @@ def python_session(timeout: float | None = None) -> Tool:
         """
         session = sandbox().as_type(KernelSandboxEnvironment).session
         try:
-            result = await await_result(session, lambda wait: session.execute(code, timeout=timeout, wait=wait))
+            result = await await_result(session, lambda target: target.execute(code, timeout=timeout))
         except KernelexecError as exc:
             return [ContentText(text=f"{type(exc).__name__}: {exc}")]
         answer = await call_in_thread(lambda: make_answer(result))

@@ -156,7 +156,7 @@ class SessionWorkspace:
 
 def _make_tool(tool: FunctionTool) -> Tool[Any]:
     async def call(**arguments: Any) -> Any:  # noqa: ANN401 - a model's arguments, and an answer's content
-        return _content(await tool.operation.run_async(arguments))
+        return _content(await tool.run_async(arguments))
 
     return Tool.from_schema(call, tool.name, tool.description, dict(tool.parameters), sequential=True)
 
