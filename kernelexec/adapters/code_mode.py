@@ -3,7 +3,7 @@
 This module does not import fastmcp. Code requests function calls through displayed messages and reads their results from
 files in its workspace, so that this works with every kind of kernel, also without a network. A cell of code mode is the code at
 the top level, with a prelude that defines the functions and an epilogue that sends its value. Unlike in other cells, the code
-may ``return``: a final return becomes a call; from the first other return on, the code is put into a loop that returns break.
+may ``return``: a final return becomes a call; with other returns, the code is put into a loop that returns break.
 It is not put into a function, which would have its own variables and would not allow statements of the top level.
 """
 
@@ -440,32 +440,31 @@ def _check_name(name: object) -> None:
 def _replace_returns(text: str) -> tuple[str, str]:
     """Return the ``from __future__`` imports of code, which must begin a cell, and the code with its returns replaced by calls.
 
-    The text before the first nested return does not change.
+    Code without such imports that returns at its end only stays as it was written.
     """
     trial = ast.parse(text, "code")
     _drop_returns(trial.body)
     _compile(trial)  # as a cell that may ``return`` at its top level
-    tree = ast.parse(text, "code")
-    raw, edits = text.encode(), dict[tuple[int, int], str]()
-    starts = [0, *itertools.accumulate(len(line) + 1 for line in raw.split(b"\n"))]
-    futures: list[ast.stmt] = [
-        node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module, node.level) == ("__future__", 0)
-    ]
-    for node in futures:
-        edits[_span(node, starts)] = "pass"
-    first = next((index for index, node in enumerate(tree.body) if _has_return([node])), len(tree.body))
-    last, end, tail = tree.body[first : first + 1] or tree.body[-1:], len(raw), ""
-    match last:
-        case [ast.Return(value=value) | ast.Expr(value=value) as node]:
-            span = _span(node, starts)
-            expression = raw[slice(*span)].decode().removeprefix("return" if isinstance(node, ast.Return) else "")
-            edits[span] = f"{_RESERVED_NAME}.returns(({expression}))" if value else f"{_RESERVED_NAME}.returns()"
-            end = span[1] if isinstance(node, ast.Return) else end
-        case [node] if first < len(tree.body):
-            end, tail = _span(node, starts)[0], ast.unparse(_wrap_in_loop(tree.body[first:]))
-    for (begin, stop), replacement in sorted(edits.items(), reverse=True):
-        raw, end = raw[:begin] + replacement.encode() + raw[stop:], end + len(replacement.encode()) - (stop - begin)
-    return "".join(f"{ast.unparse(node)}\n" for node in futures), raw[:end].decode() + tail
+    body = ast.parse(text, "code").body
+    futures = [node for node in body if isinstance(node, ast.ImportFrom) and (node.module, node.level) == ("__future__", 0)]
+    match body[-1:]:
+        case [ast.Return() | ast.Expr() as last] if not futures and not _has_return(body[:-1]):
+            return "", _replace_end(text, last)
+        case [] | [_] if not futures and not _has_return(body):
+            return "", text
+        case [ast.Expr(value=value)]:
+            body[-1] = _call_run("returns", value)
+    statements = _break_at_returns([node for node in body if node not in futures], itertools.count())
+    loop = ast.While(ast.Constant(value=True), [*statements, ast.Break()], [])  # it runs once, and returns break it
+    return "".join(f"{ast.unparse(node)}\n" for node in futures), ast.unparse(ast.fix_missing_locations(loop))
+
+
+def _replace_end(text: str, last: ast.Return | ast.Expr) -> str:
+    """Replace the last statement of code by the call that returns its value."""
+    lines = text.encode().split(b"\n")
+    before = b"\n".join([*lines[: last.lineno - 1], lines[last.lineno - 1][: last.col_offset]]).decode()
+    value = (ast.get_source_segment(text, last) or "").removeprefix("return" if isinstance(last, ast.Return) else "")
+    return f"{before}{_RESERVED_NAME}.returns({f'({value})' if last.value else ''})"
 
 
 def _compile(tree: ast.Module) -> None:
@@ -480,14 +479,6 @@ def _drop_returns(block: list[ast.stmt]) -> None:
             block[index] = ast.copy_location(ast.Expr(node.value) if node.value else ast.Pass(), node)
         for inner in _blocks(node):
             _drop_returns(inner)
-
-
-def _wrap_in_loop(body: list[ast.stmt]) -> ast.While:
-    """Put statements into a loop that runs once, and that their returns break."""
-    if isinstance(last := body[-1], ast.Expr):
-        body[-1] = _call_run("returns", last.value)
-    block = [*_break_at_returns(body, itertools.count()), ast.Break()]
-    return ast.fix_missing_locations(ast.While(ast.Constant(value=True), block, []))
 
 
 def _break_at_returns(block: list[ast.stmt], numbers: Iterator[int]) -> list[ast.stmt]:
@@ -526,10 +517,3 @@ def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
     for part in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
         bodies = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
         yield from (block for block in bodies if isinstance(block, list))
-
-
-def _span(node: ast.stmt, starts: list[int]) -> tuple[int, int]:
-    """Return the offsets of a statement in bytes, from the offsets of its lines."""
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
