@@ -16,13 +16,14 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult
+from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies
 from kernelexec.adapters.shared.conventions import (
     PYTHON_KERNEL,
     Conventions,
-    FunctionPrompt,
+    FrameworkExecutor,
     Functions,
     is_current_directory,
+    optional_path,
     warn_about_restart,
 )
 from kernelexec.adapters.shared.markdown import MarkdownBlock
@@ -72,7 +73,7 @@ class AutogenExecutorConfig(BaseModel):
     cleanup_temp_files: bool = False
 
 
-class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecutorConfig]):
+class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExecutorConfig]):
     """An executor of code blocks in one persistent session. Use ``async with``, or ``start()`` and ``stop()``.
 
     Args:
@@ -83,9 +84,9 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default.
         timeout: seconds that a block may run; the configuration's by default.
         work_dir: the directory to work in, which is created if it is missing; without it and a ``workspace`` it is a temporary
-            one, which ``stop`` removes. With it the executor is as AutoGen's command line executors are: each block is saved
-            there as a file, which ``cleanup_temp_files`` deletes after its run; the first block opens the session; and a
-            cancelled call returns the exit code 125.
+            one, which ``stop`` removes. With it the executor behaves like AutoGen's command line executors: each block is
+            saved there as a file, which ``cleanup_temp_files`` deletes after its run; the first block opens the session; and
+            a cancelled call returns the exit code 125.
         output_dir: the directory for images and HTML, created if it is missing. Then results are as those of AutoGen's Jupyter
             executor: the text has all outputs, the files are there, and a timeout raises ``TimeoutError``.
         kernel_name: the kernelspec whose kernel runs Python blocks.
@@ -137,14 +138,8 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             functions_module=functions_module,
             cleanup_temp_files=cleanup_temp_files,
         )
-        self._conventions = Conventions.create(
-            timeout=timeout,
-            work_dir=work_dir,
-            output_dir=output_dir,
-            kernel_name=kernel_name,
-            deletes_code=cleanup_temp_files,
-            virtual_env_context=virtual_env_context,
-            creates_output_dir=True,
+        self._conventions = Conventions(
+            timeout, optional_path(work_dir), optional_path(output_dir), kernel_name, virtual_env_context, cleanup_temp_files
         )
         if work_dir is not None and is_current_directory(work_dir):
             warnings.warn("Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=2)
@@ -170,7 +165,7 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             async with AsyncExitStack() as opened:
                 session = await (await opened.enter_async_context(self._executor)).session()
                 self._opened = opened.pop_all()
-            policies = self._settings.execution_policies or {}
+            policies = merge_policies(self._settings.execution_policies)
             self._blocks = BlockRunner(session.workspace, self._functions, policies, self._conventions)
             self._session, self._loop = session, asyncio.get_running_loop()
 
@@ -259,11 +254,6 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         if self._conventions.output_dir is not None and is_current_directory(self._conventions.output_dir):
             warnings.warn("Using the current directory as output_dir is deprecated.", DeprecationWarning, stacklevel=2)
         return self._conventions.output_dir
-
-    @property
-    def kernel_name(self) -> str:
-        """Return the kernelspec whose kernel runs Python blocks."""
-        return self._conventions.kernel_name
 
     @property
     def cleanup_temp_files(self) -> bool:

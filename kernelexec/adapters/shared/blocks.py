@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kernelexec.adapters.shared.conventions import DEFAULTS, PYTHON_KERNEL, Conventions, Functions
+from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, Functions
 from kernelexec.adapters.shared.markdown import LINE_END, MarkdownBlock
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
 from kernelexec.executor.blocking import Session
@@ -74,16 +74,14 @@ class BlockRunner:
 
     workspace: Path
     functions: Functions
-    policies: Mapping[str, bool] = field(default_factory=dict)
-    conventions: Conventions = DEFAULTS
+    policies: Mapping[str, bool]
+    """For each language whether its blocks run; see ``merge_policies``."""
+    conventions: Conventions
     is_restarted: bool = False
     """Whether the caller has restarted the session since its last block."""
     _has_functions: bool = False
     _saved_files: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The states of files that this object saved, which are not files of cells until a cell changes them."""
-
-    def __post_init__(self) -> None:
-        self.policies = merge_policies(self.policies)
 
     async def run(self, session: AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
         """Run or save each block.
