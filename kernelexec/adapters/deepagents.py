@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from kernelexec.adapters.shared.commands import (
     write_file,
 )
 from kernelexec.errors import KernelexecError
-from kernelexec.executor.blocking import Session
+from kernelexec.executor.blocking import Session, call_target
 from kernelexec.results import ExecutionResult, Stream, output_text
 from kernelexec.text import escape_notes_in_json, parse_untrusted_json, quote_output
 
@@ -79,13 +79,11 @@ class SessionSandbox(BaseSandbox):
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files by absolute paths, with their missing directories."""
-        return [
-            FileUploadResponse(path, _transfer(path, partial(write_file, self._session, path, data))[1]) for path, data in files
-        ]
+        return [FileUploadResponse(path, self._transfer(path, partial(write_file, content=data))[1]) for path, data in files]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read files by absolute paths."""
-        return [FileDownloadResponse(path, *_transfer(path, partial(read_file, self._session, path))) for path in paths]
+        return [FileDownloadResponse(path, *self._transfer(path, read_file)) for path in paths]
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files without blocking the event loop. See ``upload_files``."""
@@ -95,21 +93,20 @@ class SessionSandbox(BaseSandbox):
         """Read files without blocking the event loop. See ``download_files``."""
         return await call_in_thread(lambda: self.download_files(paths))
 
-
-def _transfer(path: str, transfer: Callable[[], T]) -> tuple[T | None, str | None]:
-    """Transfer a file; return the content, if it was read, and the framework's name of the error, or None."""
-    if not path.startswith("/"):
-        return None, INVALID_PATH
-    try:
-        return transfer(), None
-    except FileNotFoundError:
-        return None, FILE_NOT_FOUND
-    except IsADirectoryError:
-        return None, IS_DIRECTORY
-    except PermissionError:
-        return None, PERMISSION_DENIED
-    except (OSError, KernelexecError) as exc:
-        return None, str(exc)
+    def _transfer(self, path: str, transfer: Callable[..., Awaitable[T]]) -> tuple[T | None, str | None]:
+        """Transfer a file; return the content, if it was read, and the framework's name of the error, or None."""
+        if not path.startswith("/"):
+            return None, INVALID_PATH
+        try:
+            return call_target(self._session, partial(transfer, path=path)), None
+        except FileNotFoundError:
+            return None, FILE_NOT_FOUND
+        except IsADirectoryError:
+            return None, IS_DIRECTORY
+        except PermissionError:
+            return None, PERMISSION_DENIED
+        except (OSError, KernelexecError) as exc:
+            return None, str(exc)
 
 
 def _seconds(timeout: int | None) -> float | None:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 UNLIMITED = 1e9
 #: The exit code of a command that was refused and did not run.
 REFUSED = 126
-#: Calls wait for cells, so they do not take the threads of the event loop, which other parts of a program need.
+#: Sessions open and close in these threads, not in the few of the event loop, which other parts of a program need.
 _threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="kernelexec-call")
 #: The errors of the scripts by their exit codes.
 _NOT_FOUND, _DIRECTORY, _DENIED, _NOT_REGULAR = 41, 42, 43, 44
@@ -80,30 +80,27 @@ class ExactStreams:
 
     limit_bytes: int
     is_cut: bool = False
-    _pieces: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
-    _sizes: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    _content: dict[str, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
 
     def add(self, output: Output) -> None:
         """Add a piece of output; the ``on_output`` of a call."""
-        if not isinstance(output, Stream) or output.name not in self._pieces:
-            return
-        room = self.limit_bytes - self._sizes[output.name]
-        piece = output.text.encode("utf-8", "replace")
-        if len(piece) > room:
-            self.is_cut = True
-        if room > 0:
-            self._pieces[output.name].append(output.text if len(piece) <= room else piece[:room].decode("utf-8", "ignore"))
-            self._sizes[output.name] += len(piece)
+        if isinstance(output, Stream) and output.name in self._content:
+            content, piece = self._content[output.name], output.text.encode("utf-8", "backslashreplace")
+            self.is_cut |= len(content) + len(piece) > self.limit_bytes
+            content += piece[: self.limit_bytes - len(content)]
 
     @property
     def stdout(self) -> str:
         """The text of stdout."""
-        return escape_unseen("".join(self._pieces["stdout"]))
+        return self._read("stdout")
 
     @property
     def stderr(self) -> str:
         """The text of stderr."""
-        return escape_unseen("".join(self._pieces["stderr"]))
+        return self._read("stderr")
+
+    def _read(self, name: str) -> str:
+        return escape_unseen(self._content[name].decode("utf-8", "ignore"))  # the last character may be cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +123,10 @@ class CommandOutcome:
         return explain_end(self.result)
 
 
-def run_command(session: Session, command: str, *, limit_bytes: int, **options: Any) -> CommandOutcome:  # noqa: ANN401 - of ``execute_command``
-    """Run a command and wait for its end; ``options`` are those of ``Session.execute_command``."""
+async def run_command(session: AsyncSession, command: str, *, limit_bytes: int, **options: Any) -> CommandOutcome:  # noqa: ANN401 - of ``execute_command``
+    """Run a command that begins in the workspace; ``options`` are those of ``AsyncSession.execute_command``."""
     streams = ExactStreams(limit_bytes)
-    return CommandOutcome(streams, session.execute_command(command, on_output=streams.add, **options))
-
-
-async def run_command_async(
-    session: Session,
-    command: str,
-    *,
-    limit_bytes: int,
-    **options: Any,  # noqa: ANN401 - of ``execute_command``
-) -> CommandOutcome:
-    """Run a command from any event loop; if the caller is cancelled, the command is interrupted."""
-    streams = ExactStreams(limit_bytes)
-    result = await await_result(session, lambda target: target.execute_command(command, on_output=streams.add, **options))
+    result = await session.execute_command(command, work_dir=session.workspace, on_output=streams.add, **options)
     return CommandOutcome(streams, result)
 
 
@@ -162,7 +147,7 @@ class TooLarge(OSError):
     """A file that is larger than the caller's limit."""
 
 
-def read_file(session: Session, path: str, *, limit_bytes: int | None = None) -> bytes:
+async def read_file(session: AsyncSession, path: str, *, limit_bytes: int | None = None) -> bytes:
     """Return the content of a file; a relative path is one of the workspace.
 
     Raises:
@@ -179,13 +164,11 @@ def read_file(session: Session, path: str, *, limit_bytes: int | None = None) ->
             raise TooLarge(f"{path}: is larger than {limit_bytes} bytes.")
         content.extend(piece)
 
-    _check(
-        run_command(session, _script(_READ, path), limit_bytes=_LOG_BYTES, on_stdout=receive, work_dir=session.workspace), path
-    )
+    await _run_script(session, _READ, path, on_stdout=receive)
     return bytes(content)
 
 
-def write_file(session: Session, path: str, content: bytes) -> None:
+async def write_file(session: AsyncSession, path: str, content: bytes) -> None:
     """Write a file and its missing directories; a relative path is one of the workspace.
 
     An existing file keeps its rights and its other names.
@@ -196,18 +179,15 @@ def write_file(session: Session, path: str, content: bytes) -> None:
         OSError: the path is no plain file, or it cannot be written.
         KernelexecError: the session is closed, or a rule refuses the command.
     """
-    command = _script(_WRITE, path, posixpath.dirname(path) or ".")
-    _check(run_command(session, command, limit_bytes=_LOG_BYTES, stdin=content, work_dir=session.workspace), path)
+    await _run_script(session, _WRITE, path, posixpath.dirname(path) or ".", stdin=content)
 
 
-def _script(script: str, path: str, *arguments: str) -> str:
+async def _run_script(session: AsyncSession, script: str, path: str, *arguments: str, **options: Any) -> None:  # noqa: ANN401 - as above
+    """Run a script for a path, and raise the error if it fails."""
     if "\0" in path or not path:
         raise FileNotFoundError(f"{path!r}: is not a path.")
-    return shlex.join(["/bin/sh", "-c", script, "sh", path, *arguments])
-
-
-def _check(outcome: CommandOutcome, path: str) -> None:
-    """Raise the error of a script that failed."""
+    command = shlex.join(["/bin/sh", "-c", script, "sh", path, *arguments])
+    outcome = await run_command(session, command, limit_bytes=_LOG_BYTES, **options)
     result = outcome.result
     if outcome.exit_code == 0 and result.ok:
         return
