@@ -139,6 +139,7 @@ class _CodeRun:
         """The code's value as JSON text, untrusted."""
         self._is_running = False
         """Whether function calls are answered."""
+        self._free = anyio.Semaphore(_CALLS_MAX)
         self._requests: asyncio.Queue[_Call] = asyncio.Queue()
         self._refused: asyncio.Queue[str] = asyncio.Queue(_REFUSED_MAX)
         self._held_bytes = 0
@@ -164,7 +165,6 @@ class _CodeRun:
                     calls.cancel_scope.cancel()
         finally:
             if self._functions:
-                self._is_running = False
                 await await_to_end(anyio.to_thread.run_sync(self._close, limiter=self._writing))
         if isinstance(outcome, Exception):
             raise outcome
@@ -195,19 +195,10 @@ class _CodeRun:
 
     async def _serve(self, calls: anyio.abc.TaskGroup) -> None:
         """Start the requested calls from this task, whose context variables functions must see."""
-        free = anyio.Semaphore(_CALLS_MAX)
-
-        async def answer(call: _Call) -> None:
-            try:
-                await self._answer(call)
-            finally:
-                self._held_bytes -= call.held_bytes
-                free.release()
-
         while True:
             call = await self._requests.get()
-            await free.acquire()
-            calls.start_soon(answer, call)
+            await self._free.acquire()
+            calls.start_soon(self._answer, call)
 
     async def _refuse(self) -> None:
         """Write the errors of the refused calls."""
@@ -221,7 +212,11 @@ class _CodeRun:
             content = json.dumps({"value": await _call_function(call)}, default=_to_plain)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it must not end this program
             content = json.dumps({"error": _describe_exception(exc)})
-        await self._write_answer(call.id, content)
+        try:
+            await self._write_answer(call.id, content)
+        finally:
+            self._held_bytes -= call.held_bytes
+            self._free.release()
 
     async def _write_answer(self, call_id: str, content: str) -> None:
         if not self._is_running:
