@@ -203,39 +203,36 @@ def _list_names(result: ExecutionResult) -> str:
     return ", ".join(name if name.isidentifier() else repr(name) for name in result.lost_names[:JOINED_MAX])
 
 
-class TableBudget:
-    """How much HTML of tables is read yet: for one answer, so that many tables take no longer than a few."""
-
-    def __init__(self) -> None:
-        self._chars, self._tags = _ALL_CHARS, _ALL_TAGS
-
-    def take(self, html: str) -> bool:
-        """Return whether a table may be read, and count it."""
-        tags = html.count("<")
-        has_room = len(html) <= min(self._chars, _HTML_CHARS) and tags <= min(self._tags, _TAGS_MAX)
-        if has_room:
-            self._chars, self._tags = self._chars - len(html), self._tags - tags
-        return has_room
-
-
 def compact_tables(outputs: Iterable[Output]) -> Iterator[Output]:
-    """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read."""
-    budget = TableBudget()
-    return (compact_table(output, budget) for output in outputs)
+    """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read.
+
+    The bound is of all tables of an answer, so that many take no longer than a few.
+    """
+    chars, tags = _ALL_CHARS, _ALL_TAGS
+    for output in outputs:
+        html = _read_table(output)
+        html_tags = html.count("<")
+        if html and len(html) <= min(chars, _HTML_CHARS) and html_tags <= min(tags, _TAGS_MAX):
+            chars, tags = chars - len(html), tags - html_tags
+            yield _replace_text(output, render_table(html))
+        else:
+            yield output
 
 
-def compact_table(output: Output, budget: TableBudget | None = None) -> Output:
-    """Return an output with its table as one line per row; any other output as it is, and a table that is over the budget."""
-    if not isinstance(output, DisplayData | ExecuteResult):
-        return output
-    html, plain = output.data.get("text/html"), output.data.get("text/plain")
+def _read_table(output: Output) -> str:
+    """Return the HTML of a data frame, or of a table without another text; empty for other outputs."""
+    data = output.data if isinstance(output, DisplayData | ExecuteResult) else {}
+    html, plain = data.get("text/html"), data.get("text/plain")
     if not isinstance(html, str) or not isinstance(plain, str):
-        return output
+        return ""
     has_no_repr = _NO_REPR.fullmatch(plain) is not None and "<table" in html
-    if (not has_no_repr and not _is_frame(html)) or not (budget or TableBudget()).take(html):
-        return output
-    text = render_table(html)
-    if text is None or len(text) > max(len(plain), _WIDE_CHARS):
+    return html if has_no_repr or _is_frame(html) else ""
+
+
+def _replace_text(output: Output, text: str | None) -> Output:
+    """Return an output with another text, unless that is much longer."""
+    assert isinstance(output, DisplayData | ExecuteResult)
+    if text is None or len(text) > max(len(str(output.data["text/plain"])), _WIDE_CHARS):
         return output
     return replace(output, data=output.data | {"text/plain": text})
 

@@ -27,7 +27,7 @@ from kernelexec.outputs.displays import WholeBundles, read_bundle
 from kernelexec.records.notebook.recorder import Recorder
 from kernelexec.results import DisplayData, Image, output_text
 from kernelexec.results.media import decode_picture, is_whole_png
-from kernelexec.results.model_answers import compact_table, render_table
+from kernelexec.results.model_answers import compact_tables, render_table
 from kernelexec.results.readable import describe_widget
 from kernelexec.results.session_contents import Completion, Variables
 from kernelexec.results.views import make_bundle
@@ -178,7 +178,9 @@ CASES: dict[str, Case] = {
         lambda widgets: describe_widget(widgets, "0"),
     ),
     "a table of wide cells": Case(lambda: SPAN * 20_000, render_table, is_refused=True),
-    "a table for an answer": Case(lambda: DisplayData({"text/html": SPAN * 20_000, "text/plain": "x"}), compact_table),
+    "a table for an answer": Case(
+        lambda: [DisplayData({"text/html": SPAN * 20_000, "text/plain": "x"})], lambda c: [*compact_tables(c)]
+    ),
     "tags": Case(lambda: "<a>" * 4_000_000, lambda html: output_text([DisplayData({"text/html": html})])),
     "character references": Case(lambda: "&amp;" * 2_000_000, lambda html: output_text([DisplayData({"text/html": html})])),
     "a display of a long text": Case(

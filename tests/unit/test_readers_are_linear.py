@@ -17,7 +17,7 @@ from kernelexec.cli.terminal import TerminalFilter
 from kernelexec.mcp.tools.code_tools import unwrap_code
 from kernelexec.records.notebook.notebook_io import notebook_output
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
-from kernelexec.results.model_answers import compact_table, render_table
+from kernelexec.results.model_answers import compact_tables, render_table
 from kernelexec.results.outputs import read_audio
 from kernelexec.results.readable import describe_widget
 from kernelexec.results.views import make_bundle
@@ -96,7 +96,7 @@ def follow_use(text: str) -> None:
 
 
 def table(text: str) -> Output:
-    return compact_table(DisplayData({"text/html": f"<table {text}", "text/plain": "x"}))
+    return next(compact_tables([DisplayData({"text/html": f"<table {text}", "text/plain": "x"})]))
 
 
 HIDDEN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"
