@@ -98,13 +98,9 @@ class FunctionTool:
         return ToolAnswer(f"{quote_output(value.text)}{more}")
 
     def _describe(self, exc: Exception) -> ToolAnswer:
-        match exc:
-            case InvalidRequest():
-                return ToolAnswer(str(exc))
-            case KernelexecError():
-                return ToolAnswer(f"{type(exc).__name__}: {exc}")
-            case _:
-                return ToolAnswer(f"{self.name}: {exc}")
+        if isinstance(exc, InvalidRequest):
+            return ToolAnswer(str(exc))
+        return ToolAnswer(f"{type(exc).__name__ if isinstance(exc, KernelexecError) else self.name}: {exc}")
 
 
 def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[FunctionTool, ...]:
