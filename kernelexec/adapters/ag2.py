@@ -20,12 +20,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies, run_steps
-from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, FunctionPrompt, Functions, warn_about_restart
+from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies
+from kernelexec.adapters.shared.conventions import (
+    PYTHON_KERNEL,
+    Conventions,
+    FrameworkExecutor,
+    Functions,
+    optional_path,
+    warn_about_restart,
+)
 from kernelexec.adapters.shared.markdown import MarkdownBlock, find_blocks
 from kernelexec.config.types import check_known, is_count, mapping_error
 from kernelexec.errors import Disabled, InvalidConfig
-from kernelexec.executor.blocking import Executor, Session
+from kernelexec.executor.blocking import Executor, Session, call_target
 from kernelexec.executor.executor import ExecutorOptions
 
 if TYPE_CHECKING:
@@ -55,7 +62,7 @@ class CodeBlockExtractor:
         return [CodeBlock(code=block.code, language=block.language) for block in find_blocks(message)]
 
 
-class Ag2CodeExecutor(FunctionPrompt):
+class Ag2CodeExecutor(FrameworkExecutor):
     """An executor that runs the code blocks of AG2's messages in one persistent session.
 
     The executor opens at its first block, or as a context manager; ``stop()`` or the end of the ``with`` block closes it. Its
@@ -101,19 +108,15 @@ class Ag2CodeExecutor(FunctionPrompt):
     ) -> None:
         self._functions = Functions.from_callables(functions, module=functions_module)
         self._policies = merge_policies(execution_policies, **({} if work_dir is None else {"javascript": False}))
-        arguments = {"timeout": timeout, "work_dir": work_dir, "virtual_env_context": virtual_env_context}
-        self._conventions = Conventions.create(
-            timeout=timeout,
-            work_dir=work_dir,
-            output_dir=output_dir,
-            kernel_name=kernel_name,
-            virtual_env_context=virtual_env_context,
-            names_displays=True,
+        self._conventions = Conventions(
+            timeout, optional_path(work_dir), optional_path(output_dir), kernel_name, virtual_env_context, is_ag2=True
         )
+        # Programs for AG2's own Jupyter executors, its tests among them, read these names.
         self._timeout, self._kernel_name, self._output_dir = timeout, kernel_name, self._conventions.output_dir
         self._session = session
         self._blocks: BlockRunner | None = None
         self._opening, self._opened = threading.RLock(), ExitStack()
+        arguments = {"timeout": timeout, "work_dir": work_dir, "virtual_env_context": virtual_env_context}
         all_options = {"isolation": isolation, **arguments, **options}
         present = [name for name, value in all_options.items() if value is not None and value != ()]
         if session is not None and present:
@@ -131,22 +134,12 @@ class Ag2CodeExecutor(FunctionPrompt):
     @property
     def timeout(self) -> float | None:
         """Return the seconds that a block may run; None in an open session, whose executor decides."""
-        return self._timeout or (None if self._executor is None else self._executor.config.budgets.timeout)
+        return self._conventions.timeout or (None if self._executor is None else self._executor.config.budgets.timeout)
 
     @property
     def work_dir(self) -> Path | None:
         """Return the directory to work in as it was chosen; without a choice that of the session, None before it is open."""
         return self._conventions.work_dir or (None if self._session is None else self._session.workspace)
-
-    @property
-    def output_dir(self) -> Path | None:
-        """Return the chosen directory for the files of displays."""
-        return self._output_dir
-
-    @property
-    def kernel_name(self) -> str:
-        """Return the kernelspec whose kernel runs Python blocks."""
-        return self._kernel_name
 
     @property
     def execution_policies(self) -> dict[str, bool]:
@@ -250,7 +243,7 @@ class Ag2CodeExecutor(FunctionPrompt):
             if self._blocks is None:
                 self._blocks = BlockRunner(session.workspace, self._functions, self._policies, self._conventions)
             runner = self._blocks
-        return run_steps(runner.run(session, code_blocks))
+        return call_target(session, lambda target: runner.run(target, code_blocks))
 
 
 @cache

@@ -65,7 +65,7 @@ class SessionProvider(ContextProvider):
 
 def _make_tool(tool: SessionTool) -> FunctionTool:
     async def call(**arguments: Any) -> list[Content]:  # noqa: ANN401 - a model's arguments
-        answer = await tool.operation.run_async(arguments)
+        answer = await tool.run_async(arguments)
         pictures = (Content.from_data(picture.content, picture.mime) for picture in answer.pictures)
         return [Content.from_text(answer.text), *pictures]
 

@@ -7,30 +7,30 @@ import secrets
 import shutil
 import tempfile
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelexec.adapters.shared.blocks import BlockRunner, run_steps_async
+from kernelexec.adapters.shared.blocks import BlockRunner, BlocksResult, merge_policies
 from kernelexec.adapters.shared.conventions import (
     PYTHON_KERNEL,
     Conventions,
-    FunctionPrompt,
+    FrameworkExecutor,
     Functions,
     is_current_directory,
+    optional_path,
     warn_about_restart,
 )
 from kernelexec.adapters.shared.markdown import MarkdownBlock
-from kernelexec.errors import KernelexecError
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.rules.policy.decisions import Approver, Validator
 from kernelexec.session import AsyncSession
+from kernelexec.session.features.executions import interrupting_cells
 
 try:
     from autogen_core import CancellationToken, Component
@@ -39,8 +39,6 @@ try:
 except ImportError as exc:
     raise ImportError("kernelexec.adapters.autogen needs autogen-core: pip install 'kernelexec[autogen]'.") from exc
 
-
-T = TypeVar("T")
 #: The settings that are options of the executor itself.
 _EXECUTOR_OPTIONS = {"isolation", "use_docker", "workspace", "code_execution_config"}
 #: The exit code of a cancelled call.
@@ -75,7 +73,7 @@ class AutogenExecutorConfig(BaseModel):
     cleanup_temp_files: bool = False
 
 
-class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecutorConfig]):
+class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExecutorConfig]):
     """An executor of code blocks in one persistent session. Use ``async with``, or ``start()`` and ``stop()``.
 
     Args:
@@ -86,9 +84,9 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default.
         timeout: seconds that a block may run; the configuration's by default.
         work_dir: the directory to work in, which is created if it is missing; without it and a ``workspace`` it is a temporary
-            one, which ``stop`` removes. With it the executor is as AutoGen's command line executors are: each block is saved
-            there as a file, which ``cleanup_temp_files`` deletes after its run; the first block opens the session; and a
-            cancelled call returns the exit code 125.
+            one, which ``stop`` removes. With it the executor behaves like AutoGen's command line executors: each block is
+            saved there as a file, which ``cleanup_temp_files`` deletes after its run; the first block opens the session; and
+            a cancelled call returns the exit code 125.
         output_dir: the directory for images and HTML, created if it is missing. Then results are as those of AutoGen's Jupyter
             executor: the text has all outputs, the files are there, and a timeout raises ``TimeoutError``.
         kernel_name: the kernelspec whose kernel runs Python blocks.
@@ -140,14 +138,8 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             functions_module=functions_module,
             cleanup_temp_files=cleanup_temp_files,
         )
-        self._conventions = Conventions.create(
-            timeout=timeout,
-            work_dir=work_dir,
-            output_dir=output_dir,
-            kernel_name=kernel_name,
-            deletes_code=cleanup_temp_files,
-            virtual_env_context=virtual_env_context,
-            creates_output_dir=True,
+        self._conventions = Conventions(
+            timeout, optional_path(work_dir), optional_path(output_dir), kernel_name, virtual_env_context, cleanup_temp_files
         )
         if work_dir is not None and is_current_directory(work_dir):
             warnings.warn("Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=2)
@@ -173,7 +165,7 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             async with AsyncExitStack() as opened:
                 session = await (await opened.enter_async_context(self._executor)).session()
                 self._opened = opened.pop_all()
-            policies = self._settings.execution_policies or {}
+            policies = merge_policies(self._settings.execution_policies)
             self._blocks = BlockRunner(session.workspace, self._functions, policies, self._conventions)
             self._session, self._loop = session, asyncio.get_running_loop()
 
@@ -218,10 +210,7 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             await self.start()
         session = self.session
         parsed = [MarkdownBlock(block.code, block.language) for block in code_blocks]
-        assert self._blocks is not None
-        steps = self._blocks.run(session, parsed)
-        wrap = partial(_interrupt_on_cancel, session)
-        work = asyncio.ensure_future(self._call_in_own_loop(lambda: run_steps_async(steps, wrap=wrap)))
+        work = asyncio.ensure_future(self._run_in_own_loop(session, parsed))
         cancellation_token.link_future(work)
         try:
             done = await work
@@ -233,11 +222,14 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
             raise TimeoutError(done.output)
         return AutogenCodeResult(done.exit_code, done.output, [Path(file) for file in done.files], done.code_file)
 
-    async def _call_in_own_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await a call in the event loop that started the executor, which may run in another thread."""
-        if self._loop is None or self._loop is asyncio.get_running_loop() or not self._loop.is_running():
-            return await call()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
+    async def _run_in_own_loop(self, session: AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
+        """Run blocks in the event loop that started the executor, which may run in another thread."""
+        assert self._blocks is not None
+        with interrupting_cells():
+            running = self._blocks.run(session, code_blocks)
+            if self._loop is None or self._loop is asyncio.get_running_loop() or not self._loop.is_running():
+                return await running
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, self._loop))
 
     @property
     def timeout(self) -> float:
@@ -262,11 +254,6 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
         if self._conventions.output_dir is not None and is_current_directory(self._conventions.output_dir):
             warnings.warn("Using the current directory as output_dir is deprecated.", DeprecationWarning, stacklevel=2)
         return self._conventions.output_dir
-
-    @property
-    def kernel_name(self) -> str:
-        """Return the kernelspec whose kernel runs Python blocks."""
-        return self._conventions.kernel_name
 
     @property
     def cleanup_temp_files(self) -> bool:
@@ -297,44 +284,3 @@ class AutogenCodeExecutor(FunctionPrompt, BaseExecutor, Component[AutogenExecuto
 def _has_directory(options: Mapping[str, Any] | None) -> bool:
     """Return whether options choose the directory of sessions."""
     return any((options or {}).get(name) is not None for name in ("work_dir", "workspace"))
-
-
-async def _interrupt_on_cancel(session: AsyncSession, call: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the call
-    """Await a call to the session, and interrupt its execution if this task is cancelled."""
-    sending = _TrackedCall(session, call)
-    try:
-        return await sending
-    except asyncio.CancelledError:
-        if sending.execution_id is not None:
-            with suppress(KernelexecError):
-                await asyncio.shield(session.interrupt(sending.execution_id))
-        raise
-
-
-class _TrackedCall:
-    """A call to a session that records the id of its execution, also while that waits in the queue.
-
-    The id is the one that is new after a step of the call, because no other task runs during the step.
-    """
-
-    def __init__(self, session: AsyncSession, call: Awaitable[Any]) -> None:
-        self.execution_id: str | None = None
-        self._session = session
-        self._call = call
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps = self._call.__await__()
-        failure: BaseException | None = None
-        while True:
-            earlier_ids = self._session.executions()
-            try:
-                awaited = next(steps) if failure is None else steps.throw(failure)
-            except StopIteration as end:
-                return end.value
-            if new := [each for each in self._session.executions() if each not in earlier_ids]:
-                self.execution_id = new[-1]
-            failure = None
-            try:
-                yield awaited
-            except BaseException as exc:  # noqa: BLE001 - raised in the call
-                failure = exc

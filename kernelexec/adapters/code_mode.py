@@ -3,7 +3,7 @@
 This module does not import fastmcp. Code requests function calls through displayed messages and reads their results from
 files in its workspace, so that this works with every kind of kernel, also without a network. A cell of code mode is the code at
 the top level, with a prelude that defines the functions and an epilogue that sends its value. Unlike in other cells, the code
-may ``return``: a final return becomes a call; from the first other return on, the code is put into a loop that returns break.
+may ``return``: a final return becomes a call; with other returns, the code is put into a loop that returns break.
 It is not put into a function, which would have its own variables and would not allow statements of the top level.
 """
 
@@ -31,10 +31,10 @@ import anyio.to_thread
 
 from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.cancellation import await_to_end
-from kernelexec.config import SHORTEST_TIMEOUT
-from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir, KernelexecError
+from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
+from kernelexec.session.features.executions import interrupting_cells
 from kernelexec.text import NESTING_MAX, clean, format_notes, parse_untrusted_json, quote_output
 from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 from kernelexec.workspace.safe_files import replace_beneath
@@ -139,6 +139,7 @@ class _CodeRun:
         """The code's value as JSON text, untrusted."""
         self._is_running = False
         """Whether function calls are answered."""
+        self._free = anyio.Semaphore(_CALLS_MAX)
         self._requests: asyncio.Queue[_Call] = asyncio.Queue()
         self._refused: asyncio.Queue[str] = asyncio.Queue(_REFUSED_MAX)
         self._held_bytes = 0
@@ -155,7 +156,8 @@ class _CodeRun:
                 calls.start_soon(self._serve, calls)
                 calls.start_soon(self._refuse)
                 try:
-                    outcome = await self._run_cell(source, timeout)
+                    with interrupting_cells():
+                        outcome = await self._session.execute(source, timeout=timeout, on_output=self._on_output)
                 except Exception as exc:  # noqa: BLE001 - raised below: a task group would wrap it
                     outcome = exc
                 finally:
@@ -163,27 +165,10 @@ class _CodeRun:
                     calls.cancel_scope.cancel()
         finally:
             if self._functions:
-                self._is_running = False
                 await await_to_end(anyio.to_thread.run_sync(self._close, limiter=self._writing))
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
-
-    async def _run_cell(self, source: str, timeout: float | None) -> ExecutionResult:
-        """Run the cell to its end. Cancellation interrupts the cell first."""
-        execution = self._session.execute(source, timeout=timeout, on_output=self._on_output, wait=SHORTEST_TIMEOUT)
-        beginning = asyncio.ensure_future(execution)
-        try:
-            begun = await asyncio.shield(beginning)
-            ended = (await self._session.wait_for(begun.execution_id)).result
-        except asyncio.CancelledError:
-            with suppress(KernelexecError):
-                await await_to_end(self._interrupt(beginning))
-            raise
-        return begun if ended is None else ended  # a failed result is false
-
-    async def _interrupt(self, beginning: asyncio.Task[ExecutionResult]) -> None:
-        await self._session.interrupt((await beginning).execution_id)
 
     def _on_output(self, output: Output) -> None:
         if (message := self._read_message(output, VALUE)) is not None:
@@ -210,19 +195,10 @@ class _CodeRun:
 
     async def _serve(self, calls: anyio.abc.TaskGroup) -> None:
         """Start the requested calls from this task, whose context variables functions must see."""
-        free = anyio.Semaphore(_CALLS_MAX)
-
-        async def answer(call: _Call) -> None:
-            try:
-                await self._answer(call)
-            finally:
-                self._held_bytes -= call.held_bytes
-                free.release()
-
         while True:
             call = await self._requests.get()
-            await free.acquire()
-            calls.start_soon(answer, call)
+            await self._free.acquire()
+            calls.start_soon(self._answer, call)
 
     async def _refuse(self) -> None:
         """Write the errors of the refused calls."""
@@ -236,7 +212,11 @@ class _CodeRun:
             content = json.dumps({"value": await _call_function(call)}, default=_to_plain)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it must not end this program
             content = json.dumps({"error": _describe_exception(exc)})
-        await self._write_answer(call.id, content)
+        try:
+            await self._write_answer(call.id, content)
+        finally:
+            self._held_bytes -= call.held_bytes
+            self._free.release()
 
     async def _write_answer(self, call_id: str, content: str) -> None:
         if not self._is_running:
@@ -455,32 +435,31 @@ def _check_name(name: object) -> None:
 def _replace_returns(text: str) -> tuple[str, str]:
     """Return the ``from __future__`` imports of code, which must begin a cell, and the code with its returns replaced by calls.
 
-    The text before the first nested return does not change.
+    Code without such imports that returns at its end only stays as it was written.
     """
     trial = ast.parse(text, "code")
     _drop_returns(trial.body)
     _compile(trial)  # as a cell that may ``return`` at its top level
-    tree = ast.parse(text, "code")
-    raw, edits = text.encode(), dict[tuple[int, int], str]()
-    starts = [0, *itertools.accumulate(len(line) + 1 for line in raw.split(b"\n"))]
-    futures: list[ast.stmt] = [
-        node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module, node.level) == ("__future__", 0)
-    ]
-    for node in futures:
-        edits[_span(node, starts)] = "pass"
-    first = next((index for index, node in enumerate(tree.body) if _has_return([node])), len(tree.body))
-    last, end, tail = tree.body[first : first + 1] or tree.body[-1:], len(raw), ""
-    match last:
-        case [ast.Return(value=value) | ast.Expr(value=value) as node]:
-            span = _span(node, starts)
-            expression = raw[slice(*span)].decode().removeprefix("return" if isinstance(node, ast.Return) else "")
-            edits[span] = f"{_RESERVED_NAME}.returns(({expression}))" if value else f"{_RESERVED_NAME}.returns()"
-            end = span[1] if isinstance(node, ast.Return) else end
-        case [node] if first < len(tree.body):
-            end, tail = _span(node, starts)[0], ast.unparse(_wrap_in_loop(tree.body[first:]))
-    for (begin, stop), replacement in sorted(edits.items(), reverse=True):
-        raw, end = raw[:begin] + replacement.encode() + raw[stop:], end + len(replacement.encode()) - (stop - begin)
-    return "".join(f"{ast.unparse(node)}\n" for node in futures), raw[:end].decode() + tail
+    body = ast.parse(text, "code").body
+    futures = [node for node in body if isinstance(node, ast.ImportFrom) and (node.module, node.level) == ("__future__", 0)]
+    match body[-1:]:
+        case [ast.Return() | ast.Expr() as last] if not futures and not _has_return(body[:-1]):
+            return "", _replace_end(text, last)
+        case [] | [_] if not futures and not _has_return(body):
+            return "", text
+        case [ast.Expr(value=value)]:
+            body[-1] = _call_run("returns", value)
+    statements = _break_at_returns([node for node in body if node not in futures], itertools.count())
+    loop = ast.While(ast.Constant(value=True), [*statements, ast.Break()], [])  # it runs once, and returns break it
+    return "".join(f"{ast.unparse(node)}\n" for node in futures), ast.unparse(ast.fix_missing_locations(loop))
+
+
+def _replace_end(text: str, last: ast.Return | ast.Expr) -> str:
+    """Replace the last statement of code by the call that returns its value."""
+    lines = text.encode().split(b"\n")
+    before = b"\n".join([*lines[: last.lineno - 1], lines[last.lineno - 1][: last.col_offset]]).decode()
+    value = (ast.get_source_segment(text, last) or "").removeprefix("return" if isinstance(last, ast.Return) else "")
+    return f"{before}{_RESERVED_NAME}.returns({f'({value})' if last.value else ''})"
 
 
 def _compile(tree: ast.Module) -> None:
@@ -495,14 +474,6 @@ def _drop_returns(block: list[ast.stmt]) -> None:
             block[index] = ast.copy_location(ast.Expr(node.value) if node.value else ast.Pass(), node)
         for inner in _blocks(node):
             _drop_returns(inner)
-
-
-def _wrap_in_loop(body: list[ast.stmt]) -> ast.While:
-    """Put statements into a loop that runs once, and that their returns break."""
-    if isinstance(last := body[-1], ast.Expr):
-        body[-1] = _call_run("returns", last.value)
-    block = [*_break_at_returns(body, itertools.count()), ast.Break()]
-    return ast.fix_missing_locations(ast.While(ast.Constant(value=True), block, []))
 
 
 def _break_at_returns(block: list[ast.stmt], numbers: Iterator[int]) -> list[ast.stmt]:
@@ -541,10 +512,3 @@ def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
     for part in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
         bodies = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
         yield from (block for block in bodies if isinstance(block, list))
-
-
-def _span(node: ast.stmt, starts: list[int]) -> tuple[int, int]:
-    """Return the offsets of a statement in bytes, from the offsets of its lines."""
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset

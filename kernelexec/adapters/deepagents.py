@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 from kernelexec.adapters.shared.commands import (
     REFUSED,
@@ -15,7 +17,7 @@ from kernelexec.adapters.shared.commands import (
     write_file,
 )
 from kernelexec.errors import KernelexecError
-from kernelexec.executor.blocking import Session
+from kernelexec.executor.blocking import Session, call_target
 from kernelexec.results import ExecutionResult, Stream, output_text
 from kernelexec.text import escape_notes_in_json, parse_untrusted_json, quote_output
 
@@ -32,6 +34,8 @@ try:
     from deepagents.backends.sandbox import BaseSandbox
 except ImportError as exc:
     raise ImportError("kernelexec.adapters.deepagents needs deepagents: pip install 'kernelexec[deepagents]'.") from exc
+
+T = TypeVar("T")
 
 
 class SessionSandbox(BaseSandbox):
@@ -65,21 +69,21 @@ class SessionSandbox(BaseSandbox):
 
     async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Run a command without blocking the event loop; if the caller is cancelled, it is interrupted. See ``execute``."""
-        session, seconds = self._session, _seconds(timeout)
+        seconds = _seconds(timeout)
         try:
             return _response(
-                await await_result(session, lambda wait: session.execute_command(command, timeout=seconds, wait=wait))
+                await await_result(self._session, lambda session: session.execute_command(command, timeout=seconds))
             )
         except KernelexecError as exc:
             return ExecuteResponse(str(exc), exit_code=1)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files by absolute paths, with their missing directories."""
-        return [FileUploadResponse(path, self._attempt(path, lambda: self._upload(path, data))) for path, data in files]  # noqa: B023
+        return [FileUploadResponse(path, self._transfer(path, partial(write_file, content=data))[1]) for path, data in files]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read files by absolute paths."""
-        return [self._download(path) for path in paths]
+        return [FileDownloadResponse(path, *self._transfer(path, read_file)) for path in paths]
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files without blocking the event loop. See ``upload_files``."""
@@ -89,29 +93,20 @@ class SessionSandbox(BaseSandbox):
         """Read files without blocking the event loop. See ``download_files``."""
         return await call_in_thread(lambda: self.download_files(paths))
 
-    def _upload(self, path: str, content: bytes) -> None:
-        write_file(self._session, path, content)
-
-    def _download(self, path: str) -> FileDownloadResponse:
-        contents: list[bytes] = []
-        error = self._attempt(path, lambda: contents.append(read_file(self._session, path)))
-        return FileDownloadResponse(path, contents[0] if contents else None, error)
-
-    def _attempt(self, path: str, transfer: Callable[[], None]) -> str | None:
-        """Transfer a file and return the framework's name of the error, or None."""
+    def _transfer(self, path: str, transfer: Callable[..., Awaitable[T]]) -> tuple[T | None, str | None]:
+        """Transfer a file; return the content, if it was read, and the framework's name of the error, or None."""
         if not path.startswith("/"):
-            return INVALID_PATH
+            return None, INVALID_PATH
         try:
-            transfer()
+            return call_target(self._session, partial(transfer, path=path)), None
         except FileNotFoundError:
-            return FILE_NOT_FOUND
+            return None, FILE_NOT_FOUND
         except IsADirectoryError:
-            return IS_DIRECTORY
+            return None, IS_DIRECTORY
         except PermissionError:
-            return PERMISSION_DENIED
+            return None, PERMISSION_DENIED
         except (OSError, KernelexecError) as exc:
-            return str(exc)
-        return None
+            return None, str(exc)
 
 
 def _seconds(timeout: int | None) -> float | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import shlex
 import shutil
-import tempfile
 import threading
 import uuid
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, overload
 
 import yaml
@@ -22,10 +24,11 @@ from kernelexec.adapters.shared.commands import (
     call_in_thread,
     join_report,
     read_file,
-    run_command_async,
+    run_command,
     write_file,
 )
 from kernelexec.adapters.tools import make_answer
+from kernelexec.config import override
 from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.executor.blocking import Executor, Session
 
@@ -107,18 +110,17 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         command = shlex.join(cmd)
         if cwd is not None:
             command = shlex.join(["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", cwd, *cmd])
-        limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         try:
-            outcome = await run_command_async(
-                self.session,
-                command,
-                limit_bytes=limit,
+            call = partial(
+                run_command,
+                command=command,
+                limit_bytes=SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE,
                 stdin=input.encode() if isinstance(input, str) else input,
                 env=env,
                 user=user,
                 timeout=UNLIMITED if timeout is None else timeout,
-                work_dir=self.session.workspace,
             )
+            outcome = await await_result(self.session, call)
         except InvalidRequest as exc:
             if user is not None and "user=" in str(exc):
                 raise SandboxUserUnsupportedError(str(exc)) from exc
@@ -131,7 +133,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         """Write a file and its missing directories; the errors are those of the operating system."""
         content = contents.encode() if isinstance(contents, str) else contents
         try:
-            await call_in_thread(lambda: write_file(self.session, file, content))
+            await await_result(self.session, lambda session: write_file(session, file, content))
         except KernelexecError as exc:
             raise SandboxUnavailableError(str(exc)) from exc
 
@@ -145,7 +147,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         """Read a file; the errors are those of the operating system, of UTF-8, and ``OutputLimitExceededError``."""
         limit, limit_text = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
         try:
-            content = await call_in_thread(lambda: read_file(self.session, file, limit_bytes=limit))
+            content = await await_result(self.session, lambda session: read_file(session, file, limit_bytes=limit))
         except TooLarge as exc:
             raise OutputLimitExceededError(limit_text, None) from exc
         except KernelexecError as exc:
@@ -234,7 +236,7 @@ def python_session(timeout: float | None = None) -> Tool:
         """
         session = sandbox().as_type(KernelSandboxEnvironment).session
         try:
-            result = await await_result(session, lambda wait: session.execute(code, timeout=timeout, wait=wait))
+            result = await await_result(session, lambda target: target.execute(code, timeout=timeout))
         except KernelexecError as exc:
             return [ContentText(text=f"{type(exc).__name__}: {exc}")]
         answer = await call_in_thread(lambda: make_answer(result))
@@ -245,38 +247,33 @@ def python_session(timeout: float | None = None) -> Tool:
 
 
 class _Executors:
-    """The open executors, one for each configuration, with the directory of its workspaces."""
+    """The open executors, one for each configuration, each with a directory for its workspaces."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, tuple[Executor, Path]] = {}
+        self._opened: dict[KernelSandboxConfig, tuple[Executor, ExitStack]] = {}
         self._opening = threading.Lock()
 
     def open_session(self, config: KernelSandboxConfig) -> Session:
         with self._opening:
-            key = config.model_dump_json()
-            if key not in self._opened:
-                directory = Path(tempfile.mkdtemp(prefix="kernelexec-inspect-"))
-                directory.chmod(0o755)
-                try:
-                    executor = Executor(config.isolation, workspace=directory, config=_merge(_CONFIG, config.config))
-                    executor.__enter__()
-                except BaseException:
-                    shutil.rmtree(directory, ignore_errors=True)
-                    raise
-                self._opened[key] = executor, directory
-        return self._opened[key][0].session(f"sample-{uuid.uuid4().hex[:12]}")
+            if config not in self._opened:
+                with ExitStack() as opened:
+                    directory = opened.enter_context(
+                        TemporaryDirectory(prefix="kernelexec-inspect-", ignore_cleanup_errors=True)
+                    )
+                    Path(directory).chmod(0o755)
+                    executor = Executor(config.isolation, workspace=directory, config=override(_CONFIG, config.config))
+                    self._opened[config] = opened.enter_context(executor), opened.pop_all()
+        return self._opened[config][0].session(f"sample-{uuid.uuid4().hex[:12]}")
 
     def close_session(self, config: KernelSandboxConfig, session: Session) -> None:
-        if (opened := self._opened.get(config.model_dump_json())) is not None:
+        if (opened := self._opened.get(config)) is not None:
             opened[0].close_session(session.name)
             shutil.rmtree(session.workspace, ignore_errors=True)
 
     def close(self, config: KernelSandboxConfig) -> None:
         with self._opening:
-            opened = self._opened.pop(config.model_dump_json(), None)
-        if opened is not None:
-            opened[0].__exit__(None, None, None)
-            shutil.rmtree(opened[1], ignore_errors=True)
+            _, opened = self._opened.pop(config, (None, ExitStack()))
+        opened.close()
 
 
 _executors = _Executors()
@@ -292,14 +289,6 @@ def _read_config(config: SandboxEnvironmentConfigType | None) -> KernelSandboxCo
         case str():
             return KernelSandboxConfig.model_validate(yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {})
     raise TypeError(f"{type(config).__name__}: must be KernelSandboxConfig, or the path of a YAML file.")
-
-
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        mappings = isinstance(value, dict) and isinstance(base.get(key), dict)
-        merged[key] = _merge(base[key], value) if mappings else value
-    return merged
 
 
 def _result(outcome: CommandOutcome, cmd: list[str], timeout: int | None) -> ExecResult[str]:

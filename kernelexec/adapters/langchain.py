@@ -33,10 +33,10 @@ def session_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> list[Bas
 
 def _make_tool(tool: FunctionTool) -> BaseTool:
     def call(**arguments: Any) -> tuple[Any, ExecutionResult | None]:  # noqa: ANN401 - a model's arguments
-        return _content(tool.operation.run(arguments))
+        return _content(tool.run(arguments))
 
     async def acall(**arguments: Any) -> tuple[Any, ExecutionResult | None]:  # noqa: ANN401 - the same
-        return _content(await tool.operation.run_async(arguments))
+        return _content(await tool.run_async(arguments))
 
     return StructuredTool(
         name=tool.name,

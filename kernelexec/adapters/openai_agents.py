@@ -73,9 +73,7 @@ class SessionShell:
 
     async def _run(self, command: str, timeout: float | None) -> ShellCommandOutput:
         try:
-            result = await await_result(
-                self._session, lambda wait: self._session.execute_command(command, timeout=timeout, wait=wait)
-            )
+            result = await await_result(self._session, lambda session: session.execute_command(command, timeout=timeout))
         except KernelexecError as exc:
             return ShellCommandOutput(stderr=str(exc), outcome=ShellCallOutcome("exit", _FAILED), command=command)
         result = remove_start_notes(result, self._session)
@@ -101,7 +99,7 @@ def _make_tool(tool: SessionTool) -> FunctionTool:
             return f"{tool.name}: the arguments must be JSON: {exc}"
         if not isinstance(values, dict):
             return f"{tool.name}: the arguments must be a JSON object."
-        return _content(await tool.operation.run_async(values))
+        return _content(await tool.run_async(values))
 
     return FunctionTool(
         name=tool.name, description=tool.description, params_json_schema=dict(tool.parameters), on_invoke_tool=call

@@ -6,12 +6,13 @@ import shlex
 import threading
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from kernelexec.adapters.shared.commands import UNLIMITED, call_in_thread, join_report, run_command, run_command_async
+from kernelexec.adapters.shared.commands import UNLIMITED, await_result, call_in_thread, join_report, run_command
 from kernelexec.adapters.tools import TEXT_BYTES, FunctionTool, ToolAnswer, function_tools
 from kernelexec.errors import Closed, KernelexecError
-from kernelexec.executor.blocking import Executor, Session
+from kernelexec.executor.blocking import Executor, Session, call_target
 
 try:
     from pydantic_ai.messages import BinaryContent
@@ -111,14 +112,9 @@ class SessionWorkspace:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         session = await self._open()
         try:
-            outcome = await run_command_async(
-                session,
-                shlex.join(words),
-                env=env,
-                limit_bytes=OUTPUT_BYTES,
-                timeout=UNLIMITED if timeout is None else timeout,
-                work_dir=session.workspace,
-            )
+            seconds = UNLIMITED if timeout is None else timeout
+            call = partial(run_command, command=shlex.join(words), env=env, limit_bytes=OUTPUT_BYTES, timeout=seconds)
+            outcome = await await_result(session, call)
         except Closed as exc:
             raise WorkspaceUnavailableError(str(exc)) from exc
         except KernelexecError as exc:
@@ -147,16 +143,15 @@ class SessionWorkspace:
                 if session is None:
                     raise Closed(f"The workspace {name!r} was closed.")
                 self._ref = WorkspaceRef(provider=_PROVIDER, id=name)
-                self._directory = run_command(
-                    session, "pwd -P", limit_bytes=OUTPUT_BYTES, work_dir=session.workspace
-                ).streams.stdout.rstrip("\n")
+                outcome = call_target(session, partial(run_command, command="pwd -P", limit_bytes=OUTPUT_BYTES))
+                self._directory = outcome.streams.stdout.rstrip("\n")
                 self._session = session
             return self._session
 
 
 def _make_tool(tool: FunctionTool) -> Tool[Any]:
     async def call(**arguments: Any) -> Any:  # noqa: ANN401 - a model's arguments, and an answer's content
-        return _content(await tool.operation.run_async(arguments))
+        return _content(await tool.run_async(arguments))
 
     return Tool.from_schema(call, tool.name, tool.description, dict(tool.parameters), sequential=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Self, Unpack
@@ -12,9 +12,10 @@ from typing import Self, Unpack
 from kernelexec.adapters.shared.blocks import remove_start_notes
 from kernelexec.adapters.shared.commands import await_result, call_in_thread
 from kernelexec.errors import InvalidRequest, Refused
-from kernelexec.executor.blocking import Executor, Session
+from kernelexec.executor.blocking import Executor, Session, await_target
 from kernelexec.executor.executor import ExecutorOptions
 from kernelexec.results import ExecutionResult, model_notes
+from kernelexec.session import AsyncSession
 from kernelexec.text import format_notes, quote_output
 
 try:
@@ -69,7 +70,7 @@ class Sandbox:
             return ExecResult(output="", exit_code=2)
         session = await call_in_thread(self._open)
         try:
-            result = await await_result(session, lambda wait: _send(session, argv, env or {}, timeout, wait))
+            result = await await_result(session, lambda target: _send(target, argv, env or {}, timeout))
         except (InvalidRequest, Refused) as exc:
             return ExecResult(output=str(exc), exit_code=2)
         notes = "" if result.ok else format_notes(model_notes(remove_start_notes(result, session)))
@@ -84,7 +85,7 @@ class Sandbox:
         """
         session = await call_in_thread(self._open)
         try:
-            await call_in_thread(lambda: session.files.write(_check_relative(path), content))
+            await await_target(session, lambda target: target.files.write(_check_relative(path), content))
         except (InvalidRequest, Refused) as exc:
             raise ValueError(str(exc)) from exc
 
@@ -95,7 +96,7 @@ class Sandbox:
             ValueError: the path is absolute.
         """
         session = await call_in_thread(self._open)
-        await call_in_thread(lambda: session.files.delete_many(_check_relative(path)))
+        await await_target(session, lambda target: target.files.delete_many(_check_relative(path)))
 
     async def aclose(self) -> None:
         """Close the session and end all its processes. A second call does nothing."""
@@ -128,15 +129,15 @@ class Sandbox:
             self._opened.close()
 
 
-def _send(session: Session, argv: Sequence[str], env: Mapping[str, str], timeout: float | None, wait: float) -> ExecutionResult:
+async def _send(session: AsyncSession, argv: list[str], env: Mapping[str, str], timeout: float | None) -> ExecutionResult:
     """Send the cell or command for a program."""
     program, inline = PurePosixPath(argv[0]).name, len(argv) == _INLINE_WORDS and argv[1] == "-c" and not env
     if inline and program in _PYTHONS:
-        return session.execute(argv[2], timeout=timeout, wait=wait)
+        return await session.execute(argv[2], timeout=timeout)
     assigned = [f"{name}={value}" for name, value in env.items()]
     command_line = shlex.join([*(["env", *assigned] if env else []), *argv])
     command = argv[2] if inline and program in _SHELLS else command_line
-    return session.execute_command(command, timeout=timeout, wait=wait)
+    return await session.execute_command(command, timeout=timeout)
 
 
 def _check_relative(path: PurePosixPath) -> str:

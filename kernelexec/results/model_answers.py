@@ -50,6 +50,8 @@ _ALL_CHARS, _ALL_TAGS = 4_000_000, 100_000
 _TAG_CHARS = 1000
 #: Characters allowed for a table even if its plain text is shorter, since that omits columns by terminal width.
 _WIDE_CHARS = 8000
+#: The default text of an object without a repr.
+_NO_REPR = re.compile(r"<[\w.]+ (?:object )?at 0x[0-9a-f]+>\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +204,37 @@ def _list_names(result: ExecutionResult) -> str:
 
 
 def compact_tables(outputs: Iterable[Output]) -> Iterator[Output]:
-    """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read."""
+    """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read.
+
+    The bound is of all tables of an answer, so that many take no longer than a few.
+    """
     chars, tags = _ALL_CHARS, _ALL_TAGS
     for output in outputs:
-        if not isinstance(output, DisplayData | ExecuteResult):
+        html = _read_table(output)
+        html_tags = html.count("<")
+        if html and len(html) <= min(chars, _HTML_CHARS) and html_tags <= min(tags, _TAGS_MAX):
+            chars, tags = chars - len(html), tags - html_tags
+            yield _replace_text(output, render_table(html))
+        else:
             yield output
-            continue
-        html, plain, text = output.data.get("text/html"), output.data.get("text/plain"), None
-        if isinstance(html, str) and isinstance(plain, str) and len(html) <= min(chars, _HTML_CHARS) and _is_frame(html):
-            count = html.count("<")
-            if count <= min(tags, _TAGS_MAX):
-                chars, tags, text = chars - len(html), tags - count, render_table(html)
-        is_short = text is not None and len(text) <= max(len(str(plain)), _WIDE_CHARS)
-        yield replace(output, data=output.data | {"text/plain": text}) if is_short else output
+
+
+def _read_table(output: Output) -> str:
+    """Return the HTML of a data frame, or of a table without another text; empty for other outputs."""
+    data = output.data if isinstance(output, DisplayData | ExecuteResult) else {}
+    html, plain = data.get("text/html"), data.get("text/plain")
+    if not isinstance(html, str) or not isinstance(plain, str):
+        return ""
+    has_no_repr = _NO_REPR.fullmatch(plain) is not None and "<table" in html
+    return html if has_no_repr or _is_frame(html) else ""
+
+
+def _replace_text(output: Output, text: str | None) -> Output:
+    """Return an output with another text, unless that is much longer."""
+    assert isinstance(output, DisplayData | ExecuteResult)
+    if text is None or len(text) > max(len(str(output.data["text/plain"])), _WIDE_CHARS):
+        return output
+    return replace(output, data=output.data | {"text/plain": text})
 
 
 def _is_frame(html: str) -> bool:

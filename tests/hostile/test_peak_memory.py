@@ -179,7 +179,7 @@ CASES: dict[str, Case] = {
     ),
     "a table of wide cells": Case(lambda: SPAN * 20_000, render_table, is_refused=True),
     "a table for an answer": Case(
-        lambda: [DisplayData({"text/html": SPAN * 20_000, "text/plain": "x"})], lambda outputs: list(compact_tables(outputs))
+        lambda: [DisplayData({"text/html": SPAN * 20_000, "text/plain": "x"})], lambda c: [*compact_tables(c)]
     ),
     "tags": Case(lambda: "<a>" * 4_000_000, lambda html: output_text([DisplayData({"text/html": html})])),
     "character references": Case(lambda: "&amp;" * 2_000_000, lambda html: output_text([DisplayData({"text/html": html})])),

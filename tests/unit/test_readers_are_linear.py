@@ -95,8 +95,8 @@ def follow_use(text: str) -> None:
     use.changes_files(text)
 
 
-def table(text: str) -> list[Output]:
-    return list(compact_tables([DisplayData({"text/html": f"<table {text}", "text/plain": "x"})]))
+def table(text: str) -> Output:
+    return next(compact_tables([DisplayData({"text/html": f"<table {text}", "text/plain": "x"})]))
 
 
 HIDDEN = "sk-proj-Q7x9Lm2Rt5Vw8Zb1"

@@ -1,8 +1,4 @@
-"""Agents' code blocks in a session: run or saved, in order, up to the first failure, with one text for a model.
-
-The steps are a generator of calls to a session, shared by blocking and asynchronous sessions: ``run_steps`` makes the calls
-with a ``Session``, ``run_steps_async`` with an ``AsyncSession``.
-"""
+"""Agents' code blocks in a session: run or saved, in order, up to the first failure, with one text for a model."""
 
 from __future__ import annotations
 
@@ -10,13 +6,11 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
-from kernelexec.adapters.shared.conventions import DEFAULTS, PYTHON_KERNEL, Conventions, Functions
+from kernelexec.adapters.shared.conventions import PYTHON_KERNEL, Conventions, Functions
 from kernelexec.adapters.shared.markdown import LINE_END, MarkdownBlock
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, Refused
 from kernelexec.executor.blocking import Session
@@ -24,10 +18,6 @@ from kernelexec.results import ExecutionResult, model_notes
 from kernelexec.session import AsyncSession
 from kernelexec.session.kernels.verdict import NEW_KERNEL_NOTE
 from kernelexec.text import format_note, quote_output
-
-T = TypeVar("T")
-#: A generator of calls to a session; each call's result is sent back.
-Steps = Generator[Any, Any, T]
 
 #: The file suffix of each language, and other names of languages.
 SUFFIXES = {"python": "py", "bash": "sh", "powershell": "ps1", "javascript": "js", "html": "html", "css": "css"}
@@ -84,28 +74,26 @@ class BlockRunner:
 
     workspace: Path
     functions: Functions
-    policies: Mapping[str, bool] = field(default_factory=dict)
-    conventions: Conventions = DEFAULTS
+    policies: Mapping[str, bool]
+    """For each language whether its blocks run; see ``merge_policies``."""
+    conventions: Conventions
     is_restarted: bool = False
     """Whether the caller has restarted the session since its last block."""
     _has_functions: bool = False
     _saved_files: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The states of files that this object saved, which are not files of cells until a cell changes them."""
 
-    def __post_init__(self) -> None:
-        self.policies = merge_policies(self.policies)
-
-    def run(self, session: Session | AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> Steps[BlocksResult]:
+    async def run(self, session: AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
         """Run or save each block.
 
         Raises:
             ValueError: the functions cannot be imported, or their packages cannot be installed.
             KernelStartFailed, Closed, QueueFull: see ``AsyncSession.execute``.
         """
-        yield from self.load_functions(session)
+        await self._load_functions(session)
         done: list[BlocksResult] = []
         for block in code_blocks:
-            done.append((yield from self._run_block(session, block)))
+            done.append(await self._run_block(session, block))
             if done[-1].exit_code:
                 break
         if not done:
@@ -117,21 +105,21 @@ class BlockRunner:
             text = "".join(each.output if each.output.endswith("\n") else f"{each.output}\n" for each in done if each.output)
         return replace(done[-1], output=text, files=files, code_file=done[0].code_file)
 
-    def load_functions(self, session: Session | AsyncSession) -> Steps[None]:
+    async def _load_functions(self, session: AsyncSession) -> None:
         """Load the functions into the session once."""
         if self._has_functions or not self.functions.source:
             return
         if self.functions.packages:
-            installed = yield session.install(self.functions.packages)
+            installed = await session.install(self.functions.packages)
             if not installed.ok:
                 raise ValueError(f"functions: the packages cannot be installed: {installed.output}")
-        yield session.files.write(f"{self.functions.module}.py", self.functions.source)
-        result = yield session.execute(f"import {self.functions.module}")
+        await session.files.write(f"{self.functions.module}.py", self.functions.source)
+        result = await session.execute(f"import {self.functions.module}")
         if not result.ok:
             raise ValueError(f"functions: the module cannot be imported: {result_text(result)}")
         self._has_functions = True
 
-    def _run_block(self, session: Session | AsyncSession, block: MarkdownBlock) -> Steps[BlocksResult]:
+    async def _run_block(self, session: AsyncSession, block: MarkdownBlock) -> BlocksResult:
         language = ALIASES.get(block.language.lower(), block.language.lower())
         runs = self.policies.get(language, True)
         named = _FILENAME.match(LINE_END.split(block.code, maxsplit=1)[0])
@@ -141,12 +129,12 @@ class BlockRunner:
         saved = None
         try:
             if named or not runs or language == "powershell" or self.conventions.saves_code:
-                written = yield session.files.write(name, block.code)
+                written = await session.files.write(name, block.code)
                 saved = self.workspace / written.path
                 self._saved_files[written.path] = _file_state(saved)
             if not runs:
                 return BlocksResult(0, f"Code saved to {saved}", (str(saved),), str(saved))
-            result = yield from self._execute(session, quiet_pip(block.code, language), language, name)
+            result = await self._execute(session, quiet_pip(block.code, language), language, name)
             result = self._remove_saved_files(remove_notebooks(result))
         except (InvalidPath, FileRefused) as exc:
             return BlocksResult(1, f"Filename is not in the workspace, or cannot be written there: {name}: {exc}")
@@ -159,7 +147,7 @@ class BlockRunner:
         return self._make_result(session, result, language, code_file, name if named else "")
 
     def _make_result(
-        self, session: Session | AsyncSession, result: ExecutionResult, language: str, code_file: str | None, name: str
+        self, session: AsyncSession, result: ExecutionResult, language: str, code_file: str | None, name: str
     ) -> BlocksResult:
         """Return the result of a block; ``name`` is the file that the block names."""
         result = self._remove_notes(remove_start_notes(result, session))
@@ -200,22 +188,20 @@ class BlockRunner:
                 del self._saved_files[path]
         return replace(result, files=tuple(each for each in result.files if each not in self._saved_files))
 
-    def _execute(self, session: Session | AsyncSession, code: str, language: str, name: str) -> Steps[ExecutionResult]:
+    async def _execute(self, session: AsyncSession, code: str, language: str, name: str) -> ExecutionResult:
         match language:
             case "":
                 raise InvalidRequest("unknown language: name the language after the opening fence.")
             case "bash" if not _BANG.match(code):
-                result = yield session.execute_command(code)
+                return await session.execute_command(code)
             case "bash":
-                result = yield session.execute(code)
+                return await session.execute(code)
             case "powershell":
-                result = yield session.execute_command(f"pwsh -NonInteractive -File {shlex.quote(name)}")
+                return await session.execute_command(f"pwsh -NonInteractive -File {shlex.quote(name)}")
             case "python" if self.conventions.kernel_name != PYTHON_KERNEL:
-                result = yield session.execute(code, language=self.conventions.kernel_name)
+                return await session.execute(code, language=self.conventions.kernel_name)
             case _:
-                result = yield session.execute(code, language=language)
-        outcome: ExecutionResult = result
-        return outcome
+                return await session.execute(code, language=language)
 
 
 def merge_policies(policies: Mapping[str, bool] | None, **defaults: bool) -> dict[str, bool]:
@@ -257,35 +243,6 @@ def quiet_pip(code: str, language: str) -> str:
 
     pattern = _INSTALL_PATTERNS.get(language)
     return code if pattern is None else pattern.sub(add_quiet, code)
-
-
-def run_steps(steps: Steps[T]) -> T:
-    """Run steps with a blocking session."""
-    answer = None
-    with closing(steps):
-        while True:
-            try:
-                answer = steps.send(answer)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-
-
-async def run_steps_async(steps: Steps[T], *, wrap: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None) -> T:
-    """Run steps with an asynchronous session; exceptions of calls are raised in the steps. ``wrap`` wraps each call."""
-    answer, failure = None, None
-    with closing(steps):
-        while True:
-            try:
-                call = steps.send(answer) if failure is None else steps.throw(failure)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            answer, failure = None, None
-            try:
-                answer = await (call if wrap is None else wrap(call))
-            except Exception as exc:  # noqa: BLE001 - raised in the steps
-                failure = exc
 
 
 def _default_name(code: str, language: str) -> str:

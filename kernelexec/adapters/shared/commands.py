@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import shlex
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from kernelexec.config import SHORTEST_TIMEOUT
 from kernelexec.errors import KernelexecError
-from kernelexec.executor.blocking import Session
+from kernelexec.executor.blocking import Session, await_target
 from kernelexec.results import ExecutionResult, Output, Stream, model_notes
+from kernelexec.session import AsyncSession
+from kernelexec.session.features.executions import interrupting_cells
 from kernelexec.text import escape_invisible, escape_unseen, format_note, format_notes
 
 T = TypeVar("T")
@@ -27,9 +28,16 @@ T = TypeVar("T")
 UNLIMITED = 1e9
 #: The exit code of a command that was refused and did not run.
 REFUSED = 126
-#: Calls wait for cells, so they do not take the threads of the event loop, which other parts of a program need.
+#: Sessions open and close in these threads, not in the few of the event loop, which other parts of a program need.
 _threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="kernelexec-call")
+#: The errors of the scripts by their exit codes.
 _NOT_FOUND, _DIRECTORY, _DENIED, _NOT_REGULAR = 41, 42, 43, 44
+_ERRORS: Mapping[int, tuple[type[OSError], str]] = {
+    _NOT_FOUND: (FileNotFoundError, "no such file"),
+    _DIRECTORY: (IsADirectoryError, "is a directory"),
+    _DENIED: (PermissionError, "permission denied"),
+    _NOT_REGULAR: (OSError, "is not a plain file"),
+}
 _LOG_BYTES = 10_000
 _READ = f"""\
 if [ -d "$1" ]; then exit {_DIRECTORY}; fi
@@ -52,58 +60,14 @@ async def call_in_thread(call: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, call)
 
 
-async def await_result(session: Session, send: Callable[[float], ExecutionResult]) -> ExecutionResult:
-    """Send a cell or command and wait for its result; if the caller is cancelled, it is interrupted, and its state is kept.
-
-    Args:
-        session: an open session.
-        send: calls ``session.execute`` or ``session.execute_command`` with the given ``wait`` and returns the result so far.
+async def await_result(session: Session, send: Callable[[AsyncSession], Awaitable[T]]) -> T:
+    """Make a call of a session from any event loop. If the caller is cancelled, its cell is interrupted, and its state is kept.
 
     Raises:
-        Exception: the errors of ``send``.
-        Closed: the session ended before its execution.
+        Exception: the errors of ``send``, and ``Closed``.
     """
-    begun: Future[str] = Future()
-
-    def run() -> ExecutionResult:
-        try:
-            first = send(SHORTEST_TIMEOUT)
-        except BaseException as exc:
-            begun.set_exception(exc)
-            raise
-        begun.set_result(first.execution_id)
-        return first if first.status != "running" else _wait_for_result(session, first.execution_id)
-
-    def interrupt() -> None:
-        if begun.exception() is None and not running.done():
-            session.interrupt(begun.result())
-
-    running = _start_thread(run)
-    try:
-        return await _await_thread(running)
-    except asyncio.CancelledError:
-        if not running.cancel():  # a second cancellation must not end the thread that interrupts
-            await _await_thread(_start_thread(interrupt))
-        raise
-
-
-def _start_thread(call: Callable[[], T]) -> Future[T]:
-    return _threads.submit(copy_context().run, call)
-
-
-async def _await_thread(future: Future[T]) -> T:
-    """Wait for the outcome of a call in a thread; a cancelled caller leaves the call alone."""
-    outcome = asyncio.wrap_future(future)
-    outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then
-    await asyncio.wait([outcome])
-    return outcome.result()
-
-
-def _wait_for_result(session: Session, execution_id: str) -> ExecutionResult:
-    """Wait for the end of an execution and return its result."""
-    result = session.wait_for(execution_id).result
-    assert result is not None
-    return result
+    with interrupting_cells():
+        return await await_target(session, send)
 
 
 @dataclass(slots=True)
@@ -116,47 +80,42 @@ class ExactStreams:
 
     limit_bytes: int
     is_cut: bool = False
-    _pieces: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
-    _sizes: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    _order: list[str] = field(default_factory=list)
+    _content: dict[str, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
 
     def add(self, output: Output) -> None:
         """Add a piece of output; the ``on_output`` of a call."""
-        if not isinstance(output, Stream) or output.name not in self._pieces:
-            return
-        room = self.limit_bytes - self._sizes[output.name]
-        piece = output.text.encode("utf-8", "replace")
-        if len(piece) > room:
-            self.is_cut = True
-        if room > 0:
-            kept = output.text if len(piece) <= room else piece[:room].decode("utf-8", "ignore")
-            self._pieces[output.name].append(kept)
-            self._order.append(kept)
-            self._sizes[output.name] += len(piece)
+        if isinstance(output, Stream) and output.name in self._content:
+            content, piece = self._content[output.name], output.text.encode("utf-8", "backslashreplace")
+            self.is_cut |= len(content) + len(piece) > self.limit_bytes
+            content += piece[: self.limit_bytes - len(content)]
 
     @property
     def stdout(self) -> str:
         """The text of stdout."""
-        return escape_unseen("".join(self._pieces["stdout"]))
+        return self._read("stdout")
 
     @property
     def stderr(self) -> str:
         """The text of stderr."""
-        return escape_unseen("".join(self._pieces["stderr"]))
+        return self._read("stderr")
 
-    @property
-    def text(self) -> str:
-        """The text of both streams in the order in which it arrived."""
-        return escape_unseen("".join(self._order))
+    def _read(self, name: str) -> str:
+        return escape_unseen(self._content[name].decode("utf-8", "ignore"))  # the last character may be cut
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The outcome of a command: its exit code, its exact streams, and the session's result."""
+    """The outcome of a command: its exact streams, and the session's result."""
 
-    exit_code: int
     streams: ExactStreams
     result: ExecutionResult
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code; 126 if the command was refused, 1 if it has none."""
+        if self.result.status == "aborted":
+            return REFUSED
+        return 1 if self.result.exit_code is None else self.result.exit_code
 
     @property
     def report(self) -> str:
@@ -164,25 +123,11 @@ class CommandOutcome:
         return explain_end(self.result)
 
 
-def run_command(session: Session, command: str, *, limit_bytes: int, **options: Any) -> CommandOutcome:  # noqa: ANN401 - of ``execute_command``
-    """Run a command and wait for its end; ``options`` are those of ``Session.execute_command``."""
+async def run_command(session: AsyncSession, command: str, *, limit_bytes: int, **options: Any) -> CommandOutcome:  # noqa: ANN401 - of ``execute_command``
+    """Run a command that begins in the workspace; ``options`` are those of ``AsyncSession.execute_command``."""
     streams = ExactStreams(limit_bytes)
-    return _outcome(session.execute_command(command, on_output=streams.add, **options), streams)
-
-
-async def run_command_async(
-    session: Session,
-    command: str,
-    *,
-    limit_bytes: int,
-    **options: Any,  # noqa: ANN401 - of ``execute_command``
-) -> CommandOutcome:
-    """Run a command from any event loop; if the caller is cancelled, the command is interrupted."""
-    streams = ExactStreams(limit_bytes)
-    result = await await_result(
-        session, lambda wait: session.execute_command(command, on_output=streams.add, wait=wait, **options)
-    )
-    return _outcome(result, streams)
+    result = await session.execute_command(command, work_dir=session.workspace, on_output=streams.add, **options)
+    return CommandOutcome(streams, result)
 
 
 def explain_end(result: ExecutionResult) -> str:
@@ -198,17 +143,11 @@ def join_report(text: str, report: str) -> str:
     return f"{text}\n{report}" if report and text and not text.endswith("\n") else f"{text}{report}"
 
 
-def _outcome(result: ExecutionResult, streams: ExactStreams) -> CommandOutcome:
-    if result.status == "aborted":
-        return CommandOutcome(REFUSED, streams, result)
-    return CommandOutcome(1 if result.exit_code is None else result.exit_code, streams, result)
-
-
 class TooLarge(OSError):
     """A file that is larger than the caller's limit."""
 
 
-def read_file(session: Session, path: str, *, limit_bytes: int | None = None) -> bytes:
+async def read_file(session: AsyncSession, path: str, *, limit_bytes: int | None = None) -> bytes:
     """Return the content of a file; a relative path is one of the workspace.
 
     Raises:
@@ -225,13 +164,11 @@ def read_file(session: Session, path: str, *, limit_bytes: int | None = None) ->
             raise TooLarge(f"{path}: is larger than {limit_bytes} bytes.")
         content.extend(piece)
 
-    _check(
-        run_command(session, _script(_READ, path), limit_bytes=_LOG_BYTES, on_stdout=receive, work_dir=session.workspace), path
-    )
+    await _run_script(session, _READ, path, on_stdout=receive)
     return bytes(content)
 
 
-def write_file(session: Session, path: str, content: bytes) -> None:
+async def write_file(session: AsyncSession, path: str, content: bytes) -> None:
     """Write a file and its missing directories; a relative path is one of the workspace.
 
     An existing file keeps its rights and its other names.
@@ -242,36 +179,25 @@ def write_file(session: Session, path: str, content: bytes) -> None:
         OSError: the path is no plain file, or it cannot be written.
         KernelexecError: the session is closed, or a rule refuses the command.
     """
-    command = _script(_WRITE, path, posixpath.dirname(path) or ".")
-    _check(run_command(session, command, limit_bytes=_LOG_BYTES, stdin=content, work_dir=session.workspace), path)
+    await _run_script(session, _WRITE, path, posixpath.dirname(path) or ".", stdin=content)
 
 
-def _script(script: str, path: str, *arguments: str) -> str:
+async def _run_script(session: AsyncSession, script: str, path: str, *arguments: str, **options: Any) -> None:  # noqa: ANN401 - as above
+    """Run a script for a path, and raise the error if it fails."""
     if "\0" in path or not path:
         raise FileNotFoundError(f"{path!r}: is not a path.")
-    return shlex.join(["/bin/sh", "-c", script, "sh", path, *arguments])
-
-
-def _check(outcome: CommandOutcome, path: str) -> None:
-    if outcome.exit_code != 0 or not outcome.result.ok:
-        _raise_error(outcome, path)
-
-
-def _raise_error(outcome: CommandOutcome, path: str) -> NoReturn:
-    match outcome.exit_code:
-        case _ if outcome.result.status == "aborted":
-            raise KernelexecError(outcome.report)
-        case _ if outcome.result.interrupted == "timeout":
-            raise TimeoutError(f"{path}: the transfer took too long.")
-        case 41:
-            raise FileNotFoundError(f"{path}: no such file.")
-        case 42:
-            raise IsADirectoryError(f"{path}: is a directory.")
-        case 43:
-            raise PermissionError(f"{path}: permission denied.")
-        case 44:
-            raise OSError(f"{path}: is not a plain file.")
+    command = shlex.join(["/bin/sh", "-c", script, "sh", path, *arguments])
+    outcome = await run_command(session, command, limit_bytes=_LOG_BYTES, **options)
+    result = outcome.result
+    if outcome.exit_code == 0 and result.ok:
+        return
+    if result.status == "aborted":
+        raise KernelexecError(outcome.report)
+    if result.interrupted == "timeout":
+        raise TimeoutError(f"{path}: the transfer took too long.")
+    if outcome.exit_code in _ERRORS:
+        kind, text = _ERRORS[outcome.exit_code]
+        raise kind(f"{path}: {text}.")
     text = escape_invisible(outcome.streams.stderr.strip()) or outcome.report
-    if "Permission denied" in text or "Read-only file system" in text:
-        raise PermissionError(f"{path}: {text}")
-    raise OSError(f"{path}: {text}")
+    is_denied = "Permission denied" in text or "Read-only file system" in text
+    raise (PermissionError if is_denied else OSError)(f"{path}: {text}")

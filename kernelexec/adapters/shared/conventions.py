@@ -19,10 +19,10 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 from kernelexec.config import Config, override
 from kernelexec.provisioning.launch.kernelspec import KernelspecCatalog
@@ -34,66 +34,55 @@ logger = logging.getLogger("kernelexec")
 PYTHON_KERNEL = "python3"
 #: The files of displays by media type: the suffix, and the name in texts.
 _FILES = {"image/png": ("png", "Image"), "image/jpeg": ("jpg", "Image"), "text/html": ("html", "HTML")}
-_RESTARTED_NOTHING = "Nothing is open that could be restarted. No action is taken."
 _UNREADABLE = "functions: {!r:.100} must have readable source: pass its source as text."
 #: The prompt about the functions, a template for their module and stubs.
 PROMPT = "You have access to these user defined functions. They are importable from the module `{module}`.\n\n{functions}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Conventions:
     """The arguments of the framework's own executors.
 
     With a ``work_dir`` blocks are those of its command line executors: each is saved there as a file. With an ``output_dir``
     they are those of its Jupyter executors: displays are files there.
+
+    Raises:
+        ValueError: the timeout is less than a second, or the output directory does not exist and is not created.
+        FileNotFoundError: the directory of ``work_dir`` does not exist.
     """
 
-    timeout: float | None = None
-    work_dir: Path | None = None
-    output_dir: Path | None = None
-    kernel_name: str = PYTHON_KERNEL
+    timeout: float | None
+    work_dir: Path | None
+    output_dir: Path | None
+    kernel_name: str
+    virtual_env_context: InitVar[SimpleNamespace | None]
     deletes_code: bool = False
-    virtual_env: Path | None = None
-    names_displays: bool = False
-    """Whether texts name the files of displays."""
-    output_identity: tuple[int, int] | None = None
+    is_ag2: bool = False
+    """Whether texts name the files of displays, and ``output_dir`` must exist, as in AG2; AutoGen creates that."""
+    virtual_env: Path | None = field(default=None, init=False)
+    """The directory of the virtual environment."""
+    _output_identity: tuple[int, int] | None = field(default=None, init=False)
     """The device and number of ``output_dir`` at the beginning: a cell may put a link in its place."""
-    is_jupyter: bool = False
-    """Whether a cell succeeds unless an exception ends it, as in Jupyter, also if its commands fail."""
 
-    @classmethod
-    def create(
-        cls,
-        *,
-        timeout: float | None,
-        work_dir: str | Path | None,
-        output_dir: str | Path | None,
-        kernel_name: str,
-        deletes_code: bool = False,
-        virtual_env_context: SimpleNamespace | None = None,
-        creates_output_dir: bool = False,
-        names_displays: bool = False,
-    ) -> Self:
-        """Check the arguments and create the directories, as the framework's own executors do at once.
-
-        Raises:
-            ValueError: the timeout is less than a second, or the output directory does not exist and is not created.
-            FileNotFoundError: the directory of ``work_dir`` does not exist.
-        """
-        if timeout is not None and not timeout >= 1:
+    def __post_init__(self, virtual_env_context: SimpleNamespace | None) -> None:
+        """Check the arguments and create the directories, as the framework's own executors do at once."""
+        if self.timeout is not None and not self.timeout >= 1:
             raise ValueError("Timeout must be greater than or equal to 1.")
-        output_path = None if output_dir is None else Path(output_dir)
-        if output_path is not None and creates_output_dir:
-            output_path.mkdir(parents=True, exist_ok=True)
-        if output_path is not None and not output_path.is_dir():
-            raise ValueError(f"Output directory {output_dir} does not exist.")
-        work_path = None if work_dir is None else Path(work_dir)
-        if work_path is not None:
-            work_path.mkdir(exist_ok=True)
-        venv = None if virtual_env_context is None else Path(virtual_env_context.bin_path).absolute().parent
-        is_jupyter = work_dir is None and (names_displays or output_dir is not None)
-        identity = None if output_path is None else _identify(output_path.stat())
-        return cls(timeout, work_path, output_path, kernel_name, deletes_code, venv, names_displays, identity, is_jupyter)
+        if self.output_dir is not None:
+            if not self.is_ag2:
+                self.output_dir.mkdir(parents=True, exist_ok=True)
+            if not self.output_dir.is_dir():
+                raise ValueError(f"Output directory {self.output_dir} does not exist.")
+            self._output_identity = _identify(self.output_dir.stat())
+        if self.work_dir is not None:
+            self.work_dir.mkdir(exist_ok=True)
+        if virtual_env_context is not None:
+            self.virtual_env = Path(virtual_env_context.bin_path).absolute().parent
+
+    @property
+    def is_jupyter(self) -> bool:
+        """Whether a cell succeeds unless an exception ends it, as in Jupyter, also if its commands fail."""
+        return self.work_dir is None and (self.is_ag2 or self.output_dir is not None)
 
     def configure(self, config: Config | Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a configuration with the settings of these arguments."""
@@ -153,7 +142,7 @@ class Conventions:
                 texts.append(quote_output(str(content)))
             elif mime in _FILES and (path := self._save(mime, content)) is not None:
                 files.append(str(path))
-                if self.names_displays:
+                if self.is_ag2:
                     texts.append(f"{_FILES[mime][1]} data saved to {path}")
 
     def _save(self, mime: str, content: object) -> Path | None:
@@ -164,7 +153,7 @@ class Conventions:
             return None
         path = self.output_dir.absolute() / f"{uuid.uuid4().hex}.{_FILES[mime][0]}"
         with closing_fd(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-            if _identify(os.fstat(directory)) != self.output_identity:
+            if _identify(os.fstat(directory)) != self._output_identity:
                 logger.error("A display is not saved: %s is another directory than before.", self.output_dir)
                 return None
             create_file(Path(path.name), data, dir_fd=directory)
@@ -175,12 +164,14 @@ def _identify(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-DEFAULTS = Conventions()
-
-
 def warn_about_restart() -> None:
     """Warn that there is nothing to restart."""
-    warnings.warn(_RESTARTED_NOTHING, UserWarning, stacklevel=3)
+    warnings.warn("Nothing is open that could be restarted. No action is taken.", UserWarning, stacklevel=3)
+
+
+def optional_path(path: str | Path | None) -> Path | None:
+    """Return an argument as a path."""
+    return None if path is None else Path(path)
 
 
 def is_current_directory(path: str | Path) -> bool:
@@ -230,10 +221,21 @@ class Functions:
         return template
 
 
-class FunctionPrompt:
-    """The methods with which AG2 and AutoGen read an executor's functions."""
+class FrameworkExecutor:
+    """The properties of executors that AG2 and AutoGen read in the same way."""
 
+    _conventions: Conventions
     _functions: Functions
+
+    @property
+    def output_dir(self) -> Path | None:
+        """Return the chosen directory for the files of displays."""
+        return self._conventions.output_dir
+
+    @property
+    def kernel_name(self) -> str:
+        """Return the kernelspec whose kernel runs Python blocks."""
+        return self._conventions.kernel_name
 
     @property
     def functions_module(self) -> str:

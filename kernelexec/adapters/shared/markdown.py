@@ -48,10 +48,10 @@ def read_content(content: object) -> str:
 def find_blocks(content: object) -> list[MarkdownBlock]:
     """Return the code blocks of a message in order, with the language that a block names or that its code shows.
 
-    A fence begins its line. It is closed by a fence of the same kind that is at least as long, so a block may contain shorter
-    fences, and fences that are indented by four more columns, which close it only if no other fence does. An unclosed block may
-    be incomplete, so it and its contents are ignored. The fence's indentation is removed from the code. A block without a
-    language is ``sh`` if it begins with ``python``, ``python3`` or ``pip``, else ``python`` if it is valid Python.
+    A fence begins its line. A block ends at the next fence of the same character and at least the same length; a fence indented
+    by four or more extra columns ends it only if there is no other. An unclosed block may be incomplete, so it and its contents
+    are ignored. The fence's indentation is removed from the code. A block without a language is ``sh`` if it begins with
+    ``python``, ``python3`` or ``pip``, else ``python`` if it is valid Python.
 
     Raises:
         TypeError: see ``read_content``.

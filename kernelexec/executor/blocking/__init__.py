@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kernelexec.executor.blocking.parts import Checkpoint as Checkpoint
     from kernelexec.executor.blocking.parts import Files as Files
     from kernelexec.executor.blocking.portal import Portal as Portal
+    from kernelexec.executor.blocking.portal import await_target as await_target
+    from kernelexec.executor.blocking.portal import call_target as call_target
     from kernelexec.executor.blocking.session import Session as Session
 
 _MODULES = {
@@ -23,6 +25,8 @@ _MODULES = {
     "Portal": "portal",
     "Session": "session",
     "attach": "attached",
+    "await_target": "portal",
+    "call_target": "portal",
 }
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the table
 

@@ -99,6 +99,22 @@ class Portal:
             raise
         return pending.get_value()
 
+    async def call_and_await(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Make a call as ``call`` does, for a caller in another event loop. If the caller is cancelled, so is the call.
+
+        The caller waits for the end of the cancelled call, unless it is cancelled again.
+        """
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pending = _PendingCall(call, on_end=partial(settle_from_thread, ended, None))
+        self._start(pending)
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            if self._cancel(pending):
+                await asyncio.wait([ended])
+            raise
+        return pending.get_value()
+
     def _start(self, pending: _PendingCall[Any]) -> None:
         self.check_thread()
         loop = self._loop.result()
@@ -214,23 +230,23 @@ class Portal:
     def _start_call(self, pending: _PendingCall[Any]) -> None:
         task = pending.task = asyncio.get_running_loop().create_task(self._run_call(pending))
         self._tasks.add(task)
-        task.add_done_callback(self._remove_task)
+        task.add_done_callback(partial(self._end_call, pending))
 
-    def _remove_task(self, task: asyncio.Task[None]) -> None:
+    def _end_call(self, pending: _PendingCall[Any], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
+        self._pending.discard(pending)
+        if task.cancelled():  # also before its first step
+            pending.set_outcome(failure=self._closed())
+        else:
             task.exception()  # the caller gets it, so that asyncio need not log it
 
     async def _run_call(self, pending: _PendingCall[Any]) -> None:
         try:
             pending.set_outcome(await pending.call())
         except asyncio.CancelledError:
-            pending.set_outcome(failure=self._closed())
             raise
         except BaseException as exc:  # noqa: BLE001 - raised in the caller; here it would end the event loop
             pending.set_outcome(failure=exc)
-        finally:
-            self._pending.discard(pending)
 
 
 class _PendingCall(Generic[_T]):
@@ -356,6 +372,16 @@ def make_blocking(
     vars(call)["__signature__"] = inspect.signature(method)
     del vars(call)["__wrapped__"]  # with it, tools would show a coroutine function
     return call
+
+
+def call_target(facade: Facade, call: Callable[[Any], Awaitable[_R]]) -> _R:
+    """Make a call with the asynchronous object of a facade, in its thread. An interrupt of the caller cancels the call."""
+    return facade._portal.call_or_cancel(partial(call, facade._target))  # noqa: SLF001 - of the facade
+
+
+async def await_target(facade: Facade, call: Callable[[Any], Awaitable[_R]]) -> _R:
+    """Make a call as ``call_target`` does, from any event loop."""
+    return await facade._portal.call_and_await(partial(call, facade._target))  # noqa: SLF001 - of the facade
 
 
 def iterate(portal: Portal, items: AsyncGenerator[_R, None]) -> Iterator[_R]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import anyio
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.cells import Cell, CommandOptions
 from kernelexec.config import check_seconds
 from kernelexec.config.types import SHORTEST_TIMEOUT
@@ -35,6 +36,17 @@ _COUNT_MEANING = "a whole number of bytes"
 logger = logging.getLogger("kernelexec")
 #: The client in another process that makes the current call; None for the owner.
 calling_client: ContextVar[str | None] = ContextVar("calling_client", default=None)
+_interrupts: ContextVar[bool] = ContextVar("interrupts", default=False)
+
+
+@contextmanager
+def interrupting_cells() -> Iterator[None]:
+    """Interrupt a cell of this block, or remove it from the queue, if its caller is cancelled; else it would go on."""
+    token = _interrupts.set(True)
+    try:
+        yield
+    finally:
+        _interrupts.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +59,14 @@ class SubmittedCell:
     joined: bool = False
 
     async def get_result(self) -> ExecutionResult:
-        """Wait for the result, or return the result so far after ``seconds``."""
-        result = await self.context.queue.wait_for_result(self.run, self.seconds, joined=self.joined)
+        """Wait for the result, or return the result so far after ``seconds``; see ``interrupting_cells``."""
+        try:
+            result = await self.context.queue.wait_for_result(self.run, self.seconds, joined=self.joined)
+        except asyncio.CancelledError:
+            if _interrupts.get() and not self.joined:
+                self.run.request_interrupt()
+                await await_to_end(self.run.done.wait())
+            raise
         return refresh_state(result, self.context.kernels.get_supervisor(self.run.cell)) if self.joined else result
 
 

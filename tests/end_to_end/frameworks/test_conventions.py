@@ -117,6 +117,11 @@ def test_invalid_arguments_are_refused_at_construction(tmp_path: Path, adapter: 
             adapter(isolation="local", output_dir=tmp_path / "none")
 
 
+def test_names_that_the_frameworks_tests_read_have_the_arguments() -> None:
+    executor = Ag2CodeExecutor(isolation="local", timeout=10, output_dir=".")
+    assert (executor._timeout, executor._kernel_name, executor._output_dir) == (10, "python3", Path())
+
+
 def test_displays_are_files_of_the_output_directory_and_texts_name_them(tmp_path: Path) -> None:
     with Ag2CodeExecutor(isolation="local", output_dir=tmp_path) as executor:
         result = executor.execute_code_blocks(blocks(PLOT, HTML))

@@ -28,7 +28,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def _sleep(session: Session) -> asyncio.Task[object]:
-    call = await_result(session, lambda wait: session.execute("time.sleep(600)", timeout=900, wait=wait))
+    call = await_result(session, lambda target: target.execute("time.sleep(600)", timeout=900))
     return asyncio.create_task(call)
 
 
