@@ -26,6 +26,7 @@ from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
 from kernelexec.results.session_contents import VARIABLES_MAX
+from kernelexec.results.usage import format_size
 from kernelexec.text import escape_line
 from kernelexec.workspace.directory import read_owner
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 live_app = typer.Typer()
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no requests."
 _ANSWER_SECONDS, _LOOK_SECONDS = 5.0, 1.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 ListJsonOption = Annotated[bool, option("--json", "Print them as JSON.")]
 NameArgument = Annotated[
     str | None,
@@ -247,16 +247,8 @@ def _as_dict(session: LiveSession) -> dict[str, object]:
 
 def _variable_row(variable: Variable) -> list[str]:
     shape = "" if variable.shape is None else " x ".join(map(str, variable.shape))
-    return [variable.name, variable.type, shape, _format_size(variable.size_bytes), variable.text]
-
-
-def _format_size(size_bytes: float | None) -> str:
-    if size_bytes is None:
-        return ""
-    unit = 0
-    while size_bytes >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004 - of the units
-        size_bytes, unit = size_bytes / 1024, unit + 1
-    return f"{size_bytes:.0f} {_UNITS[unit]}" if not unit else f"{size_bytes:.1f} {_UNITS[unit]}"
+    size = "" if variable.size_bytes is None else format_size(variable.size_bytes)
+    return [variable.name, variable.type, shape, size, variable.text]
 
 
 def _run_cell(session: AttachedSession, code: str, console: ConsoleOutput) -> None:
