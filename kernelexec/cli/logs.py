@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kernelexec.results import CallStatistics, Statistics
 
 logs_app = typer.Typer()
+Entry = JournalRow | dict[str, Any]
 _WORKSPACE = "workspaces"
 _FOLLOW_SECONDS = 0.5
 
@@ -102,53 +102,47 @@ def _find_journal(name: str | None, workspace: str | None) -> Path:
 
 @dataclass(slots=True)
 class _JournalView:
-    """The rows of a journal on stdout; ``shown`` of them are there already."""
+    """The rows or records of a journal on stdout; ``shown`` of those that stay as they are were printed already."""
 
     path: Path
     as_json: bool
     shown: int = 0
 
     def show(self, last: int | None) -> None:
-        """Show the newest rows, with the headings."""
-        if self.as_json:
-            records = list(read(self.path))
-            self._print_records(records[-last:] if last else records)
-            self.shown = len(records)
-            return
-        journal_rows = rows(self.path)
-        self.shown = sum(1 for _ in _ended(journal_rows))
-        _print_line(_LINE.format(*_COLUMNS), "bold")
-        for row in journal_rows[-last:] if last else journal_rows:
-            _print_row(row)
+        """Show the newest entries; rows with the headings."""
+        entries = self._read()
+        if not self.as_json:
+            _print_line(_LINE.format(*_COLUMNS), "bold")
+        for entry in entries[-last:] if last else entries:
+            _print_entry(entry)
+        self.shown = sum(map(_is_final, entries))
 
     def follow(self) -> None:
-        """Show rows as they end, until no open session writes the journal."""
+        """Show entries as they come, rows as they end, until no open session writes the journal."""
         while True:
             is_open = any(session.journal == self.path.absolute() for session in list_live_sessions(runtime_bases()))
-            self._show_new()
+            final = list(filter(_is_final, self._read()))
+            for entry in final[self.shown :]:
+                _print_entry(entry)
+            self.shown = len(final)
             if not is_open:
                 return
             time.sleep(_FOLLOW_SECONDS)  # polling: there is no portable notification of file growth
 
-    def _show_new(self) -> None:
-        if self.as_json:
-            records = list(read(self.path))
-            self._print_records(records[self.shown :])
-            self.shown = len(records)
-            return
-        ended = list(_ended(rows(self.path)))
-        for row in ended[self.shown :]:
-            _print_row(row)
-        self.shown = len(ended)
-
-    def _print_records(self, records: list[dict[str, object]]) -> None:
-        for record in records:
-            write_text(sys.stdout, json.dumps(record, ensure_ascii=False) + "\n")
+    def _read(self) -> list[Entry]:
+        return list(read(self.path) if self.as_json else rows(self.path))
 
 
-def _ended(journal_rows: list[JournalRow]) -> Iterator[JournalRow]:
-    """Yield the rows without those of cells that still run."""
-    return (row for row in journal_rows if row.event != "started")
+def _is_final(entry: Entry) -> bool:
+    """Return whether an entry stays as it is: not the row of a cell that still runs."""
+    return not isinstance(entry, JournalRow) or entry.event != "started"
+
+
+def _print_entry(entry: Entry) -> None:
+    if isinstance(entry, JournalRow):
+        _print_row(entry)
+    else:
+        write_text(sys.stdout, json.dumps(entry, ensure_ascii=False) + "\n")
 
 
 def _show_statistics(path: Path, last: int | None, *, as_json: bool) -> None:
