@@ -92,15 +92,6 @@ def test_a_parameter_is_two_words_or_one(words: list[str], joined: list[str]) ->
     assert join_parameters(words) == joined
 
 
-def test_headings_are_shown_while_it_runs(tmp_path: Path, in_process: Command) -> None:
-    parametrised(tmp_path)
-    done = in_process(tmp_path, "run", "p.ipynb", "--no-output", *QUIET)
-    assert [line for line in done.stderr.splitlines() if "##" in line] == [
-        "kernelexec: ## The report",
-        "kernelexec: ## A part",
-    ]
-
-
 def test_a_notebook_is_replaced_by_the_executed_one(tmp_path: Path, in_process: Command) -> None:
     done = in_process(tmp_path, "run", notebook(tmp_path, "1 + 1"), "--inplace", *QUIET)
     assert done.returncode == 0, done.stderr
