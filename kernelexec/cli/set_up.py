@@ -13,13 +13,11 @@ import typer
 from kernelexec.cli.options import option
 from kernelexec.cli.stdio import OWN_FAILURE, write_text
 from kernelexec.errors import InvalidRequest
-from kernelexec.text import escape_line
 
 config_app = typer.Typer(name="config", help="Configuration files: the settings of agents, in YAML.", no_args_is_help=True)
 kernelspec_app = typer.Typer(
     name="kernelspec", help="Kernels in containers for JupyterLab, nbclient and papermill.", no_args_is_help=True
 )
-PrefixOption = Annotated[str | None, option("--prefix", "Install into DIRECTORY/share/jupyter/kernels.", "DIRECTORY")]
 _NOT_WRITABLE = "is not writable: install for your user with --user, or in another directory with --prefix"
 
 
@@ -64,11 +62,12 @@ def install(
     sys_prefix: Annotated[
         bool, option("--sys-prefix", "Install into the environment of kernelexec. This is the default.")
     ] = False,
-    prefix: PrefixOption = None,
+    prefix: Annotated[str | None, option("--prefix", "Install into DIRECTORY/share/jupyter/kernels.", "DIRECTORY")] = None,
 ) -> int:
     """Install a kernelspec, with which Jupyter's applications start kernels as kernelexec does.
 
-    JupyterLab runs the scripts of outputs with its server's rights: run only code there that you trust.
+    JupyterLab runs the scripts of outputs with its server's rights: run only code there that you trust. `jupyter kernelspec`
+    lists kernelspecs and removes them.
     """
     from kernelexec.provisioning.jupyter import install_spec
 
@@ -94,38 +93,6 @@ def install(
         message = f"{exc.filename or directory} {_NOT_WRITABLE}."
         raise InvalidRequest(message) from exc
     write_text(sys.stdout, f"{installed}\n")
-    return 0
-
-
-@kernelspec_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec has no such kernelspec.")
-def remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The kernelspec's name.")] = "kernelexec",
-    prefix: PrefixOption = None,
-) -> int:
-    """Remove a kernelspec of kernelexec."""
-    from kernelexec.provisioning.jupyter import remove_spec
-
-    write_text(sys.stdout, f"{remove_spec(name, prefix=Path(prefix) if prefix else None)}\n")
-    return 0
-
-
-@kernelspec_app.command(name="list", epilog="Exit status: 0.")
-def list_(
-    as_json: Annotated[bool, option("--json", "Print the kernelspecs as JSON.")] = False,
-    prefix: PrefixOption = None,
-) -> int:
-    """List the kernelspecs of kernelexec that Jupyter finds: name, displayed name, image or isolation, and directory."""
-    from kernelexec.provisioning.jupyter import list_own_specs
-
-    specs = list_own_specs(prefix=Path(prefix) if prefix else None)
-    if as_json:
-        fields = ("name", "display_name", "isolation", "image", "directory")
-        rows = [{field: getattr(spec, field) for field in fields} for spec in specs]
-        write_text(sys.stdout, json.dumps(rows) + "\n")
-        return 0
-    for spec in specs:
-        row = (spec.name, spec.display_name, spec.image or spec.isolation, spec.directory)
-        write_text(sys.stdout, "\t".join(escape_line(field) for field in row) + "\n")
     return 0
 
 
