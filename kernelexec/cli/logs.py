@@ -15,7 +15,7 @@ import typer
 
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import complete_session, not_blank, option
-from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, write_guard, write_text
+from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, print_json, write_guard, write_text
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.executor.control.control_client import select_session
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
@@ -58,8 +58,7 @@ def logs(
     """Show the journal of a session, open or closed: its cells with their results, refusals, changes of its kernels."""
     path = _find_journal(name, workspace)
     if show_statistics:
-        _show_statistics(path, last, as_json=as_json)
-        return 0
+        return _show_statistics(path, last, as_json=as_json)
     view = _JournalView(path, as_json=as_json)
     view.show(last)
     if follow:
@@ -145,14 +144,14 @@ def _print_entry(entry: Entry) -> None:
         write_text(sys.stdout, json.dumps(entry, ensure_ascii=False) + "\n")
 
 
-def _show_statistics(path: Path, last: int | None, *, as_json: bool) -> None:
+def _show_statistics(path: Path, last: int | None, *, as_json: bool) -> int:
     figures = statistics(path, keep=last or CALLS_MAX)
     if as_json:
-        write_text(sys.stdout, json.dumps(figures.to_dict()) + "\n")
-        return
+        return print_json(figures.to_dict())
     show_table(_TOTALS_HEADINGS, [_totals_row(figures)])
     write_text(sys.stdout, "\n")
     show_table(_CALL_HEADINGS, [_call_row(call) for call in figures.calls])
+    return 0
 
 
 _COLUMNS = ("time", "what", "outcome", "exit", "seconds", "code or reason", "output")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -119,6 +120,12 @@ def write_text(stream: TextIO, text: str, *, is_filtered: bool = False) -> None:
             encoding = stream.encoding or "ascii"
             write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
+
+
+def print_json(value: object) -> int:
+    """Write a value as a line of JSON to stdout, and return exit status 0."""
+    write_text(sys.stdout, json.dumps(value) + "\n")
+    return 0
 
 
 @contextmanager
