@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from kernelexec.cli.options import option
+from kernelexec.cli.options import IsolationOptions, option, with_isolation_options
 from kernelexec.cli.stdio import OWN_FAILURE, write_text
 from kernelexec.errors import InvalidRequest
 
@@ -41,20 +42,14 @@ def print_schema() -> int:
 
 
 @kernelspec_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage, or if it cannot be written.")
+@partial(with_isolation_options, names=("image", "network", "memory", "cpus", "python"))
 def install(
+    isolation_options: IsolationOptions,
     name: Annotated[str, option("--name", "The kernelspec's name.", "NAME")] = "kernelexec",
     display_name: Annotated[
         str | None, option("--display-name", "The displayed name. Default: Python (container).", "TEXT")
     ] = None,
     isolation: Annotated[str, option("--isolation", "'container', or 'local': this machine, with your rights.")] = "container",
-    image: Annotated[str | None, option("--image", "The image of the containers.")] = None,
-    memory: Annotated[str | None, option("--memory", "The memory of a container, as 512m or 2g. Default: 1g.", "SIZE")] = None,
-    cpus: Annotated[float | None, option("--cpus", "The number of CPUs. Default: 1.")] = None,
-    network: Annotated[str | None, option("--network", "'none', the default; 'bridge', or 'host'.")] = None,
-    python: Annotated[
-        str | None,
-        option("--python", "The interpreter, in the image or on this machine; it needs ipykernel.", "PATH"),
-    ] = None,
     share_home: Annotated[
         bool, option("--share-home", "Let notebooks that are directly in your home directory access all of it.")
     ] = False,
@@ -66,13 +61,13 @@ def install(
 ) -> int:
     """Install a kernelspec, with which Jupyter's applications start kernels as kernelexec does.
 
-    JupyterLab runs the scripts of outputs with its server's rights: run only code there that you trust. `jupyter kernelspec`
-    lists kernelspecs and removes them.
+    JupyterLab runs the scripts of outputs with its server's rights: run only code there that you trust.
+
+    `jupyter kernelspec list` shows kernelspecs, and `jupyter kernelspec remove` removes them.
     """
     from kernelexec.provisioning.jupyter import install_spec
 
-    local = isolation == "local"
-    container = _container_options(image=image, memory=memory, cpus=cpus, network=network, python=None if local else python)
+    local, python, container = isolation == "local", isolation_options.python, isolation_options.container_options()
     if local and (container or share_home):
         message = (
             "--image, --memory, --cpus, --network and --share-home are for containers: remove them, or remove --isolation."
@@ -84,7 +79,7 @@ def install(
             name,
             display_name or f"Python ({isolation})",
             isolation=isolation,
-            container=container,
+            container=container if local or python is None else container | {"python": python},
             python=python if local else None,
             share_home=share_home,
             prefix=directory,
@@ -94,14 +89,6 @@ def install(
         raise InvalidRequest(message) from exc
     write_text(sys.stdout, f"{installed}\n")
     return 0
-
-
-def _container_options(*, memory: str | None, **options: object) -> dict[str, Any]:
-    """Return the set container options, by their names in the configuration."""
-    from kernelexec.config import parse_size
-
-    sizes = {"memory_bytes": None if memory is None else parse_size(memory, "--memory")}
-    return {option: value for option, value in (options | sizes).items() if value is not None}
 
 
 def _prefix(*, user: bool, sys_prefix: bool, prefix: str | None) -> Path | None:

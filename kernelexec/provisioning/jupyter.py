@@ -64,6 +64,8 @@ def install_spec(
     if not _NAME.fullmatch(name):
         message = f"{name!r} cannot be a kernelspec's name: use lower-case letters, digits, dots, underscores and dashes."
         raise InvalidRequest(message)
+    if isolation not in _PROVISIONERS:
+        raise InvalidRequest(f"isolation={isolation!r}: must be {' or '.join(map(repr, _PROVISIONERS))} for a kernelspec.")
     local = isolation == "local"
     directory = _create_manager(prefix).find_kernel_specs().get(name)
     if directory is not None and not _is_own(_read_spec(Path(directory))):

@@ -49,6 +49,7 @@ REFUSED = {
     "endless memory": (["--memory", "inf"], "--memory='inf': must be a size"),
     "little memory": (["--memory", "1m"], "container.memory_bytes"),
     "no network": (["--network", "mine"], "container.network"),
+    "no kernelspec's isolation": (["--isolation", "bubblewrap"], "must be 'container' or 'local' for a kernelspec"),
     "no isolation": (["--isolation", "loca"], "did you mean 'local'?"),
     "two places": (["--user"], "--user, --sys-prefix and --prefix contradict each other"),
     "an image here": (["--isolation", "local", "--image", "x"], "are for containers"),
