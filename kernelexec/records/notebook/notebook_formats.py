@@ -20,7 +20,6 @@ import keyword
 import math
 import re
 import secrets
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -277,15 +276,7 @@ def inject_parameters(notebook: dict[str, Any], values: Mapping[str, Any]) -> tu
         InvalidRequest: a name or a value cannot be written in Python.
     """
     source = "".join(["# Parameters\n", *(f"{_check_name(name)} = {_write(value, name)}\n" for name, value in values.items())])
-    cell: dict[str, Any] = {
-        "cell_type": "code",
-        "execution_count": None,
-        "metadata": {"tags": [_INJECTED]},
-        "outputs": [],
-        "source": source,
-    }
-    if notebook["nbformat_minor"] >= _MINOR_WITH_IDS:
-        cell["id"] = uuid.uuid4().hex[:8]
+    cell = _make_cell("code", source, {"tags": [_INJECTED]}) | {"id": secrets.token_hex(4)}
     cells = notebook["cells"]
     injected, defaults = _find(cells, _INJECTED), _find(cells, _DEFAULTS)
     if injected is not None:
