@@ -48,17 +48,12 @@ class CommandFailed(Exception):
         self.status = status
 
 
-def is_refusal(result: ExecutionResult) -> bool:
-    """Return whether the rules refused a cell."""
-    return result.status == "aborted" and result.diagnosis is not None and result.diagnosis.kind == "refused"
-
-
 def cell_status(result: ExecutionResult) -> int:
     """Return the exit status for a cell: that of a command, a dead kernel or code that exits; else 0 or 1."""
     if result.ok:
         return 0
     if result.status == "aborted":
-        return REFUSED if is_refusal(result) else INTERRUPTED
+        return REFUSED if result.diagnosis is not None and result.diagnosis.kind == "refused" else INTERRUPTED
     return (result.exit_status or result.exit_code or CELL_FAILED) & 0xFF or CELL_FAILED
 
 
