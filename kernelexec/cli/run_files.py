@@ -154,7 +154,7 @@ def run(
         console = ConsoleOutput(as_json=as_json, is_silent=is_silent, pictures=pictures)
         runs.append(FileRun(file, name, document, target, report, directory, timeout, allow_errors, console))
     with ExitStack() as opened:
-        _open_targets(runs, opened)
+        _open_targets(runs, opened, inplace=inplace)
         for each in runs:
             each.announce(values)
         return _run_all(runs, config, jobs, exporter)
@@ -393,7 +393,7 @@ def _is_directory(path: Path) -> bool:
     return False
 
 
-def _open_targets(runs: Sequence[FileRun], opened: ExitStack) -> None:
+def _open_targets(runs: Sequence[FileRun], opened: ExitStack, *, inplace: bool) -> None:
     """Check that all files can be written, before anything runs, and open their directories.
 
     Raises:
@@ -404,11 +404,12 @@ def _open_targets(runs: Sequence[FileRun], opened: ExitStack) -> None:
         raise InvalidRequest(f"{double} would be written for two files: run them by themselves, or rename one.")
     for each in runs:
         source = None if each.file == "-" else Path(each.file)
-        if each.target is not None and each.target != source and each.target.suffix != ".ipynb":
+        if each.target is not None and not inplace and each.target.suffix != ".ipynb":
             raise InvalidRequest(f"{each.target} : --output must end in .ipynb.")
-        for path, name in ((each.target, "--output"), (each.report, "--html")):
-            if path is not None:
-                each.directories[path] = _open_directory(path, source, name, opened)
+        if each.target is not None:
+            each.directories[each.target] = _open_directory(each.target, None if inplace else source, "--output", opened)
+        if each.report is not None:
+            each.directories[each.report] = _open_directory(each.report, source, "--html", opened)
 
 
 def _resolve(path: Path) -> Path:
@@ -416,12 +417,15 @@ def _resolve(path: Path) -> Path:
 
 
 def _open_directory(target: Path, source: Path | None, name: str, opened: ExitStack) -> int:
-    """Open the directory of a file to write, and check that it can be written, by creating a temporary file next to it."""
+    """Open the directory of a file to write, and check that it can be written, by creating a temporary file next to it.
+
+    The file must be another one than its ``source``, which is None if that is to be replaced.
+    """
     trial = f".{target.name}.{os.getpid()}.tmp"
     try:
         directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         opened.callback(os.close, directory)
-        if source is not None and source != target and target.exists() and target.samefile(source):
+        if source is not None and target.exists() and target.samefile(source):
             raise InvalidRequest(
                 f"{target} is the input file: {name} must be another file{', or use --inplace' * (name == '--output')}."
             )
