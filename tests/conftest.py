@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import re
 import shutil
@@ -261,16 +260,17 @@ def in_process(capfd: pytest.CaptureFixture[str]) -> Command:
     def run(cwd: Path, *args: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
         capfd.readouterr()  # what the test's own executors have said is not the command's
         variables = {name: value for name, value in os.environ.items() if not name.endswith("_USE_DOCKER")} | env
-        with ExitStack() as opened:
-            patch = opened.enter_context(pytest.MonkeyPatch.context())
-            opened.enter_context(mock.patch.dict(os.environ, variables, clear=True))
-            opened.enter_context(signals_kept())
-            piped = opened.enter_context(tempfile.TemporaryFile())
-            piped.write(stdin)
-            piped.seek(0)
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8") as content,
+            pytest.MonkeyPatch.context() as patch,
+            mock.patch.dict(os.environ, variables, clear=True),
+            signals_kept(),
+        ):
+            content.buffer.write(stdin)
+            content.seek(0)
             patch.chdir(cwd)
             patch.setattr(sys, "argv", ["kernelexec", *args])
-            patch.setattr(sys, "stdin", io.TextIOWrapper(piped, encoding="utf-8"))
+            patch.setattr(sys, "stdin", content)
             patch.setattr(tempfile, "tempdir", None)  # it is chosen by the environment
             patch.setattr(notices, "_printed_notices", set())  # each is printed once a process
             with pytest.raises(SystemExit) as ended:

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -50,7 +50,7 @@ from kernelexec.text import escape_line
 
 if TYPE_CHECKING:
     import PIL.Image
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console
 
 #: What a cell may show: the pixels of its pictures together, and their sequences in characters.
 _CELL_PIXELS, _CELL_CHARS = DECODED_PIXELS, 16 * 1024 * 1024
@@ -111,11 +111,6 @@ class ConsoleOutput:
                 if sequence := self._pictures.draw(output):
                     self._show_picture(sequence)
 
-    def show_headings(self, headings: Iterable[str]) -> None:
-        """Show the headings of a notebook before the cell below them, on stderr."""
-        for heading in () if self._as_json or self.is_silent else headings:
-            self._write("stderr", format_remark(sys.stderr, f"## {escape_line(heading)}"), own_line=True)
-
     def show_result(self, result: ExecutionResult, *, has_hints: bool = True, is_exit: bool = False) -> None:
         """Show the notes of a result: a timeout, a lost state, cut output, and hints on an error that was not expected.
 
@@ -133,10 +128,10 @@ class ConsoleOutput:
             return
         self._end_text()
         self._release()
-        for line in () if is_exit else remarks(result, has_hints=has_hints):
-            self._write("stderr", format_remark(sys.stderr, line), own_line=True)
+        lines = [] if is_exit else remarks(result, has_hints=has_hints)
         if omitted := self._pictures.end_cell():
-            line = f"{count_things('picture', omitted)} not shown here: a cell may show 64 megapixels in 16 MiB"
+            lines.append(f"{count_things('picture', omitted)} not shown here: a cell may show 64 megapixels in 16 MiB")
+        for line in lines:
             self._write("stderr", format_remark(sys.stderr, line), own_line=True)
 
     def end_line(self) -> None:
@@ -188,9 +183,12 @@ class ConsoleOutput:
         if not self._bar:
             self._write("stdout", sequence + "\n", own_line=True)
             return
+        from rich.segment import ControlType, Segment, Segments
+
         self._release()
         with write_guard(sys.stderr):
-            self._console.print(_Picture(sequence), crop=False)
+            picture = Segment(sequence, control=[(ControlType.CURSOR_FORWARD, 0)])  # text without a width
+            self._console.print(Segments([picture, Segment.line()]), crop=False)
 
     def _write_above_bar(self, text: str) -> None:
         """Write whole lines, and hold back an unfinished one, which the bar would overwrite."""
@@ -231,19 +229,6 @@ class ConsoleOutput:
         """End the line that is held back for the bar, which shows it."""
         if self._held:
             self._write("stderr", "\n")
-
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
-    """A picture above the bar, which rich takes for text without a width."""
-
-    sequence: str
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.segment import ControlType, Segment
-
-        yield Segment(self.sequence, control=[(ControlType.CURSOR_FORWARD, 0)])
-        yield Segment.line()
 
 
 def remarks(result: ExecutionResult, *, has_hints: bool = True) -> list[str]:

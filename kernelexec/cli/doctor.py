@@ -18,7 +18,7 @@ import typer
 
 from kernelexec.cli.console import render_table
 from kernelexec.cli.options import ONE_COMMAND_SETTINGS, IsolationOptions, option, with_isolation_options
-from kernelexec.cli.stdio import OWN_FAILURE, current_directory, write_text
+from kernelexec.cli.stdio import OWN_FAILURE, current_directory, print_json, write_text
 from kernelexec.config import Config, isolation_variable
 from kernelexec.config.container import OURS
 from kernelexec.errors import EngineFailed, KernelexecError
@@ -53,7 +53,7 @@ def doctor(
         checks = _isolation_checks(kind, isolation_options)
         findings += checks if kind == force else [finding.as_optional() for finding in checks]
     if as_json:
-        write_text(sys.stdout, json.dumps([finding.to_dict() for finding in findings]) + "\n")
+        print_json([finding.to_dict() for finding in findings])
     else:
         write_text(sys.stdout, render_table(("", "check", "result", "fix"), [finding.to_row() for finding in findings]))
     return 0 if all(finding.ok for finding in findings if finding.needed) else 1

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import ResultJsonOption, not_blank, option
-from kernelexec.cli.stdio import CELL_FAILED, OWN_FAILURE, current_directory, eprint, read_stdin, write_text
+from kernelexec.cli.stdio import CELL_FAILED, OWN_FAILURE, current_directory, eprint, print_json, read_stdin, write_text
 from kernelexec.config import FileBounds
 from kernelexec.errors import InvalidRequest
-from kernelexec.results import FileList, FilesDeleted, FileText, FileWritten
 from kernelexec.workspace import FileOperations, Workspace
 from kernelexec.workspace.agent_files.access import Access, FileRoot
 
@@ -51,7 +49,7 @@ def list_(
     """List a directory: kind, size and path of each entry."""
     listing = _operations(Path(work_dir)).list(path, recursive=recursive, pattern=pattern)
     if as_json:
-        return _print(listing)
+        return print_json(listing.to_dict())
     show_table(("kind", "bytes", "path"), [[entry.kind, str(entry.size_bytes), entry.path] for entry in listing])
     if not listing.complete:
         eprint(f"{listing.path} has more entries: list a subdirectory, or use a pattern")
@@ -72,7 +70,7 @@ def read(
     """Print a file, or a part of it, as text."""
     piece = _operations(Path(work_dir)).read(path, offset=offset, limit=limit)
     if as_json:
-        return _print(piece)
+        return print_json(piece.to_dict())
     write_text(sys.stdout, piece.text)
     if piece.next_offset is not None:
         eprint(f"{piece.path} has {piece.total_bytes} bytes: continue with --offset {piece.next_offset}")
@@ -92,7 +90,7 @@ def write(
     content = read_stdin("write", operations.bounds.write_bytes + 1) if text is None else text
     done = operations.write(path, content, append=append)
     if as_json:
-        return _print(done)
+        return print_json(done.to_dict())
     eprint(f"{done.path} was {'created' if done.created else 'written'}: {done.size_bytes} bytes")
     return 0
 
@@ -121,7 +119,7 @@ def delete(
     else:
         done = operations.delete_many(include or [], exclude or [])
     if as_json:
-        _print(done)
+        print_json(done.to_dict())
     else:
         write_text(sys.stdout, "".join(f"{deleted}\n" for deleted in done.deleted))
         for kept in done.refused:
@@ -135,9 +133,3 @@ def _operations(work_dir: Path) -> FileOperations:
     current_directory()
     path = Workspace.at(work_dir.expanduser()).path
     return FileOperations(Access([FileRoot(path, str(path))]), FileBounds(read_before_delete=False))
-
-
-def _print(result: FileList | FileText | FileWritten | FilesDeleted) -> int:
-    fields: dict[str, Any] = result.to_dict()
-    write_text(sys.stdout, json.dumps(fields) + "\n")
-    return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ import typer
 
 from kernelexec.cli.console import ConsoleOutput, show_table
 from kernelexec.cli.options import PicturesOption, complete_session, not_blank, option
-from kernelexec.cli.stdio import OWN_FAILURE, eprint, write_text
+from kernelexec.cli.stdio import OWN_FAILURE, eprint, print_json, write_text
 from kernelexec.cli.terminal import TYPED_INPUT
 from kernelexec.errors import InvalidRequest, KernelexecError, KernelNotAnswering, QueueFull, UnknownSession
 from kernelexec.executor.control.control_client import ControlClient, find_session
@@ -26,6 +25,7 @@ from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 from kernelexec.provisioning.runtime.processes import read_live_status
 from kernelexec.results import Restored, Variable, Variables
 from kernelexec.results.session_contents import VARIABLES_MAX
+from kernelexec.results.usage import format_size
 from kernelexec.text import escape_line
 from kernelexec.workspace.directory import read_owner
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 live_app = typer.Typer()
 _STATUS = f"Exit status: 0; {OWN_FAILURE} if kernelexec itself failed: unknown session, or a process that accepts no requests."
 _ANSWER_SECONDS, _LOOK_SECONDS = 5.0, 1.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 ListJsonOption = Annotated[bool, option("--json", "Print them as JSON.")]
 NameArgument = Annotated[
     str | None,
@@ -53,10 +52,9 @@ def sessions(as_json: ListJsonOption = False) -> int:
     """List your open sessions on this machine, of all processes, and how to attach to their kernels."""
     listed = [_as_dict(session) for session in list_live_sessions(runtime_bases())]
     if as_json:
-        write_text(sys.stdout, json.dumps(listed) + "\n")
-    else:
-        headings = ("session", "workspace", "process", "epoch", "connection file")
-        show_table(headings, [list(map(str, session.values())) for session in listed])
+        return print_json(listed)
+    headings = ("session", "workspace", "process", "epoch", "connection file")
+    show_table(headings, [list(map(str, session.values())) for session in listed])
     return 0
 
 
@@ -79,8 +77,7 @@ def variables(
 
     listed = Variables.from_reply(anyio.run(request), VARIABLES_MAX)
     if as_json:
-        write_text(sys.stdout, json.dumps(listed.to_dict()) + "\n")
-        return 0
+        return print_json(listed.to_dict())
     show_table(("name", "type", "shape", "size", "value"), [_variable_row(variable) for variable in listed])
     if listed.total > len(listed):
         write_text(sys.stderr, f"kernelexec: {len(listed)} of {listed.total} variables are shown\n")
@@ -101,8 +98,7 @@ def ps(as_json: ListJsonOption = False) -> int:
         if not mine and answer is not None and answer.get("serves"):
             rows.append(_row("", pid, 0, "", {}) | {"state": "no session"})
     if as_json:
-        write_text(sys.stdout, json.dumps(rows) + "\n")
-        return 0
+        return print_json(rows)
     titles = [read_owner(row["name"]) for row in rows]
     for row, title in zip(rows, titles, strict=True):
         row["name"] = title if titles.count(title) == 1 else row["name"]
@@ -167,8 +163,7 @@ def checkpoints(name: NameArgument = None, as_json: ListJsonOption = False) -> i
     session = find_session(name)
     listed = _ask(session.root, session.pid, "checkpoints", session=session.name)["checkpoints"]
     if as_json:
-        write_text(sys.stdout, json.dumps(listed) + "\n")
-        return 0
+        return print_json(listed)
     rows = [[str(row["number"]), row["name"] or "", str(row["cell"])] for row in listed]
     show_table(("checkpoint", "name", "before cell"), rows)
     return 0
@@ -247,16 +242,8 @@ def _as_dict(session: LiveSession) -> dict[str, object]:
 
 def _variable_row(variable: Variable) -> list[str]:
     shape = "" if variable.shape is None else " x ".join(map(str, variable.shape))
-    return [variable.name, variable.type, shape, _format_size(variable.size_bytes), variable.text]
-
-
-def _format_size(size_bytes: float | None) -> str:
-    if size_bytes is None:
-        return ""
-    unit = 0
-    while size_bytes >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004 - of the units
-        size_bytes, unit = size_bytes / 1024, unit + 1
-    return f"{size_bytes:.0f} {_UNITS[unit]}" if not unit else f"{size_bytes:.1f} {_UNITS[unit]}"
+    size = "" if variable.size_bytes is None else format_size(variable.size_bytes)
+    return [variable.name, variable.type, shape, size, variable.text]
 
 
 def _run_cell(session: AttachedSession, code: str, console: ConsoleOutput) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import complete_session, not_blank, option
-from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, write_guard, write_text
+from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, print_json, write_guard, write_text
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.executor.control.control_client import select_session
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kernelexec.results import CallStatistics, Statistics
 
 logs_app = typer.Typer()
+Entry = JournalRow | dict[str, Any]
 _WORKSPACE = "workspaces"
 _FOLLOW_SECONDS = 0.5
 
@@ -58,8 +58,7 @@ def logs(
     """Show the journal of a session, open or closed: its cells with their results, refusals, changes of its kernels."""
     path = _find_journal(name, workspace)
     if show_statistics:
-        _show_statistics(path, last, as_json=as_json)
-        return 0
+        return _show_statistics(path, last, as_json=as_json)
     view = _JournalView(path, as_json=as_json)
     view.show(last)
     if follow:
@@ -102,63 +101,57 @@ def _find_journal(name: str | None, workspace: str | None) -> Path:
 
 @dataclass(slots=True)
 class _JournalView:
-    """The rows of a journal on stdout; ``shown`` of them are there already."""
+    """The rows or records of a journal on stdout; ``shown`` of those that stay as they are were printed already."""
 
     path: Path
     as_json: bool
     shown: int = 0
 
     def show(self, last: int | None) -> None:
-        """Show the newest rows, with the headings."""
-        if self.as_json:
-            records = list(read(self.path))
-            self._print_records(records[-last:] if last else records)
-            self.shown = len(records)
-            return
-        journal_rows = rows(self.path)
-        self.shown = sum(1 for _ in _ended(journal_rows))
-        _print_line(_LINE.format(*_COLUMNS), "bold")
-        for row in journal_rows[-last:] if last else journal_rows:
-            _print_row(row)
+        """Show the newest entries; rows with the headings."""
+        entries = self._read()
+        if not self.as_json:
+            _print_line(_LINE.format(*_COLUMNS), "bold")
+        for entry in entries[-last:] if last else entries:
+            _print_entry(entry)
+        self.shown = sum(map(_is_final, entries))
 
     def follow(self) -> None:
-        """Show rows as they end, until no open session writes the journal."""
+        """Show entries as they come, rows as they end, until no open session writes the journal."""
         while True:
             is_open = any(session.journal == self.path.absolute() for session in list_live_sessions(runtime_bases()))
-            self._show_new()
+            final = list(filter(_is_final, self._read()))
+            for entry in final[self.shown :]:
+                _print_entry(entry)
+            self.shown = len(final)
             if not is_open:
                 return
             time.sleep(_FOLLOW_SECONDS)  # polling: there is no portable notification of file growth
 
-    def _show_new(self) -> None:
-        if self.as_json:
-            records = list(read(self.path))
-            self._print_records(records[self.shown :])
-            self.shown = len(records)
-            return
-        ended = list(_ended(rows(self.path)))
-        for row in ended[self.shown :]:
-            _print_row(row)
-        self.shown = len(ended)
-
-    def _print_records(self, records: list[dict[str, object]]) -> None:
-        for record in records:
-            write_text(sys.stdout, json.dumps(record, ensure_ascii=False) + "\n")
+    def _read(self) -> list[Entry]:
+        return list(read(self.path) if self.as_json else rows(self.path))
 
 
-def _ended(journal_rows: list[JournalRow]) -> Iterator[JournalRow]:
-    """Yield the rows without those of cells that still run."""
-    return (row for row in journal_rows if row.event != "started")
+def _is_final(entry: Entry) -> bool:
+    """Return whether an entry stays as it is: not the row of a cell that still runs."""
+    return not isinstance(entry, JournalRow) or entry.event != "started"
 
 
-def _show_statistics(path: Path, last: int | None, *, as_json: bool) -> None:
+def _print_entry(entry: Entry) -> None:
+    if isinstance(entry, JournalRow):
+        _print_row(entry)
+    else:
+        write_text(sys.stdout, json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def _show_statistics(path: Path, last: int | None, *, as_json: bool) -> int:
     figures = statistics(path, keep=last or CALLS_MAX)
     if as_json:
-        write_text(sys.stdout, json.dumps(figures.to_dict()) + "\n")
-        return
+        return print_json(figures.to_dict())
     show_table(_TOTALS_HEADINGS, [_totals_row(figures)])
     write_text(sys.stdout, "\n")
     show_table(_CALL_HEADINGS, [_call_row(call) for call in figures.calls])
+    return 0
 
 
 _COLUMNS = ("time", "what", "outcome", "exit", "seconds", "code or reason", "output")

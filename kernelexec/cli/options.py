@@ -152,7 +152,7 @@ class IsolationOptions:
         Raises:
             InvalidConfig: an option is invalid, or options contradict each other.
         """
-        container, base = self._container_options(), _read_config_file(self.settings)
+        container, base = self.container_options(), _read_config_file(self.settings)
         rules = {
             "allowed_commands": self.allowed_commands,
             "blocked_commands": self.blocked_commands,
@@ -186,7 +186,7 @@ class IsolationOptions:
         options |= {"container": inside} if inside else {}
         return load(isolation, workspace=workspace, config=options if base is None else override(base, options))
 
-    def _container_options(self) -> dict[str, Any]:
+    def container_options(self) -> dict[str, Any]:
         """Return the container options by the names of its settings."""
         values = {
             "image": _resolve_alias(self.image, self.docker_image, "--image and --docker-image"),

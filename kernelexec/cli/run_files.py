@@ -154,7 +154,7 @@ def run(
         console = ConsoleOutput(as_json=as_json, is_silent=is_silent, pictures=pictures)
         runs.append(FileRun(file, name, document, target, report, directory, timeout, allow_errors, console))
     with ExitStack() as opened:
-        _open_targets(runs, opened)
+        _open_targets(runs, opened, inplace=inplace)
         for each in runs:
             each.announce(values)
         return _run_all(runs, config, jobs, exporter)
@@ -246,14 +246,13 @@ class FileRun:
 
     async def _run_in(self, session: AsyncSession, signals: Signals, seconds: float) -> None:
         """Run the cells; a script has its name in `sys.argv`, and its threads are waited for, as by Python itself."""
-        is_script = not self.file.lower().endswith(".ipynb")
+        is_script, status = not self.file.lower().endswith(".ipynb"), 0
         if is_script:  # the first words have no checkpoint made of this
             source = f"{NOTHING_SOURCE} or __import__('sys').argv.__setitem__(slice(None), [{self.file!r}])"
             status = cell_status(await self._call(session, source, seconds))
-            if status or signals.was_interrupted:
-                self.status = status or INTERRUPTED
-                return
-        await self._run_cells(session, signals)
+        if not status and not signals.was_interrupted:
+            status = await self._run_cells(session, signals)
+        self.status = status or (INTERRUPTED if signals.was_interrupted else 0)
         if is_script and session.connection_file is not None and self.status not in (INTERRUPTED, TIMED_OUT):
             result = await self._call(session, "__import__('threading')._shutdown()", seconds)
             if not result.ok:
@@ -273,13 +272,13 @@ class FileRun:
             self.document.on_event(LateOutputReported(session.name, executions[-1], result.outputs))
         return result
 
-    async def _run_cells(self, session: AsyncSession, signals: Signals) -> None:
+    async def _run_cells(self, session: AsyncSession, signals: Signals) -> int:
+        """Run the cells up to one that fails, exits or was interrupted; return its status."""
         document, status = self.document, 0
         if (kernelspec := document.history.kernelspec) is not None:
             await session.check_kernelspec(kernelspec)
         with self.console.progress(len(document.sources)) as advance:
             for number, source in enumerate(document.sources):
-                self.console.show_headings(document.list_headings(number))
                 language = document.get_language(number)
                 result = await session.execute(
                     source, language=language, timeout=self.timeout, on_output=self.console.show_output
@@ -294,11 +293,9 @@ class FileRun:
                 status = 0 if exits else self._exit_status(number, result)
                 if status and self.console.is_silent:
                     eprint(f"{self.file}: cell {number + 1} failed: {result.summary}")
-                if signals.was_interrupted:  # it comes too late for a cell that has just ended
-                    status = status or INTERRUPTED
-                if status or exits:
+                if status or exits or signals.was_interrupted:  # perhaps too late for a cell that has just ended
                     break
-        self.status = status
+        return status
 
     def _exit_status(self, number: int, result: ExecutionResult) -> int:
         status = TIMED_OUT if result.interrupted == "timeout" else cell_status(result)
@@ -396,7 +393,7 @@ def _is_directory(path: Path) -> bool:
     return False
 
 
-def _open_targets(runs: Sequence[FileRun], opened: ExitStack) -> None:
+def _open_targets(runs: Sequence[FileRun], opened: ExitStack, *, inplace: bool) -> None:
     """Check that all files can be written, before anything runs, and open their directories.
 
     Raises:
@@ -407,29 +404,27 @@ def _open_targets(runs: Sequence[FileRun], opened: ExitStack) -> None:
         raise InvalidRequest(f"{double} would be written for two files: run them by themselves, or rename one.")
     for each in runs:
         source = None if each.file == "-" else Path(each.file)
-        if each.target is not None and each.target != source:
-            if each.target.suffix != ".ipynb":
-                raise InvalidRequest(f"{each.target} : --output must end in .ipynb.")
-            _check_writable(each.target, source, "--output")
+        if each.target is not None and not inplace and each.target.suffix != ".ipynb":
+            raise InvalidRequest(f"{each.target} : --output must end in .ipynb.")
+        if each.target is not None:
+            each.directories[each.target] = _open_directory(each.target, None if inplace else source, "--output", opened)
         if each.report is not None:
-            _check_writable(each.report, source, "--html")
-        for path in filter(None, (each.target, each.report)):
-            try:
-                directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError as exc:
-                raise InvalidRequest(f"{path} cannot be written: {exc.strerror}.") from exc
-            opened.callback(os.close, directory)
-            each.directories[path] = directory
+            each.directories[each.report] = _open_directory(each.report, source, "--html", opened)
 
 
 def _resolve(path: Path) -> Path:
     return Path(os.path.realpath(path.parent), path.name)
 
 
-def _check_writable(target: Path, source: Path | None, name: str) -> None:
-    """Check that a file can be written, by creating a temporary file next to it."""
-    trial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+def _open_directory(target: Path, source: Path | None, name: str, opened: ExitStack) -> int:
+    """Open the directory of a file to write, and check that it can be written, by creating a temporary file next to it.
+
+    The file must be another one than its ``source``, which is None if that is to be replaced.
+    """
+    trial = f".{target.name}.{os.getpid()}.tmp"
     try:
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, directory)
         if source is not None and target.exists() and target.samefile(source):
             raise InvalidRequest(
                 f"{target} is the input file: {name} must be another file{', or use --inplace' * (name == '--output')}."
@@ -437,12 +432,14 @@ def _check_writable(target: Path, source: Path | None, name: str) -> None:
         if target.exists() and not target.is_file():
             message = f"{target} is not a regular file: {name} must be the path of a file."
             raise InvalidRequest(message)
-        os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(trial, flags, 0o600, dir_fd=directory))
     except OSError as exc:
         message = f"{target} cannot be written: {exc.strerror}. Choose another path with {name}."
         raise InvalidRequest(message) from exc
     with suppress(OSError):
-        trial.unlink()
+        os.unlink(trial, dir_fd=directory)
+    return directory
 
 
 def _parse_parameter(text: str) -> tuple[str, Any]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from kernelexec.cli.options import option
+from kernelexec.cli.options import IsolationOptions, option, with_isolation_options
 from kernelexec.cli.stdio import OWN_FAILURE, write_text
 from kernelexec.errors import InvalidRequest
-from kernelexec.text import escape_line
 
 config_app = typer.Typer(name="config", help="Configuration files: the settings of agents, in YAML.", no_args_is_help=True)
 kernelspec_app = typer.Typer(
     name="kernelspec", help="Kernels in containers for JupyterLab, nbclient and papermill.", no_args_is_help=True
 )
-PrefixOption = Annotated[str | None, option("--prefix", "Install into DIRECTORY/share/jupyter/kernels.", "DIRECTORY")]
 _NOT_WRITABLE = "is not writable: install for your user with --user, or in another directory with --prefix"
 
 
@@ -43,20 +42,14 @@ def print_schema() -> int:
 
 
 @kernelspec_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} after wrong usage, or if it cannot be written.")
+@partial(with_isolation_options, names=("image", "network", "memory", "cpus", "python"))
 def install(
+    isolation_options: IsolationOptions,
     name: Annotated[str, option("--name", "The kernelspec's name.", "NAME")] = "kernelexec",
     display_name: Annotated[
         str | None, option("--display-name", "The displayed name. Default: Python (container).", "TEXT")
     ] = None,
     isolation: Annotated[str, option("--isolation", "'container', or 'local': this machine, with your rights.")] = "container",
-    image: Annotated[str | None, option("--image", "The image of the containers.")] = None,
-    memory: Annotated[str | None, option("--memory", "The memory of a container, as 512m or 2g. Default: 1g.", "SIZE")] = None,
-    cpus: Annotated[float | None, option("--cpus", "The number of CPUs. Default: 1.")] = None,
-    network: Annotated[str | None, option("--network", "'none', the default; 'bridge', or 'host'.")] = None,
-    python: Annotated[
-        str | None,
-        option("--python", "The interpreter, in the image or on this machine; it needs ipykernel.", "PATH"),
-    ] = None,
     share_home: Annotated[
         bool, option("--share-home", "Let notebooks that are directly in your home directory access all of it.")
     ] = False,
@@ -64,16 +57,17 @@ def install(
     sys_prefix: Annotated[
         bool, option("--sys-prefix", "Install into the environment of kernelexec. This is the default.")
     ] = False,
-    prefix: PrefixOption = None,
+    prefix: Annotated[str | None, option("--prefix", "Install into DIRECTORY/share/jupyter/kernels.", "DIRECTORY")] = None,
 ) -> int:
     """Install a kernelspec, with which Jupyter's applications start kernels as kernelexec does.
 
     JupyterLab runs the scripts of outputs with its server's rights: run only code there that you trust.
+
+    `jupyter kernelspec list` shows kernelspecs, and `jupyter kernelspec remove` removes them.
     """
     from kernelexec.provisioning.jupyter import install_spec
 
-    local = isolation == "local"
-    container = _container_options(image=image, memory=memory, cpus=cpus, network=network, python=None if local else python)
+    local, python, container = isolation == "local", isolation_options.python, isolation_options.container_options()
     if local and (container or share_home):
         message = (
             "--image, --memory, --cpus, --network and --share-home are for containers: remove them, or remove --isolation."
@@ -85,7 +79,7 @@ def install(
             name,
             display_name or f"Python ({isolation})",
             isolation=isolation,
-            container=container,
+            container=container if local or python is None else container | {"python": python},
             python=python if local else None,
             share_home=share_home,
             prefix=directory,
@@ -95,46 +89,6 @@ def install(
         raise InvalidRequest(message) from exc
     write_text(sys.stdout, f"{installed}\n")
     return 0
-
-
-@kernelspec_app.command(epilog=f"Exit status: 0; {OWN_FAILURE} if kernelexec has no such kernelspec.")
-def remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The kernelspec's name.")] = "kernelexec",
-    prefix: PrefixOption = None,
-) -> int:
-    """Remove a kernelspec of kernelexec."""
-    from kernelexec.provisioning.jupyter import remove_spec
-
-    write_text(sys.stdout, f"{remove_spec(name, prefix=Path(prefix) if prefix else None)}\n")
-    return 0
-
-
-@kernelspec_app.command(name="list", epilog="Exit status: 0.")
-def list_(
-    as_json: Annotated[bool, option("--json", "Print the kernelspecs as JSON.")] = False,
-    prefix: PrefixOption = None,
-) -> int:
-    """List the kernelspecs of kernelexec that Jupyter finds: name, displayed name, image or isolation, and directory."""
-    from kernelexec.provisioning.jupyter import list_own_specs
-
-    specs = list_own_specs(prefix=Path(prefix) if prefix else None)
-    if as_json:
-        fields = ("name", "display_name", "isolation", "image", "directory")
-        rows = [{field: getattr(spec, field) for field in fields} for spec in specs]
-        write_text(sys.stdout, json.dumps(rows) + "\n")
-        return 0
-    for spec in specs:
-        row = (spec.name, spec.display_name, spec.image or spec.isolation, spec.directory)
-        write_text(sys.stdout, "\t".join(escape_line(field) for field in row) + "\n")
-    return 0
-
-
-def _container_options(*, memory: str | None, **options: object) -> dict[str, Any]:
-    """Return the set container options, by their names in the configuration."""
-    from kernelexec.config import parse_size
-
-    sizes = {"memory_bytes": None if memory is None else parse_size(memory, "--memory")}
-    return {option: value for option, value in (options | sizes).items() if value is not None}
 
 
 def _prefix(*, user: bool, sys_prefix: bool, prefix: str | None) -> Path | None:

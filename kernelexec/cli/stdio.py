@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -47,17 +48,12 @@ class CommandFailed(Exception):
         self.status = status
 
 
-def is_refusal(result: ExecutionResult) -> bool:
-    """Return whether the rules refused a cell."""
-    return result.status == "aborted" and result.diagnosis is not None and result.diagnosis.kind == "refused"
-
-
 def cell_status(result: ExecutionResult) -> int:
     """Return the exit status for a cell: that of a command, a dead kernel or code that exits; else 0 or 1."""
     if result.ok:
         return 0
     if result.status == "aborted":
-        return REFUSED if is_refusal(result) else INTERRUPTED
+        return REFUSED if result.diagnosis is not None and result.diagnosis.kind == "refused" else INTERRUPTED
     return (result.exit_status or result.exit_code or CELL_FAILED) & 0xFF or CELL_FAILED
 
 
@@ -119,6 +115,12 @@ def write_text(stream: TextIO, text: str, *, is_filtered: bool = False) -> None:
             encoding = stream.encoding or "ascii"
             write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
+
+
+def print_json(value: object) -> int:
+    """Write a value as a line of JSON to stdout, and return exit status 0."""
+    write_text(sys.stdout, json.dumps(value) + "\n")
+    return 0
 
 
 @contextmanager

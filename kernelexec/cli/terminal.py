@@ -32,9 +32,14 @@ RESET = "\x1b[0m"
 #: The longest sequence that may pass; a longer one is dropped, and so is the text of a command to the terminal.
 _SEQUENCE_CHARS = 64
 _ROWS_MAX = 1000
-_C1_COMMANDS = dict(zip("\x90\x98\x9b\x9d\x9e\x9f", "PX[]^_", strict=True))
-_STRINGS, _CAN, _SUB = frozenset("]P_^X"), "\x18", "\x1a"
-_SPECIAL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{NOTE_SIGN}{BIDI_AND_TAGS}]")
+_CONTROL = "\x00-\x1f\x7f-\x9f"
+#: A sequence, as far as it has come: CSI with parameters and a final character, a string without its end, or another escape
+#: sequence. Else a single character that may not pass as it is. A control character ends each sequence, and counts by itself.
+_TOKEN = re.compile(
+    rf"(?P<begin>(?P<csi>\x1b\[|\x9b)(?P<parameters>[ -?]*)|(?P<string>\x1b[]P_^X]|[\x90\x98\x9d-\x9f])|\x1b[ -/]*)"
+    rf"(?(string)[^{_CONTROL}]*|(?P<final>[^{_CONTROL}]?))"
+    rf"|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{NOTE_SIGN}{BIDI_AND_TAGS}]"
+)
 _COLOURS = re.compile(r"[0-9;:]*")
 #: The number of parameters that follow a colour's 38, 48 or 58 and its kind: a palette's index, or red, green and blue.
 _COLOUR_WORDS = {"5": 1, "2": 3}
@@ -82,82 +87,34 @@ class TerminalFilter:
         self.moves = moves
         self.is_styled = False
         """Whether the text has left a colour or style on."""
-        self._sequence = ""
-        """The beginning of a sequence: ``ESC``, what follows it, but nothing of a string."""
-        self._string = False
+        self._begun = ""
+        """The beginning of a sequence, as far as its end needs it: nothing of the text of a string."""
         self._rows = 0
 
     def feed(self, text: str) -> str:
         """Return what of the next piece may go to the terminal."""
-        pieces, begin = [], 0
-        while begin < len(text):
-            if self._sequence or self._string:
-                pieces.append(self._step(text[begin]))
-                begin += 1
-                continue
-            special = _SPECIAL.search(text, begin)
-            end = len(text) if special is None else special.start()
-            pieces.append(text[begin:end])
-            self._count_rows(text[begin:end])
-            if special is not None:
-                pieces.append(self._step(special[0]))
-            begin = end + 1
-        return "".join(pieces)
+        text, self._begun, pieces, begin = self._begun + text, "", list[str](), 0
+        for token in _TOKEN.finditer(text):
+            plain, begin = text[begin : token.start()], token.end()
+            self._count_rows(plain)
+            pieces.append(plain)
+            if token["begin"] is None:
+                pieces.append(_show(token[0]))
+            elif begin == len(text) and not token["final"]:
+                self._begun = (token["string"] or token[0])[: _SEQUENCE_CHARS + 1]
+            elif token["csi"] and len(token[0]) <= _SEQUENCE_CHARS:
+                pieces.append(self._pass(token["parameters"], token["final"]))
+        self._count_rows(text[begin:])
+        return "".join([*pieces, text[begin:]])
 
     def flush(self) -> None:
         """Forget an unfinished sequence, and the lines so far: other text follows."""
-        self._sequence, self._string, self.is_styled = "", False, False
+        self._begun, self.is_styled = "", False
         self.forget_rows()
 
     def forget_rows(self) -> None:
         """Let no move go to an earlier line than the present one: other text may be there."""
         self._rows = 0
-
-    def _step(self, char: str) -> str:
-        """Return what may go to the terminal once a character has come."""
-        if self._string and char >= " " and not "\x7f" <= char <= "\x9f":
-            return ""
-        if char in _C1_COMMANDS:
-            return self._begin(_C1_COMMANDS[char])
-        if char == "\x1b":
-            self._sequence, self._string = char, False
-            return ""
-        if "\x80" <= char <= "\x9f" or char == "\x7f" or self._string or char < " ":
-            return self._end_sequence(char)
-        if not self._sequence:
-            return self._show(char)
-        return self._extend(char)
-
-    def _begin(self, kind: str) -> str:
-        self._sequence, self._string = ("", True) if kind in _STRINGS else (f"\x1b{kind}", False)
-        return ""
-
-    def _end_sequence(self, char: str) -> str:
-        """Return a control character, which ends a sequence or string."""
-        was_string = self._string
-        self._sequence, self._string = "", False
-        if char in "\n\r\t\b":
-            self._count_rows(char)
-            return char
-        is_end = (was_string and char == "\x07") or char in (_CAN, _SUB, "\x07", "\x7f") or char >= "\x80"
-        return "" if is_end else escape_char(char)
-
-    def _extend(self, char: str) -> str:
-        """Return a sequence if a character has completed it and it may pass."""
-        sequence = self._sequence + char
-        if sequence == f"\x1b{char}":
-            if char in _STRINGS or char == "[":
-                return self._begin(char)
-            self._sequence = sequence if " " <= char <= "/" else ""
-            return ""
-        is_csi = sequence[1] == "["
-        if not ("@" <= char <= "~" if is_csi else "0" <= char <= "~"):
-            self._sequence = sequence[: _SEQUENCE_CHARS + 1]
-            if char > "~":
-                self._sequence = ""
-            return ""
-        self._sequence = ""
-        return self._pass(sequence[2:-1], char) if is_csi and len(sequence) <= _SEQUENCE_CHARS else ""
 
     def _pass(self, parameters: str, final: str) -> str:
         match final:
@@ -173,12 +130,16 @@ class TerminalFilter:
                 return ""
         return f"\x1b[{parameters}{final}"
 
-    def _show(self, char: str) -> str:
-        return escape_char(char) if _SPECIAL.match(char) is not None else char
-
     def _count_rows(self, text: str) -> None:
         if self.moves:
             self._rows = min(self._rows + text.count("\n"), _ROWS_MAX)
+
+
+def _show(char: str) -> str:
+    """Return a character that is special on a terminal: as it is, as its code, or nothing if it would be a command's end."""
+    if char in "\r\b":
+        return char
+    return "" if "\x7f" <= char <= "\x9f" or char in "\x07\x18\x1a" else escape_char(char)
 
 
 def _conceals(parameters: str) -> bool:

@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any, TypeVar
@@ -28,7 +27,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from kernelexec.config import Budgets, Config, load
 from kernelexec.docker.labels import LAUNCHER_INSIDE
-from kernelexec.errors import InvalidRequest, InvalidWorkDir, KernelexecError, KernelStartFailed, did_you_mean
+from kernelexec.errors import InvalidRequest, InvalidWorkDir, KernelexecError, KernelStartFailed
 from kernelexec.provisioning.backend import backend_for
 from kernelexec.provisioning.launch import LAUNCHER
 from kernelexec.provisioning.launch.kernelspec import describe_stderr
@@ -42,17 +41,6 @@ AsyncCall = Callable[[], Awaitable[T]]
 #: The environment variable in which a server names the notebook of a kernel.
 _NOTEBOOK = "JPY_SESSION_NAME"
 _IN_LOG = " Its output is in the log of the program that started it."
-
-
-@dataclass(frozen=True, slots=True)
-class OwnKernelspec:
-    """An installed kernelspec of ours. ``image`` is the image of its containers; None means this machine."""
-
-    name: str
-    display_name: str
-    directory: str
-    isolation: str
-    image: str | None
 
 
 def install_spec(
@@ -76,9 +64,11 @@ def install_spec(
     if not _NAME.fullmatch(name):
         message = f"{name!r} cannot be a kernelspec's name: use lower-case letters, digits, dots, underscores and dashes."
         raise InvalidRequest(message)
+    if isolation not in _PROVISIONERS:
+        raise InvalidRequest(f"isolation={isolation!r}: must be {' or '.join(map(repr, _PROVISIONERS))} for a kernelspec.")
     local = isolation == "local"
     directory = _create_manager(prefix).find_kernel_specs().get(name)
-    if directory is not None and _read_isolation(_read_spec(Path(directory))) is None:
+    if directory is not None and not _is_own(_read_spec(Path(directory))):
         message = f"The kernelspec {name!r} in {directory} belongs to another program: choose another name by --name."
         raise InvalidRequest(message)
     interpreter, launcher = (options.python, str(LAUNCHER)) if local else (options.container.python, LAUNCHER_INSIDE)
@@ -94,33 +84,6 @@ def install_spec(
         (Path(source) / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
         location: dict[str, Any] = {"user": True} if prefix is None else {"prefix": str(prefix)}
         return Path(_create_manager(prefix).install_kernel_spec(source, name, **location))
-
-
-def remove_spec(name: str, *, prefix: Path | None = None) -> Path:
-    """Remove a kernelspec of ours and return its directory.
-
-    Raises:
-        InvalidRequest: no kernelspec has that name, or it is not ours.
-        OSError: it cannot be removed.
-    """
-    ours = [spec.name for spec in list_own_specs(prefix=prefix)]
-    if name not in ours:
-        existing = f"there are {', '.join(ours)}" if ours else "none is installed"
-        message = f"No kernelspec {name!r} of kernelexec{did_you_mean(name, ours)}: {existing}."
-        raise InvalidRequest(message)
-    return Path(_create_manager(prefix).remove_kernel_spec(name))
-
-
-def list_own_specs(*, prefix: Path | None = None) -> list[OwnKernelspec]:
-    """Return our kernelspecs that Jupyter finds, and those below ``prefix``, sorted by name."""
-    specs = []
-    for name, directory in sorted(_create_manager(prefix).find_kernel_specs().items()):
-        content = _read_spec(Path(directory))
-        isolation = _read_isolation(content)
-        if isolation is not None:
-            image = None if isolation == "local" else _read_image(content)
-            specs.append(OwnKernelspec(name, str(content.get("display_name", name)), directory, isolation, image))
-    return specs
 
 
 def _create_manager(prefix: Path | None) -> KernelSpecManager:
@@ -139,23 +102,12 @@ def _read_spec(directory: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _read_isolation(content: Mapping[str, Any]) -> str | None:
-    """Return the isolation of a kernelspec, if it is ours."""
-    named = _get_nested(content, "metadata", "kernel_provisioner").get("provisioner_name")
-    return next((isolation for isolation, provisioner in _PROVISIONERS.items() if provisioner == named), None)
-
-
-def _read_image(content: Mapping[str, Any]) -> str:
-    config = _get_nested(content, "metadata", "kernel_provisioner", "config", "container")
-    image = config.get("image", load("container").container.image)
-    return str(image) if isinstance(image, str) else " or ".join(map(str, image))
-
-
-def _get_nested(content: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    for name in names:
+def _is_own(content: Mapping[str, Any]) -> bool:
+    """Return whether a kernelspec is ours."""
+    for name in ("metadata", "kernel_provisioner"):
         inner = content.get(name)
         content = inner if isinstance(inner, dict) else {}
-    return content
+    return content.get("provisioner_name") in _PROVISIONERS.values()
 
 
 class ManagedKernelDirectory:

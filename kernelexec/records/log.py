@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from kernelexec import events
-from kernelexec.cells import ShellCell
+from kernelexec.cells import Cell, ShellCell
 from kernelexec.errors import InvalidConfig
 from kernelexec.provisioning.platform import lock
-from kernelexec.results import Error, ExecutionResult, MemoryUse, Stream, output_text
+from kernelexec.results import Error, MemoryUse, Stream, output_text
 from kernelexec.results.outputs import strip_ansi
 from kernelexec.text import head_within, tail_within, utf8_size
 
@@ -65,12 +65,14 @@ class ContainerLog:
         self._session = session
         self._limit = limit_bytes
         self._pid = os.getpid()
-        self._rooms: dict[str, int] = {}
-        """The rest of the bounds of running cells, by execution id, and of all late output, by an empty text."""
+        self._running = ""
+        """The id of the running execution."""
+        self._room = OUTPUT_BYTES
+        """The rest of the bound of its output, or of the output of ended cells while none runs."""
+        self._is_full = False
+        """Whether output was left out since."""
         self._unended: set[tuple[str, Mark]] = set()
         """The cells and marks of lines that have no end yet."""
-        self._exhausted: set[str] = set()
-        """The keys of the bounds at which output was left out."""
         self._missed = 0
         self._torn = self._has_reported = False
         try:
@@ -97,47 +99,33 @@ class ContainerLog:
         match event:
             case events.OutputReceived():
                 yield from self._output_lines(event)
-            case events.CellStarted():
-                self._begin(event.execution_id)
-                yield from _start_lines(event)
-            case events.CellExecuted():
-                self._rooms.pop(event.result.execution_id, None)
-                yield from _end_lines(event.result)
-            case events.CellAborted(result=result):
-                self._rooms.pop(result.execution_id, None)
-                yield f"{_about(result.execution_id)} never ran: {_printable(' '.join(result.notes)[:REASON_BYTES])}"
-                yield from _quote(_about(result.execution_id), "in", event.cell.source, REASON_BYTES)
-            case events.SessionAdopted(execution_id=str() as running):
-                self._begin(running)
-                yield _printable(f"session {_session_text(event)}")
-                yield f"{_about(running)} goes on: its output so far comes again, execution {running}"
-            case _:
-                yield from _other_lines(event)
+            case events.CellStarted(execution_id=execution_id) | events.SessionAdopted(execution_id=str() as execution_id):
+                self._begin(execution_id)
+            case events.CellExecuted(result=result) | events.CellAborted(result=result):
+                if result.execution_id == self._running:
+                    self._begin("")
+        yield from _cell_lines(event) if isinstance(event, events.CellEvent) else _other_lines(event)
 
     def _begin(self, execution_id: str) -> None:
-        self._rooms[execution_id] = self._rooms[""] = OUTPUT_BYTES
+        self._running, self._room, self._is_full = execution_id, OUTPUT_BYTES, False
         self._unended.clear()
-        self._exhausted.clear()
 
     def _output_lines(self, event: events.OutputReceived) -> Iterator[str]:
         output, about = event.output, _about(event.execution_id)
         text = output.text if isinstance(output, Stream) else output_text((output,), is_part=True)
-        is_running, is_error = event.execution_id in self._rooms, isinstance(output, Error)
+        is_running, is_error = event.execution_id == self._running, isinstance(output, Error)
         is_stderr = is_error or (isinstance(output, Stream) and output.name == "stderr")
         mark: Mark = "late" if not is_running else "err" if is_stderr else "out"
-        bound = event.execution_id if is_running else ""
-        room = self._rooms.get(bound, OUTPUT_BYTES)
-        allowed = max(room, min(REASON_BYTES, room + ERROR_BYTES)) if is_error and is_running else room
-        head = _cut(text, allowed)
+        has_more_room = is_error and is_running
+        head = _cut(text, max(self._room, min(REASON_BYTES, self._room + ERROR_BYTES)) if has_more_room else self._room)
         continues = (about, mark) in self._unended
         if head:
-            self._rooms[bound] = room - _log_size(head)
+            self._room -= _log_size(head)
             (self._unended.discard if text.endswith("\n") else self._unended.add)((about, mark))
             if not (continues and head == "\n"):
                 yield from _quote(about, mark, head, continues=continues)
-        if len(head) < len(text) and bound not in self._exhausted:
-            self._exhausted.add(bound)
-            self._rooms[bound] = min(self._rooms.get(bound, 0), 0)
+        if len(head) < len(text) and not self._is_full:
+            self._is_full, self._room = True, min(self._room, 0)
             self._unended.clear()
             yield f"{about} left out: further output{'' if is_running else ' of ended cells, up to the next cell'}"
 
@@ -224,36 +212,38 @@ def _about(execution_id: str) -> str:
     return f"cell {execution_id[:8]}"
 
 
-def _start_lines(event: events.CellStarted) -> Iterator[str]:
-    cell, about = event.cell, _about(event.execution_id)
-    kind = cell.language
-    if isinstance(cell, ShellCell):
-        kind = "command" if cell.work_dir is None else f"command in {_printable(cell.work_dir)}"
-    yield f"{about} started: {kind}, kernel {event.kernel_epoch}, execution {event.execution_id}"
-    yield from _quote(about, "in", cell.source, SOURCE_BYTES)
-
-
-def _end_lines(result: ExecutionResult) -> Iterator[str]:
-    about = _about(result.execution_id)
-    interrupted = f", interrupted by {result.interrupted}, ended by {result.ended_by}" if result.interrupted else ""
-    cause = f", cause {result.cause}" if result.cause else ""
-    yield (
-        f"{about} ended: {result.status}, exit code {result.exit_code}, {result.timing.run:.3f} s, state {result.state}"
-        f"{interrupted}{cause}"
-    )
-    if result.notes:
-        yield from _quote(about, "note", "\n".join(result.notes), REASON_BYTES)
-
-
-def _other_lines(event: events.Event) -> Iterator[str]:
-    """Yield the lines of an event that is not about a cell that ran."""
+def _cell_lines(event: events.CellEvent) -> Iterator[str]:
     match event:
-        case events.DisplayUpdated():
-            pass
+        case events.CellStarted():
+            about = _about(event.execution_id)
+            yield f"{about} started: {_kind(event.cell)}, kernel {event.kernel_epoch}, execution {event.execution_id}"
+            yield from _quote(about, "in", event.cell.source, SOURCE_BYTES)
+        case events.CellExecuted(result=result):
+            interrupted = f", interrupted by {result.interrupted}, ended by {result.ended_by}" if result.interrupted else ""
+            state = f"state {result.state}{interrupted}{f', cause {result.cause}' if result.cause else ''}"
+            about = _about(result.execution_id)
+            yield f"{about} ended: {result.status}, exit code {result.exit_code}, {result.timing.run:.3f} s, {state}"
+            if result.notes:
+                yield from _quote(about, "note", "\n".join(result.notes), REASON_BYTES)
+        case events.CellAborted():
+            about = _about(event.result.execution_id)
+            yield f"{about} never ran: {_printable(' '.join(event.result.notes)[:REASON_BYTES])}"
+            yield from _quote(about, "in", event.cell.source, REASON_BYTES)
         case events.CellRefused():
             yield f"refused {event.kind}: {_printable(str(event.error)[:REASON_BYTES])}"
             source = event.source if isinstance(event.source, str) else f"({type(event.source).__name__})"
             yield from _quote("refused", "in", source, REASON_BYTES)
+
+
+def _kind(cell: Cell) -> str:
+    if not isinstance(cell, ShellCell):
+        return cell.language
+    return "command" if cell.work_dir is None else f"command in {_printable(cell.work_dir)}"
+
+
+def _other_lines(event: events.Event) -> Iterator[str]:
+    """Yield the lines of an event that is neither about a cell nor an output."""
+    match event:
         case events.KernelChanged():
             yield from _kernel_lines(event)
         case events.StateRestored():
@@ -265,7 +255,12 @@ def _other_lines(event: events.Event) -> Iterator[str]:
             yield f"files, {event.operation}: {_printable(' '.join((*event.paths, *event.refused))[:REASON_BYTES])}"
         case events.MemoryHigh():
             yield _printable(str(MemoryUse(event.used_bytes, event.limit_bytes, biggest=event.biggest)))
-        case _:
+        case events.SessionAdopted():
+            where = _printable(_location(event.container))
+            yield f"session adopted from an owner that died: kernel {event.kernel_epoch} lives, {where}"
+            if event.execution_id is not None:
+                yield f"{_about(event.execution_id)} goes on: its output so far comes again, execution {event.execution_id}"
+        case _ if isinstance(event, events.SessionEvent):
             yield _printable(f"session {_session_text(event)}")
 
 
@@ -290,22 +285,19 @@ def _location(container: events.KernelContainer | None) -> str:
     return f"{text}{', with sudo' if container.sudo else ''}, mounts {mounts or 'none'}"
 
 
-def _session_text(event: events.Event) -> str:
+def _session_text(event: events.SessionEvent) -> str:
     match event:
         case events.SessionOpened():
             return f"opened: workspace {event.workspace}" + (f", which replays {event.replays}" if event.replays else "")
-        case events.SessionAdopted():
-            return f"adopted from an owner that died: kernel {event.kernel_epoch} lives, {_location(event.container)}"
         case events.SessionReplayed():
             return f"replayed {event.replay.source}: {len(event.replay.cells)} cells"
         case events.SnapshotTaken():
             return f"snapshot {event.snapshot.snapshot_id}: {len(event.snapshot.variables)} variables"
         case events.TestsRun():
             return f"tested: {event.report.summary}"
-        case _:
-            cut = event.cut if isinstance(event, events.SessionClosed) else ()
-            killed = f", killed before threads or exit handlers had ended: {', '.join(cut)}" if cut else ""
-            return "closing" if isinstance(event, events.SessionClosing) else f"closed{killed}"
+        case events.SessionClosed() if event.cut:
+            return f"closed, killed before threads or exit handlers had ended: {', '.join(event.cut)}"
+    return "closing" if isinstance(event, events.SessionClosing) else "closed"
 
 
 def _printable(text: str) -> str:

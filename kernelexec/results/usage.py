@@ -110,7 +110,9 @@ class LimitsSet:
 
 
 def format_size(size: int) -> str:
-    """Return a size as text: in GiB if it is a whole number of them, else in MiB or KiB."""
+    """Return a size as text: in GiB if it is a whole number of them, else in MiB, KiB or bytes."""
+    if 0 < size < _KIB:
+        return f"{size} B"
     if size and size % (_KIB * _MIB) == 0:
         return f"{size // (_KIB * _MIB)} GiB"
     if size < _MIB:

@@ -39,10 +39,6 @@ class _Journals:
             with suppress(OSError):
                 yield from read(self.directory / name)
 
-    def below(self) -> _Journals:
-        """Return the same journals for one that a journal names."""
-        return replace(self, depth=self.depth - 1)
-
 
 @dataclass(slots=True)
 class _SessionRun:
@@ -164,7 +160,8 @@ def _begin(sources: _Journals, opened: dict[str, Any]) -> _SessionRun:
         return _SessionRun(sources, whole="replays" not in opened)
     if not (after := point.get("after")):
         return _SessionRun(sources)
-    parent = _read_last(sources.below(), sources.read(point), until=str(after))
+    below = replace(sources, depth=sources.depth - 1)
+    parent = _read_last(below, sources.read(point), until=str(after))
     parent.sources, parent.began_after, parent.goes_on = sources, str(after), True
     return parent if str(after) in parent.cells else _SessionRun(sources)
 

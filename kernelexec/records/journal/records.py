@@ -203,9 +203,8 @@ def _outcome(result: ExecutionResult) -> dict[str, Any]:
 class JournalRow:
     """A row for people: a cell with its outcome, a refusal, or a change in the session's life."""
 
-    time: str
-    session: str
-    event: str
+    time: str = ""
+    event: str = ""
     execution_id: str | None = None
     kind: str | None = None
     code: str | None = None
@@ -215,7 +214,6 @@ class JournalRow:
     state: str | None = None
     cause: str | None = None
     reason: str | None = None
-    request_id: str | None = None
     text: str | None = None
     """The beginning of the cell's output."""
 
@@ -339,9 +337,7 @@ def rows(path: Path) -> list[JournalRow]:
             by_id[row] = replace(by_id[row], event="cell", **values)
         else:
             about = fields.get("change") or fields.get("missed")
-            by_id[row] = JournalRow(
-                **{"reason": None if about is None else str(about), "time": "", "session": "", "event": "", **values}
-            )
+            by_id[row] = JournalRow(**{"reason": None if about is None else str(about), **values})
     return list(by_id.values())
 
 

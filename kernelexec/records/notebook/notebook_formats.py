@@ -20,7 +20,6 @@ import keyword
 import math
 import re
 import secrets
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,8 +37,6 @@ _OUTPUT_KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "execute_result": {"data": dict, "metadata": dict},
     "error": {"ename": str, "evalue": str, "traceback": list},
 }
-_OLD_TYPES = frozenset({"pyout", "pyerr", "stream", "display_data"})
-_HEADING_LEVELS = range(1, 7)
 #: The newest format, and the oldest of its minor versions whose cells have ids.
 _FORMAT, _MINOR_WITH_IDS = 4, 5
 _CELL_MARK = re.compile(r"^# ?%%(?!%)(?P<title>.*)$", re.MULTILINE)
@@ -121,57 +118,37 @@ def _repair_cell(cell: object, label: str, faults: Counter[str]) -> dict[str, An
     source = cell.get("source")
     if isinstance(source, list) and all(isinstance(line, str) for line in source):
         cell["source"] = "".join(source)
-    elif source is None:
-        faults["cells without source"] += 1
-        cell["source"] = ""
-    elif not isinstance(source, str):
+    elif source is not None and not isinstance(source, str):
         raise NotANotebook(f"the source of {label} is not text")
-    if not isinstance(cell.get("metadata"), dict):
-        faults["cells without metadata"] += 1
-        cell["metadata"] = {}
+    _set_default(cell, "source", str, "", faults)
+    _set_default(cell, "metadata", dict, {}, faults)
     tags = cell["metadata"].get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         faults["tags that are no list of texts"] += 1
         cell["metadata"]["tags"] = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
     if cell["cell_type"] == "code":
-        _repair_code_cell(cell, faults)
-    elif cell["cell_type"] == "heading":
-        faults["headings of the format 3"] += 1
-        level = cell.pop("level", 1)
-        marks = "#" * (level if level in _HEADING_LEVELS else 1)
-        cell |= {"cell_type": "markdown", "source": f"{marks} {' '.join(cell['source'].splitlines())}"}
+        _set_default(cell, "outputs", list, [], faults)
+        if "execution_count" not in cell or not (cell["execution_count"] is None or is_count(cell["execution_count"])):
+            faults["cells without execution_count"] += 1
+            cell["execution_count"] = None
+        cell["outputs"] = [output for output in cell["outputs"] if _repair_output(output, faults)]
     return cell
 
 
-def _repair_code_cell(cell: dict[str, Any], faults: Counter[str]) -> None:
-    if not isinstance(cell.get("outputs"), list):
-        faults["cells without outputs"] += 1
-        cell["outputs"] = []
-    if "execution_count" not in cell or not (cell["execution_count"] is None or is_count(cell["execution_count"])):
-        faults["cells without execution_count"] += 1
-        cell["execution_count"] = None
-    outputs = [_repair_output(output, faults) for output in cell["outputs"]]
-    cell["outputs"] = [output for output in outputs if output is not None]
+def _set_default(cell: dict[str, Any], key: str, kind: type, default: object, faults: Counter[str]) -> None:
+    """Set the value of a key of a cell that is missing, or is none of its kind."""
+    if not isinstance(cell.get(key), kind):
+        faults[f"cells without {key}"] += 1
+        cell[key] = default
 
 
-def _repair_output(output: object, faults: Counter[str]) -> dict[str, Any] | None:
-    """Return an output of the format 4, upgraded from the format 3 if need be; None if no reader could show it."""
+def _repair_output(output: object, faults: Counter[str]) -> bool:
+    """Give an output its metadata; return whether a reader can show it."""
     if isinstance(output, dict) and isinstance(output.get("data"), dict):
         output.setdefault("metadata", {})
-    if _is_output(output):
-        return output
-    if isinstance(output, dict) and "data" not in output and output.get("output_type") in _OLD_TYPES:
-        import nbformat  # noqa: PLC0415 - see above
-
-        try:
-            upgraded = json.loads(json.dumps(nbformat.v4.convert.upgrade_output(nbformat.from_dict(output))))
-        except Exception:  # noqa: BLE001 - nbformat expects a valid output
-            upgraded = None
-        if _is_output(upgraded):
-            faults["outputs of the format 3"] += 1
-            return upgraded
-    faults["outputs that cannot be shown, which are left out"] += 1
-    return None
+    if not (is_output := _is_output(output)):
+        faults["outputs that cannot be shown, which are left out"] += 1
+    return is_output
 
 
 def _is_output(output: object) -> TypeGuard[dict[str, Any]]:
@@ -299,15 +276,7 @@ def inject_parameters(notebook: dict[str, Any], values: Mapping[str, Any]) -> tu
         InvalidRequest: a name or a value cannot be written in Python.
     """
     source = "".join(["# Parameters\n", *(f"{_check_name(name)} = {_write(value, name)}\n" for name, value in values.items())])
-    cell: dict[str, Any] = {
-        "cell_type": "code",
-        "execution_count": None,
-        "metadata": {"tags": [_INJECTED]},
-        "outputs": [],
-        "source": source,
-    }
-    if notebook["nbformat_minor"] >= _MINOR_WITH_IDS:
-        cell["id"] = uuid.uuid4().hex[:8]
+    cell = _make_cell("code", source, {"tags": [_INJECTED]}) | {"id": secrets.token_hex(4)}
     cells = notebook["cells"]
     injected, defaults = _find(cells, _INJECTED), _find(cells, _DEFAULTS)
     if injected is not None:

@@ -27,7 +27,6 @@ _LONGEST = 365 * 24 * 3600.0
 _LONG_TEXTS = frozenset({"source", "text", "application/javascript", "image/svg+xml"})
 #: The kernelspecs and languages whose cells run in the Python kernel, by the beginning of their names.
 _PYTHON = re.compile(r"i?python[\d.]*$", re.IGNORECASE)
-_HEADING = re.compile(r"^#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 #: The tag of cells that are not run, as in nbclient.
 SKIPPED = "skip-execution"
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
@@ -55,7 +54,6 @@ class CellFile:
         """Whether something came after the last write."""
         code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
         self._cells = [cell for cell in code_cells if SKIPPED not in cell["metadata"].get("tags", [])]
-        self._headings = _collect_headings(notebook["cells"], self._cells)
         described = ", ".join(faults)
         self.history = History(
             tuple(_past(cell, language) for cell in self._cells),
@@ -103,10 +101,6 @@ class CellFile:
     def script(cls, text: str, parameters: Mapping[str, Any] | None = None) -> Self:
         """Read a script: see `read_script`."""
         return cls(read_script(text), parameters=parameters)
-
-    def list_headings(self, number: int) -> tuple[str, ...]:
-        """Return the headings of the Markdown cells between a code cell and the one that runs before it."""
-        return self._headings[number]
 
     def to_json(self) -> str:
         """Return the notebook's text, as ``write`` writes it."""
@@ -182,18 +176,6 @@ class CellFile:
         self.is_changed = False
         content = self.to_json().encode("utf-8", "backslashreplace")  # in JSON a lone surrogate's escape is its own
         replace_file(path, content, dir_fd=dir_fd)
-
-
-def _collect_headings(cells: list[dict[str, Any]], run_cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the headings before each cell that runs, since the one before."""
-    run_ids, headings, collected = set(map(id, run_cells)), list[str](), list[tuple[str, ...]]()
-    for cell in cells:
-        if cell["cell_type"] == "markdown":
-            headings += _HEADING.findall(cell["source"])
-        elif id(cell) in run_ids:
-            collected.append(tuple(headings))
-            headings = []
-    return collected
 
 
 def _inject(notebook: dict[str, Any], parameters: Mapping[str, Any], language: str) -> tuple[str, ...]:

@@ -236,13 +236,7 @@ class Recorder:
             start, end = len(_SEPARATORS[bool(number)]), len(piece) - len(_OUTPUTS)
             content = json.loads(piece[start:end] + b"}")
             mark_undone(content, is_undone=is_undone)
-            marked = piece[:start] + _json(content)[:-1] + _OUTPUTS
-            self._spool.drop(cell.pieces[0])
-            cell.pieces[0] = self._spool.keep(marked)
-            cell.size += len(marked) - len(piece)
-            self._bytes += len(marked) - len(piece)
-            self._changed = True
-        self._make_room()
+            self._replace(cell, 0, piece[:start] + _json(content)[:-1] + _OUTPUTS)
 
     def _add(self, executed: Cell, result: ExecutionResult, outputs: tuple[Output, ...]) -> None:
         number, cell = len(self._cells), code_cell(executed, result, outputs)
@@ -263,12 +257,15 @@ class Recorder:
         has_outputs = len(cell.pieces) > _PIECES_MIN or len(last) > len(_END)
         for index, output in enumerate(map(notebook_output, saved_outputs(outputs))):
             content += _SEPARATORS[has_outputs or bool(index)] + _dump(output)
-        if number == len(self._cells) - 1 and cell.size + len(content) > self._limit:
-            return
-        self._spool.drop(cell.pieces[-1])
-        cell.pieces[-1] = self._spool.keep(last[: -len(_END)] + bytes(content) + _END)
-        cell.size += len(content)
-        self._bytes += len(content)
+        if number < len(self._cells) - 1 or cell.size + len(content) <= self._limit:
+            self._replace(cell, -1, last[: -len(_END)] + bytes(content) + _END)
+
+    def _replace(self, cell: _Recorded, index: int, piece: bytes) -> None:
+        grown = len(piece) - len(cell.pieces[index])
+        self._spool.drop(cell.pieces[index])
+        cell.pieces[index] = self._spool.keep(piece)
+        cell.size += grown
+        self._bytes += grown
         self._changed = True
         self._make_room()
 
@@ -291,14 +288,8 @@ class Recorder:
                 continue
             cell, piece = self._cells[number], _SEPARATORS[bool(index)] + _dump({**frame, **content})
             grown = len(piece) - len(cell.pieces[index + 1])
-            if grown > 0 and number == len(self._cells) - 1 and cell.size + grown > self._limit:
-                continue
-            self._spool.drop(cell.pieces[index + 1])
-            cell.pieces[index + 1] = self._spool.keep(piece)
-            cell.size += grown
-            self._bytes += grown
-            self._changed = True
-            self._make_room()
+            if grown <= 0 or number < len(self._cells) - 1 or cell.size + grown <= self._limit:
+                self._replace(cell, index + 1, piece)
 
     def _pieces(self) -> Iterator[bytes | SpooledBytes]:
         return chain.from_iterable(cell.pieces for cell in self._cells)

@@ -116,6 +116,7 @@ def test_an_engine_that_says_nothing_of_a_container_that_ended_leaves_the_figure
     ("size", "text"),
     [
         (0, "0 KiB"),
+        (345, "345 B"),
         (2048, "2 KiB"),
         (3 * MIB // 2, "1.5 MiB"),
         (64 * MIB, "64 MiB"),

@@ -92,15 +92,6 @@ def test_a_parameter_is_two_words_or_one(words: list[str], joined: list[str]) ->
     assert join_parameters(words) == joined
 
 
-def test_headings_are_shown_while_it_runs(tmp_path: Path, in_process: Command) -> None:
-    parametrised(tmp_path)
-    done = in_process(tmp_path, "run", "p.ipynb", "--no-output", *QUIET)
-    assert [line for line in done.stderr.splitlines() if "##" in line] == [
-        "kernelexec: ## The report",
-        "kernelexec: ## A part",
-    ]
-
-
 def test_a_notebook_is_replaced_by_the_executed_one(tmp_path: Path, in_process: Command) -> None:
     done = in_process(tmp_path, "run", notebook(tmp_path, "1 + 1"), "--inplace", *QUIET)
     assert done.returncode == 0, done.stderr
@@ -172,6 +163,8 @@ def test_a_kernelspec_that_is_missing_is_named_and_the_other_files_run(tmp_path:
     ("words", "reason"),
     [
         (("a.py", "--output", "o.ipynb", "--no-output"), "--output and --no-output contradict each other"),
+        (("a.py", "--output", "a.py"), "a.py : --output must end in .ipynb"),
+        (("n.ipynb", "--output", "./n.ipynb"), "n.ipynb is the input file: --output must be another file, or use --inplace"),
         (("a.py", "--inplace"), "--inplace is for notebooks (.ipynb), and a.py is none"),
         (("a.py", "-", "--no-output"), "- (stdin) is for one file"),
         (("a.py", "b.py", "--json"), "--json is for one file"),
@@ -192,6 +185,7 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("open('ran', 'w')")
     (tmp_path / "out").mkdir()
+    (tmp_path / "n.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])))
     (tmp_path / "bad.yaml").write_text("a: [")
     before = names(tmp_path)
     assert reason in refused(in_process(tmp_path, "run", *words, *QUIET))

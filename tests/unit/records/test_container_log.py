@@ -21,6 +21,7 @@ from kernelexec.events import (
     Event,
     KernelChanged,
     KernelContainer,
+    LateOutputReported,
     OutputReceived,
     SessionAdopted,
     SessionClosed,
@@ -186,6 +187,11 @@ def test_late_output_is_bounded_until_the_next_cell(log: ContainerLog) -> None:
     assert actual[-1] == "cell 01234567 left out: further output of ended cells, up to the next cell"
     assert log.path.stat().st_size < 2 * OUTPUT_BYTES
     assert lines(log, started(), ended(), printed("again"))[-1] == "cell 01234567 late | again"
+
+
+def test_late_output_that_is_reported_again_for_notebooks_adds_no_line(log: ContainerLog) -> None:
+    before = lines(log, started(), ended(), printed("late\n"))
+    assert lines(log, LateOutputReported("a", ID, (Stream("stdout", "late\n"),))) == before
 
 
 def test_what_a_cell_prints_that_never_ran_is_no_running_cells(log: ContainerLog) -> None:

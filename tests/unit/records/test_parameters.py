@@ -75,12 +75,6 @@ def test_names_that_the_notebook_does_not_have_are_returned() -> None:
     assert inject_parameters(notebook(code("%magic", "parameters")), {"i": 1}) == ("i",)
 
 
-def test_a_notebook_without_ids_gets_none() -> None:
-    book = notebook(code("1")) | {"nbformat_minor": 4}
-    inject_parameters(book, {"i": 1})
-    assert "id" not in book["cells"][0]
-
-
 @pytest.mark.parametrize(
     "values", [{"a b": 1}, {"class": 1}, {"": 1}, {"x\n": 1}, {"x": {1, 2}}, {"x": object()}, {"x": b"x"}], ids=range(7)
 )
