@@ -53,9 +53,7 @@ _CLIENT_SECONDS = 60.0
 )
 def install(
     context: typer.Context,
-    client: Annotated[
-        str, typer.Argument(metavar="CLIENT", help="claude-code, claude-desktop, cursor, vscode, codex or gemini.")
-    ],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="claude-code, claude-desktop, cursor or gemini.")],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The server's name in the client.")] = "kernelexec",
     scope: Annotated[
         str,
@@ -87,17 +85,17 @@ def install(
     system, cwd = platform.PLATFORM.name, current_directory()
     path = clients.find_settings_path(known, scope, platform=system, home=home, cwd=cwd, environ=os.environ)
     if show:
-        write_text(sys.stdout, clients.render_settings(known, name, entry))
+        write_text(sys.stdout, clients.render_settings(name, entry))
         eprint(f"{known.title}: add this to {path}")
         return 0
-    exists = clients.has_server(known, path, name)
+    exists = clients.has_server(path, name)
     if exists and not replace:
         message = f"{path} already has a server {name!r}: use --replace to replace it, or --name for another name."
         raise CommandFailed(message, _NAME_TAKEN)
     try:
         added = _add(known, scope, name, entry, path, exists=exists)
     except CommandFailed as exc:
-        write_text(sys.stdout, clients.render_settings(known, name, entry))
+        write_text(sys.stdout, clients.render_settings(name, entry))
         raise CommandFailed(f"{exc} Nothing was changed; the entry for {path} is on stdout.") from exc
     eprint(f"{known.title}: {name!r} was added {added}. Restart the client if it runs.")
     return 0
@@ -139,10 +137,8 @@ def _add(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], pat
         _run_client(command)
     if commands:
         return f"with `{' '.join(commands[-1][:3])}`"
-    if path.suffix != ".json":
-        raise CommandFailed(f"{client.title} has no command for the settings of a project.")
     try:
-        clients.write_entry(client, path, name, entry, mode=0o600 if scope == "user" else 0o644)
+        clients.write_entry(path, name, entry, mode=0o600 if scope == "user" else 0o644)
     except (OSError, RuntimeError, InvalidConfig) as exc:  # RuntimeError: a loop of links
         raise CommandFailed(f"{path} cannot be changed: {getattr(exc, 'strerror', None) or exc}.") from exc
     return f"to {path}"
@@ -377,7 +373,7 @@ def mcp_config(
     ] = False,
 ) -> int:
     """Print the settings entry with which MCP clients start this server; all other options are those of `kernelexec mcp`."""
-    from kernelexec.mcp.clients import add_server, make_server_entry, make_server_json
+    from kernelexec.mcp.clients import make_server_entry, make_server_json, render_settings
 
     if registry:
         if context.args:
@@ -385,9 +381,7 @@ def mcp_config(
         write_text(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
         return 0
     _mcp_command().make_context("mcp", list(context.args))  # rejects invalid options
-    servers: dict[str, object] = {}
-    add_server(servers, make_server_entry(context.args, cwd=current_directory()), name=name)
-    write_text(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
+    write_text(sys.stdout, render_settings(name, make_server_entry(context.args, cwd=current_directory())))
     return 0
 
 
