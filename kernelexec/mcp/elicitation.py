@@ -21,7 +21,6 @@ from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.mcp.callers import STATELESS_VERSION
 from kernelexec.results import ExecutionResult, InputRequest, Output, output_text
 from kernelexec.results.outputs import read_displays
@@ -107,17 +106,16 @@ class Elicitation:
         answer = await self._context.elicit(question, bool, response_title="Run it?")
         return _make_approval(approved=isinstance(answer, AcceptedElicitation) and answer.data is True, action=answer.action)
 
-    async def ask_input(self, pending: PendingInput) -> bool:
-        """Ask the client for a cell's input; return False if the call must return ``input_required`` for that."""
+    async def ask_input(self, pending: PendingInput) -> None:
+        """Ask the client for a cell's input, for which the call may have to return ``input_required``."""
         request = pending.request
-        session = self._format_session(request.session)
+        question = describe_input(request, self._format_session(request.session))
         if self._is_stateless:
             state = f"{_INPUT}:{request.execution_id}:{pending.name}"
-            self._require_input(_INPUT, describe_input(request, session), _INPUT_SCHEMA, state)
-            return False
-        answer = await self._context.elicit(describe_input(request, session), str, response_title="Answer")
+            self._require_input(_INPUT, question, _INPUT_SCHEMA, state)
+            return
+        answer = await self._context.elicit(question, str, response_title="Answer")
         pending.answer(answer.data if isinstance(answer, AcceptedElicitation) else None, answer.action)
-        return True
 
     @property
     def input_answer(self) -> InputAnswer | None:
@@ -197,7 +195,6 @@ class PendingInputs:
 
     def __init__(self) -> None:
         self._pending: list[PendingInput] = []
-        self._changed = anyio.Event()
 
     async def ask(self, request: InputRequest) -> str:
         """Wait for the answer and return it.
@@ -209,8 +206,6 @@ class PendingInputs:
             raise EOFError(_PASSWORD)
         pending = PendingInput(request)
         self._pending.append(pending)
-        self._changed.set()
-        self._changed = anyio.Event()
         try:
             await pending.answered.wait()
         finally:
@@ -227,11 +222,6 @@ class PendingInputs:
             if pending.request.execution_id == execution_id and not pending.answered.is_set()
         )
         return next(waiting, None)
-
-    async def wait_for(self, execution_id: str) -> None:
-        """Wait until an execution asks for input."""
-        while self.find(execution_id) is None:
-            await self._changed.wait()
 
     def accept(self, answer: InputAnswer) -> None:
         """Answer the input request of that name, if it is still pending."""
@@ -277,15 +267,6 @@ def generate_report_times(interval: float) -> Iterator[float]:
     while True:
         elapsed += interval
         yield elapsed
-
-
-def check_wait(wait: float) -> float:
-    """Return the seconds that a call may block; 0 becomes the shortest timeout.
-
-    Raises:
-        InvalidTimeout: the value is not a number of seconds.
-    """
-    return SHORTEST_TIMEOUT if wait == 0 else check_seconds(wait, "wait")
 
 
 def find_last_line(outputs: Sequence[Output]) -> str:

@@ -38,8 +38,9 @@ from kernelexec.mcp.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.middleware import measure
 from kernelexec.mcp.run import INTERVAL, ServerLife, run_until_signal
-from kernelexec.mcp.server import make_server, make_session_service, silence_libraries
+from kernelexec.mcp.server import make_server, silence_libraries
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
+from kernelexec.mcp.sessions import SessionService
 
 PATH = "/mcp"
 _METRICS_PATH = "/metrics"
@@ -131,9 +132,9 @@ async def serve_http(
 
     async def serve(executor: AsyncExecutor) -> None:
         silence_libraries()
-        sessions = make_session_service(executor, interval=interval, options=options, clients=life.clients)
+        sessions = SessionService(executor, interval=interval, options=options, clients=life.clients)
         life.release_calls = sessions.release_calls
-        mcp_server = make_server(executor, interval=interval, auth=auth, options=options, sessions=sessions)
+        mcp_server = make_server(sessions, auth=auth)
         mcp_server.middleware.insert(0, metrics)
         mcp_server.custom_route(_METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
         # The guard checks hosts and origins. Responses are streams, since only a stream notices that its client has gone.

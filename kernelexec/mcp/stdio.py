@@ -56,12 +56,13 @@ async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOp
 
     async def run(executor: AsyncExecutor) -> None:
         import_without_collection("kernelexec.mcp.server")
-        from kernelexec.mcp.server import make_server, make_session_service, silence_libraries  # noqa: PLC0415 - takes a second
+        from kernelexec.mcp.server import make_server, silence_libraries  # noqa: PLC0415 - takes a second
+        from kernelexec.mcp.sessions import SessionService  # noqa: PLC0415 - the same
 
         silence_libraries()
-        sessions = make_session_service(executor, interval=interval, options=options, clients=life.clients)
+        sessions = SessionService(executor, interval=interval, options=options, clients=life.clients)
         life.release_calls = sessions.release_calls
-        server = make_server(executor, interval=interval, options=options, sessions=sessions, opening=opening)
+        server = make_server(sessions, opening=opening)
         opening.begin_serving()
         await _run_protocol(server, transport)
 
