@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -338,16 +337,10 @@ def _set_defaults(config: Config, *, over_http: bool) -> Config:
 def mcp_config(
     context: typer.Context,
     name: Annotated[str, _text("--name", "The server's name in clients.")] = "kernelexec",
-    registry: Annotated[bool, option("--registry", "Print server.json for a registry of MCP servers instead.")] = False,
 ) -> int:
     """Print the settings entry with which MCP clients start this server; all other options are those of `kernelexec mcp`."""
-    from kernelexec.mcp.clients import make_server_entry, make_server_json, render_settings
+    from kernelexec.mcp.clients import make_server_entry, render_settings
 
-    if registry:
-        if context.args:
-            raise CommandFailed(f"{context.args[0]}: must not be combined with --registry.")
-        write_text(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
-        return 0
     _mcp_command().make_context("mcp", list(context.args))  # rejects invalid options
     write_text(sys.stdout, render_settings(name, make_server_entry(context.args, cwd=current_directory())))
     return 0
