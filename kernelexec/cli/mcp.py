@@ -408,9 +408,7 @@ def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions
     _check_key_files(config, values)
     jwt = JwtOptions(**values["jwt"]) if "jwt" in values else None
     auth = OperatorProvider(**values["auth"]) if "auth" in values else None
-    options = HttpOptions(**{**values, "jwt": jwt, "auth": auth})
-    options.check()
-    return options
+    return HttpOptions(**{**values, "jwt": jwt, "auth": auth})
 
 
 def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
@@ -440,7 +438,5 @@ def _make_server_options(
         source = "network"
     elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
         raise InvalidRequest(f"--packages-from {packages_from!r}: must be a directory of wheels, or network.")
-    limits = Quotas(**quotas)
-    limits.check()
     groups = DEFAULT_GROUPS if tools is None else select_toolsets(tools.split(","))
-    return ServerOptions(groups, source, limits, **values)
+    return ServerOptions(groups, source, Quotas(**quotas), **values)

@@ -20,7 +20,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,9 +155,7 @@ class OperatorProvider:
         Raises:
             InvalidConfig: the provider cannot be loaded, or a scope is unknown.
         """
-        for scope in self.scopes or ():
-            if scope not in SCOPES:
-                raise InvalidConfig(f"--auth-scopes: {scope!r:.50} must be one of {', '.join(SCOPES)}.")
+        _check_scopes("--auth-scopes", self.scopes or ())
         source, _, name = self.reference.rpartition(":")
         if not source or not name:
             raise InvalidConfig(f"--auth {self.reference!r:.200} must be MODULE:NAME or FILE.py:NAME of a provider.")
@@ -333,8 +331,12 @@ def _parse(path: Path, text: bytes) -> dict[str, tuple[str, tuple[str, ...]]]:
         if match is None:
             raise InvalidConfig(f"tokens: {path}, line {number} must have a client name, scopes and a hash.")
         scopes = tuple(match["scopes"].split(","))
-        for scope in scopes:
-            if scope not in SCOPES:
-                raise InvalidConfig(f"tokens: {path}, line {number}: {scope!r:.50} must be one of {', '.join(SCOPES)}.")
+        _check_scopes(f"tokens: {path}, line {number}", scopes)
         entries[match["hash"]] = match["name"], scopes
     return entries
+
+
+def _check_scopes(source: str, scopes: Sequence[str]) -> None:
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise InvalidConfig(f"{source}: {scope!r:.50} must be one of {', '.join(SCOPES)}.")

@@ -61,17 +61,16 @@ class Quotas:
     Args:
         sessions: open sessions.
         calls_per_minute: tool calls; after a pause of a minute all of them may come at once.
+
+    Raises:
+        InvalidConfig: a limit is not a whole number of at least 1.
     """
 
     sessions: int | None = None
     calls_per_minute: int | None = None
 
-    def check(self) -> None:
-        """Refuse invalid limits.
-
-        Raises:
-            InvalidConfig: a limit is not a whole number of at least 1.
-        """
+    def __post_init__(self) -> None:
+        """Refuse invalid limits."""
         for name, value in (("max-sessions", self.sessions), ("calls-per-minute", self.calls_per_minute)):
             if value is not None and (not is_count(value) or value < 1):
                 raise InvalidConfig(f"--{name} {value} must be a whole number, 1 or more; leave it out for no limit.")
@@ -136,7 +135,6 @@ class QuotaTracker:
     """
 
     def __init__(self, quotas: Quotas, *, clock: Callable[[], float] = time.monotonic) -> None:
-        quotas.check()
         self._quotas = quotas
         self._clock = clock
         self._calls: dict[str, float] = {}

@@ -15,8 +15,9 @@ from fastmcp import Context
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import CapacityReached, InvalidPath, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor.executor import AsyncExecutor
-from kernelexec.mcp.callers import CALLER, PROGRAM, Caller, Connections
+from kernelexec.mcp.callers import CALLER, Caller, Connections
 from kernelexec.mcp.elicitation import Elicitation, PartialResult, PendingInputs, find_last_line, generate_report_times
+from kernelexec.mcp.run import INTERVAL
 from kernelexec.mcp.server_options import ALL_TOOLS, QuotaTracker, ServerOptions
 from kernelexec.results import ExecutionResult, InputRequest, OnInput, Progress
 
@@ -51,7 +52,7 @@ class SessionService:
         self,
         executor: AsyncExecutor,
         *,
-        interval: float,
+        interval: float = INTERVAL,
         options: ServerOptions = ALL_TOOLS,
         clients: dict[str, str] | None = None,
     ) -> None:
@@ -63,7 +64,7 @@ class SessionService:
         """The connections of older clients, whose sessions end with them."""
         self.inputs = PendingInputs()
         """The pending input requests of all cells."""
-        self.interval = check_seconds(interval, "interval")
+        self.interval = interval
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._waiting_calls: Counter[str] = Counter()
@@ -172,7 +173,7 @@ class SessionService:
 
     def _note_client(self, session_name: str) -> None:
         """Note the client of a session, for the operator's list."""
-        client = ", ".join(filter(None, (PROGRAM.get(), CALLER.get().client)))
+        client = ", ".join(filter(None, (CALLER.get().program, CALLER.get().client)))
         if self.clients.get(session_name) != client:
             self.clients[session_name] = client
             for name in [name for name in self.clients if not self._is_open(name) and name != session_name]:

@@ -15,7 +15,6 @@ from kernelexec import AsyncExecutor
 from kernelexec.cli.mcp import mcp_app
 from kernelexec.config import Config
 from kernelexec.mcp.logs import make_observers
-from kernelexec.mcp.run import INTERVAL
 from kernelexec.mcp.server import make_server
 from kernelexec.mcp.server_options import ServerOptions
 from kernelexec.mcp.sessions import SessionService
@@ -37,7 +36,7 @@ class InMemory:
                 patch.setenv(name, value)
             config, options = read_options(self.words)
             with portal.wrap_async_context_manager(AsyncExecutor(config=config, hooks=make_observers())) as executor:
-                sessions = SessionService(executor, interval=INTERVAL, options=options)
+                sessions = SessionService(executor, options=options)
                 yield portal.call(make_server, sessions)
 
 

@@ -290,11 +290,8 @@ def _make_tests_answer(report: TestReport, chars: int) -> TestsAnswer:
 
 
 def _make_case(case: TestCase, chars: int) -> CaseAnswer:
-    source = preview(case.source, "the text as you sent it", chars=chars)
-    message, output = (
-        preview(case.message, "shorten the message", chars=chars),
-        preview(case.output, _SHORTER_OUTPUT, chars=chars),
-    )
-    line_text = case.line_text and preview(case.line_text, "the text as you sent it", chars=chars)
-    where = case.line, line_text, case.in_code
+    shorten = partial(preview, chars=chars)
+    source, message = shorten(case.source, "the text as you sent it"), shorten(case.message, "shorten the message")
+    where = case.line, case.line_text and shorten(case.line_text, "the text as you sent it"), case.in_code
+    output = shorten(case.output, _SHORTER_OUTPUT)
     return CaseAnswer(source, case.verdict, message, *where, output, round(case.duration, 3))
