@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,30 +60,25 @@ class Elicitation:
         self._began = time.monotonic()
 
     @property
-    def seconds(self) -> float:
-        """The seconds since the start of the call."""
-        return time.monotonic() - self._began
-
-    @property
     def is_possible(self) -> bool:
         """Whether the client supports elicitation."""
         client = self._context.session.client_capabilities
         return client is not None and client.elicitation is not None
 
-    async def report(self, state: str) -> None:
-        """Report progress to the client, if it sent a progress token: seconds since the start of the call, and its state."""
-        elapsed = self.seconds
-        await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {state}" if state else ""))
-
     @asynccontextmanager
-    async def report_while(self, state: str, interval: float) -> AsyncIterator[None]:
-        """Report progress at its times (see ``generate_report_times``) while the block runs."""
+    async def report_while(self, state: str | Callable[[], Awaitable[str]], interval: float) -> AsyncIterator[None]:
+        """Report progress at its times (see ``generate_report_times``) while the block runs, if the client wants it.
+
+        A report has the seconds since the start of the call, and its state.
+        """
 
         async def run() -> None:
             for seconds in generate_report_times(interval):
-                if (left := seconds - self.seconds) > 0:
+                if (left := self._began + seconds - time.monotonic()) > 0:
                     await anyio.sleep(left)
-                    await self.report(state)
+                    text = state if isinstance(state, str) else await state()
+                    elapsed = time.monotonic() - self._began
+                    await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s: {text}")
 
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
@@ -216,12 +211,8 @@ class PendingInputs:
 
     def find(self, execution_id: str) -> PendingInput | None:
         """Return an execution's oldest pending input request."""
-        waiting = (
-            pending
-            for pending in self._pending
-            if pending.request.execution_id == execution_id and not pending.answered.is_set()
-        )
-        return next(waiting, None)
+        of_execution = (pending for pending in self._pending if pending.request.execution_id == execution_id)
+        return next((pending for pending in of_execution if not pending.answered.is_set()), None)
 
     def accept(self, answer: InputAnswer) -> None:
         """Answer the input request of that name, if it is still pending."""

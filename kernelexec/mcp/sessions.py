@@ -16,7 +16,7 @@ from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import CapacityReached, InvalidPath, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp.callers import CALLER, Caller, Connections
-from kernelexec.mcp.elicitation import Elicitation, PartialResult, PendingInputs, find_last_line, generate_report_times
+from kernelexec.mcp.elicitation import Elicitation, PartialResult, PendingInputs, find_last_line
 from kernelexec.mcp.run import INTERVAL
 from kernelexec.mcp.server_options import ALL_TOOLS, QuotaTracker, ServerOptions
 from kernelexec.results import ExecutionResult, InputRequest, OnInput, Progress
@@ -237,14 +237,12 @@ class SessionService:
             UnknownSession: see ``find_session``.
             UnknownExecution: no session has the execution.
         """
-        has_adopted = False
-        while True:
+        for _ in range(2):  # again after sessions were adopted
             for session in self.list_sessions() if name is None else [await self.find_session(name)]:
                 if execution_id in session.executions():
                     return session
-            if has_adopted or not await self._executor.adopt_sessions():
+            if not await self._executor.adopt_sessions():
                 break
-            has_adopted = True
         message = (
             f"None of your open sessions has an execution {execution_id!r:.100}: it may have ended with its session, or with "
             "an earlier server. Use the execution_id of an answer with status running, and pass the session's handle if it has "
@@ -329,22 +327,22 @@ class SessionService:
             cursor: the end of the output that the caller has.
         """
         deadline = time.monotonic() + self.check_wait(wait)
-        began = time.monotonic() - elicitation.seconds
-        report_times = generate_report_times(self.interval)
-        report_at = began + next(report_times)
-        while True:
-            if (pending := self.inputs.find(execution_id)) is not None and elicitation.is_possible:
-                await elicitation.ask_input(pending)
-            is_over = self._is_releasing or elicitation.input_required is not None
-            step = 0.0 if is_over else min(deadline, report_at) - time.monotonic()
-            progress = await self._wait_for_progress(session, execution_id, cursor, max(step, SHORTEST_TIMEOUT))
-            if is_over or self._is_releasing or progress.result is not None or deadline <= time.monotonic():
-                break
-            if report_at <= time.monotonic():
-                line = progress.remark or find_last_line(progress.outputs)
-                await elicitation.report(f"execution_id {execution_id}" + (f": {line}" if line else ""))
-            while report_at <= time.monotonic():
-                report_at = began + next(report_times)
+
+        async def describe() -> str:
+            progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
+            line = progress.remark or find_last_line(progress.outputs)
+            return f"execution_id {execution_id}" + (f": {line}" if line else "")
+
+        async with elicitation.report_while(describe, self.interval):
+            while True:
+                is_over = self._is_releasing
+                if (pending := self.inputs.find(execution_id)) is not None and elicitation.is_possible:
+                    await elicitation.ask_input(pending)
+                    is_over |= elicitation.input_required is not None
+                left = SHORTEST_TIMEOUT if is_over else max(deadline - time.monotonic(), SHORTEST_TIMEOUT)
+                progress = await self._wait_for_progress(session, execution_id, cursor, left)
+                if is_over or self._is_releasing or progress.result is not None or deadline <= time.monotonic():
+                    break
         result = progress.result
         if result is None:
             notes = (_INPUT_NOTE,) if self.inputs.find(execution_id) is not None else ()
