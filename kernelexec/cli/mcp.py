@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import anyio
 import typer
@@ -97,6 +96,8 @@ def install(
 
 def _check_installation(name: str, scope: str, url: str | None, variable: str | None, options: Sequence[str]) -> None:
     """Reject invalid and contradicting options; the message names the option."""
+    from kernelexec.mcp.server_options import read_host
+
     if not _NAME.fullmatch(name):
         raise CommandFailed(
             f"--name {name!r:.100}: must be 1 to 64 letters, digits, dashes and underscores, and not begin with a dash."
@@ -110,16 +111,8 @@ def _check_installation(name: str, scope: str, url: str | None, variable: str | 
         raise CommandFailed("--http: clients cannot start an HTTP server: start it yourself, and set its address with --url.")
     if url is not None and options:
         raise CommandFailed(f"{options[0]}: must not be set for a server at --url: pass it to `kernelexec mcp --http`.")
-    if url is not None and not _is_http_url(url):
+    if url is not None and read_host(url) is None:
         raise CommandFailed(f"--url {url!r:.200}: must be the server's address, as http://127.0.0.1:8000/mcp.")
-
-
-def _is_http_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _add(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, exists: bool) -> str:

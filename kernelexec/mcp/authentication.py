@@ -32,7 +32,7 @@ from pydantic import AnyHttpUrl
 
 from kernelexec.errors import InvalidConfig
 from kernelexec.mcp.callers import EXECUTE, READ, SCOPES
-from kernelexec.mcp.guard import parse_host
+from kernelexec.mcp.server_options import read_host
 
 logger = logging.getLogger("kernelexec")
 #: Algorithms with a private key that only the authorization server has.
@@ -117,11 +117,6 @@ class _ExpiringTokenVerifier(JWTVerifier):
         if access_token is None or access_token.expires_at is None:
             return None
         return access_token if any(access_token.claims.get(name) for name in ("sub", "client_id", "azp")) else None
-
-
-def read_host(url: str) -> str | None:
-    """Return the host of an address of HTTP; None if it is none."""
-    return parse_host(url) if url.lower().startswith(("http://", "https://")) else None
 
 
 def _read_key(path: Path) -> str:

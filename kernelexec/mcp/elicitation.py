@@ -130,7 +130,8 @@ class Elicitation:
         mark = _hash_request(request)
         answer = (self._context.input_responses or {}).get(_APPROVAL)
         if isinstance(answer, ElicitResult) and self._context.request_state == mark:
-            return _read_approval(answer)
+            yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
+            return _make_approval(approved=yes, action=answer.action)
         self._require_input(_APPROVAL, question, _APPROVAL_SCHEMA, mark)
         return Approval(approved=False, reason="the client must approve it first")
 
@@ -150,11 +151,6 @@ class Elicitation:
 def describe_input(request: InputRequest, session: str) -> str:
     """Return the question for a cell's input; ``session`` is the caller's name of the session."""
     return quote_line(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
-
-
-def _read_approval(answer: ElicitResult) -> Approval:
-    yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
-    return _make_approval(approved=yes, action=answer.action)
 
 
 def _make_approval(*, approved: bool, action: str) -> Approval:

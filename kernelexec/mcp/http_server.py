@@ -32,14 +32,14 @@ from kernelexec.cells import ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor.executor import AsyncExecutor
-from kernelexec.mcp.authentication import JwtOptions, OperatorProvider, make_auth_provider, read_host
+from kernelexec.mcp.authentication import JwtOptions, OperatorProvider, make_auth_provider
 from kernelexec.mcp.callers import ADMIN, Connections
 from kernelexec.mcp.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.middleware import measure
 from kernelexec.mcp.run import ServerRun
 from kernelexec.mcp.server import make_server, silence_libraries
-from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
+from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions, read_host
 from kernelexec.mcp.sessions import SessionService
 
 PATH = "/mcp"

@@ -9,10 +9,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from kernelexec.config.types import is_count
 from kernelexec.errors import CapacityReached, InvalidConfig, InvalidRequest, did_you_mean
@@ -124,6 +125,15 @@ def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
             hint, listed = did_you_mean(name, GROUPS), ", ".join(GROUPS)
             raise InvalidRequest(f"tools={name!r:.100} is no group of tools{hint}. The groups are {listed}, and all.")
     return frozenset({"core", *names})
+
+
+def read_host(url: str) -> str | None:
+    """Return the host of an address of HTTP, in lower case; None for another text."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.port != 0:
+            return parts.hostname
+    return None
 
 
 class QuotaTracker:

@@ -213,7 +213,7 @@ class CheckpointTools(SessionMethods):
     ) -> ReturnAnswer:
         """Go back to a checkpoint."""
         opened = await self._sessions.find_session(session)
-        return await _make_return_answer(opened, await opened.restore(checkpoint, files=files))
+        return _fit_return(opened, await opened.restore(checkpoint, files=files), await _list_rows(opened))
 
     async def undo(
         self,
@@ -222,7 +222,7 @@ class CheckpointTools(SessionMethods):
     ) -> ReturnAnswer:
         """Go back to the state before the last cells."""
         opened = await self._sessions.find_session(session)
-        return await _make_return_answer(opened, await opened.undo(cells))
+        return _fit_return(opened, await opened.undo(cells), await _list_rows(opened))
 
     async def branch(
         self,
@@ -246,10 +246,6 @@ def _make_row(session: AsyncSession, checkpoint: AsyncCheckpoint) -> CheckpointR
 
 async def _list_rows(session: AsyncSession) -> list[CheckpointRow]:
     return [_make_row(session, checkpoint) for checkpoint in await session.checkpoints()]
-
-
-async def _make_return_answer(session: AsyncSession, restored: Restored) -> ReturnAnswer:
-    return _fit_return(session, restored, await _list_rows(session))
 
 
 def _fit_return(session: AsyncSession, restored: Restored, rows: list[CheckpointRow]) -> ReturnAnswer:

@@ -38,9 +38,8 @@ class Sent:
             "method": method,
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
-        gate = RequestGuard(
-            self._app, hosts=("agents.example",), origins=("https://pages.example",), ready=lambda: ready, body_bytes=LIMIT
-        )
+        names: dict[str, Any] = {"hosts": ("agents.example",), "origins": ("https://pages.example",)}
+        gate = RequestGuard(self._app, path="/mcp", ready=lambda: ready, body_bytes=LIMIT, **names)
         asyncio.run(gate(scope, self._receive, self._send))
 
     async def _app(self, _scope: Any, receive: Any, send: Any) -> None:
