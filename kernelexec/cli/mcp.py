@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -14,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import anyio
 import typer
 from typer.core import TyperCommand
 
-from kernelexec.cli.options import IsolationOptions, TimeoutOption, not_blank, with_isolation_options
+from kernelexec.cli.options import IsolationOptions, TimeoutOption, not_blank, option, with_isolation_options
 from kernelexec.cli.stdio import OWN_FAILURE, SIGNAL_BASE, CommandFailed, current_directory, eprint, write_text
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidConfig, InvalidRequest
@@ -32,10 +30,8 @@ if TYPE_CHECKING:
     from kernelexec.mcp.http_server import HttpOptions
     from kernelexec.mcp.server_options import ServerOptions, Source
 
-
-def _text(name: str, metavar: str, help_text: str) -> Any:  # noqa: ANN401 - typer's own kind of option
-    return typer.Option(name, metavar=metavar, callback=not_blank, help=help_text)
-
+#: An option whose text must not be empty.
+_text = partial(option, callback=not_blank)
 
 install_app = typer.Typer(add_completion=False)
 #: The server names that clients accept. A leading dash would be an option of their commands.
@@ -53,21 +49,16 @@ _CLIENT_SECONDS = 60.0
 )
 def install(
     context: typer.Context,
-    client: Annotated[
-        str, typer.Argument(metavar="CLIENT", help="claude-code, claude-desktop, cursor, vscode, codex or gemini.")
-    ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The server's name in the client.")] = "kernelexec",
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="claude-code, claude-desktop, cursor or gemini.")],
+    name: Annotated[str, option("--name", "The server's name in the client.", "NAME")] = "kernelexec",
     scope: Annotated[
-        str,
-        typer.Option("--scope", metavar="user|project", help="Install for your user, or for the project in this directory."),
+        str, option("--scope", "Install for your user, or for the project in this directory.", "user|project")
     ] = "user",
-    show: Annotated[
-        bool, typer.Option("--print", help="Print the entry for the client's settings, and change nothing.")
-    ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing server of that name.")] = False,
-    url: Annotated[str | None, _text("--url", "URL", "The URL of a running HTTP server, instead of a command.")] = None,
+    show: Annotated[bool, option("--print", "Print the entry for the client's settings, and change nothing.")] = False,
+    replace: Annotated[bool, option("--replace", "Replace an existing server of that name.")] = False,
+    url: Annotated[str | None, _text("--url", "The URL of a running HTTP server, instead of a command.", "URL")] = None,
     token_env: Annotated[
-        str | None, _text("--token-env", "VARIABLE", "The client's environment variable with the token.")
+        str | None, _text("--token-env", "The client's environment variable with the token.", "VARIABLE")
     ] = None,
 ) -> int:
     """Add this server to an MCP client with the client's own command; all other options are those of `kernelexec mcp`."""
@@ -87,17 +78,17 @@ def install(
     system, cwd = platform.PLATFORM.name, current_directory()
     path = clients.find_settings_path(known, scope, platform=system, home=home, cwd=cwd, environ=os.environ)
     if show:
-        write_text(sys.stdout, clients.render_settings(known, name, entry))
+        write_text(sys.stdout, clients.render_settings(name, entry))
         eprint(f"{known.title}: add this to {path}")
         return 0
-    exists = clients.has_server(known, path, name)
+    exists = clients.has_server(path, name)
     if exists and not replace:
         message = f"{path} already has a server {name!r}: use --replace to replace it, or --name for another name."
         raise CommandFailed(message, _NAME_TAKEN)
     try:
         added = _add(known, scope, name, entry, path, exists=exists)
     except CommandFailed as exc:
-        write_text(sys.stdout, clients.render_settings(known, name, entry))
+        write_text(sys.stdout, clients.render_settings(name, entry))
         raise CommandFailed(f"{exc} Nothing was changed; the entry for {path} is on stdout.") from exc
     eprint(f"{known.title}: {name!r} was added {added}. Restart the client if it runs.")
     return 0
@@ -105,6 +96,8 @@ def install(
 
 def _check_installation(name: str, scope: str, url: str | None, variable: str | None, options: Sequence[str]) -> None:
     """Reject invalid and contradicting options; the message names the option."""
+    from kernelexec.mcp.server_options import read_host
+
     if not _NAME.fullmatch(name):
         raise CommandFailed(
             f"--name {name!r:.100}: must be 1 to 64 letters, digits, dashes and underscores, and not begin with a dash."
@@ -118,16 +111,8 @@ def _check_installation(name: str, scope: str, url: str | None, variable: str | 
         raise CommandFailed("--http: clients cannot start an HTTP server: start it yourself, and set its address with --url.")
     if url is not None and options:
         raise CommandFailed(f"{options[0]}: must not be set for a server at --url: pass it to `kernelexec mcp --http`.")
-    if url is not None and not _is_http_url(url):
+    if url is not None and read_host(url) is None:
         raise CommandFailed(f"--url {url!r:.200}: must be the server's address, as http://127.0.0.1:8000/mcp.")
-
-
-def _is_http_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _add(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, exists: bool) -> str:
@@ -139,10 +124,8 @@ def _add(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], pat
         _run_client(command)
     if commands:
         return f"with `{' '.join(commands[-1][:3])}`"
-    if path.suffix != ".json":
-        raise CommandFailed(f"{client.title} has no command for the settings of a project.")
     try:
-        clients.write_entry(client, path, name, entry, mode=0o600 if scope == "user" else 0o644)
+        clients.write_entry(path, name, entry, mode=0o600 if scope == "user" else 0o644)
     except (OSError, RuntimeError, InvalidConfig) as exc:  # RuntimeError: a loop of links
         raise CommandFailed(f"{path} cannot be changed: {getattr(exc, 'strerror', None) or exc}.") from exc
     return f"to {path}"
@@ -152,17 +135,9 @@ def _run_client(command: Sequence[str]) -> None:
     program, shown = shutil.which(command[0]), " ".join(command[:3])
     if program is None:
         raise CommandFailed(f"The command `{command[0]}` must be installed and on the PATH.")
-    words = [program, *command[1:]]
+    run = partial(subprocess.run, encoding="utf-8", errors="replace", check=True, timeout=_CLIENT_SECONDS)
     try:
-        subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=True,
-            timeout=_CLIENT_SECONDS,
-        )
+        run([program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True)
     except subprocess.CalledProcessError as exc:
         lines = (exc.stderr or exc.stdout).strip().splitlines() or [f"exit status {exc.returncode}"]
         raise CommandFailed(f"`{shown}` failed: {lines[-1]:.300}.") from exc
@@ -200,114 +175,97 @@ def _path(value: str | None) -> Path | None:
 def mcp(
     isolation_options: IsolationOptions,
     workspace: Annotated[
-        str | None, _text("--workspace", "DIRECTORY", "The directory of the sessions' own directories. Default: ./workspaces.")
+        str | None, _text("--workspace", "The directory of the sessions' own directories. Default: ./workspaces.", "DIRECTORY")
     ] = None,
     timeout: TimeoutOption = None,
-    http: Annotated[
-        bool, typer.Option("--http", help="Serve many clients over HTTP instead of one over stdin and stdout.")
-    ] = False,
-    host: Annotated[str | None, _text("--host", "ADDRESS", "The address to listen at. Default: 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option("--port", metavar="N", help="The port; 0 for a free one. Default: 8000.")] = None,
-    socket: Annotated[str | None, _text("--socket", "PATH", "Listen at a unix socket of this user instead.")] = None,
+    http: Annotated[bool, option("--http", "Serve many clients over HTTP instead of one over stdin and stdout.")] = False,
+    host: Annotated[str | None, _text("--host", "The address to listen at. Default: 127.0.0.1.", "ADDRESS")] = None,
+    port: Annotated[int | None, option("--port", "The port; 0 for a free one. Default: 8000.", "N")] = None,
+    socket: Annotated[str | None, _text("--socket", "Listen at a unix socket of this user instead.", "PATH")] = None,
     tokens: Annotated[
-        str | None, _text("--tokens", "FILE", "The file of allowed bearer tokens' hashes; see `kernelexec mcp-token`.")
+        str | None, _text("--tokens", "The file of allowed bearer tokens' hashes; see `kernelexec mcp-token`.", "FILE")
     ] = None,
     jwt_keys: Annotated[
         str | None,
-        _text("--jwt-keys", "URL|FILE", "Accept signed tokens (JWT) too: the issuer's JWKS, or a public key in PEM."),
+        _text("--jwt-keys", "Accept signed tokens (JWT) too: the issuer's JWKS, or a public key in PEM.", "URL|FILE"),
     ] = None,
-    jwt_issuer: Annotated[
-        str | None, typer.Option("--jwt-issuer", metavar="NAME", help="The required issuer of signed tokens.")
-    ] = None,
-    jwt_audience: Annotated[
-        str | None, typer.Option("--jwt-audience", metavar="NAME", help="The required audience of signed tokens.")
-    ] = None,
+    jwt_issuer: Annotated[str | None, option("--jwt-issuer", "The required issuer of signed tokens.", "NAME")] = None,
+    jwt_audience: Annotated[str | None, option("--jwt-audience", "The required audience of signed tokens.", "NAME")] = None,
     jwt_algorithm: Annotated[
-        str | None, typer.Option("--jwt-algorithm", metavar="NAME", help="The algorithm of signed tokens. Default: RS256.")
+        str | None, option("--jwt-algorithm", "The algorithm of signed tokens. Default: RS256.", "NAME")
     ] = None,
     public_url: Annotated[
         str | None,
         _text(
             "--public-url",
-            "URL",
             "This server's address for clients: its name is allowed, and signed tokens' issuer announced.",
+            "URL",
         ),
     ] = None,
     auth: Annotated[
         str | None,
         _text(
             "--auth",
-            "MODULE:NAME|FILE.py:NAME",
             "An AuthProvider of fastmcp (GitHub, OIDC, ...), or a function that returns it.",
+            "MODULE:NAME|FILE.py:NAME",
         ),
     ] = None,
     auth_scopes: Annotated[
         str | None,
-        _text("--auth-scopes", "SCOPE,...", "The rights of its users: read, execute, admin. Default: their tokens' scopes."),
+        _text("--auth-scopes", "The rights of its users: read, execute, admin. Default: their tokens' scopes.", "SCOPE,..."),
     ] = None,
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option("--allowed-host", metavar="NAME", help="A host name that clients may use for this server. Repeatable."),
+        list[str] | None, option("--allowed-host", "A host name that clients may use for this server. Repeatable.", "NAME")
     ] = None,
     allowed_origin: Annotated[
-        list[str] | None,
-        typer.Option("--allowed-origin", metavar="URL", help="The origin of web pages that may send requests. Repeatable."),
+        list[str] | None, option("--allowed-origin", "The origin of web pages that may send requests. Repeatable.", "URL")
     ] = None,
     tools: Annotated[
         str | None,
         _text(
             "--tools",
-            "GROUP,...",
             "Tool groups besides core: files, variables, background, tests, packages; or all. Default: files,packages.",
+            "GROUP,...",
         ),
     ] = None,
     packages_from: Annotated[
         str | None,
         _text(
             "--packages-from",
-            "network|DIRECTORY",
             "The source of packages: the network, also if cells have none, or a directory of wheels. Default: the cells'.",
+            "network|DIRECTORY",
         ),
     ] = None,
     max_sessions: Annotated[
-        int | None,
-        typer.Option("--max-sessions", metavar="N", help="Open sessions per client: the authenticated client, else the agent."),
+        int | None, option("--max-sessions", "Open sessions per client: the authenticated client, else the agent.", "N")
     ] = None,
-    calls_per_minute: Annotated[
-        int | None, typer.Option("--calls-per-minute", metavar="N", help="Tool calls per minute and client.")
-    ] = None,
+    calls_per_minute: Annotated[int | None, option("--calls-per-minute", "Tool calls per minute and client.", "N")] = None,
     allow_input: Annotated[
-        bool, typer.Option("--allow-input", help="Let cells use input(): the client asks its user (elicitation).")
+        bool, option("--allow-input", "Let cells use input(): the client asks its user (elicitation).")
     ] = False,
-    log: Annotated[str | None, _text("--log-file", "FILE", "Log events to a file as JSON lines, without code.")] = None,
+    log: Annotated[str | None, _text("--log-file", "Log events to a file as JSON lines, without code.", "FILE")] = None,
     pictures: Annotated[
         str,
-        _text("--pictures", "inline|files|both", "Where a model gets pictures: in answers, in files, or both. Default: both."),
+        _text("--pictures", "Where a model gets pictures: in answers, in files, or both. Default: both.", "inline|files|both"),
     ] = "both",
-    links: Annotated[bool, typer.Option("--links", help="Link to files in answers, for clients that read links.")] = False,
+    links: Annotated[bool, option("--links", "Link to files in answers, for clients that read links.")] = False,
     keep_kernels: Annotated[
-        bool,
-        typer.Option("--keep-kernels", help="Leave containers and running cells to the next server in the workspace."),
+        bool, option("--keep-kernels", "Leave containers and running cells to the next server in the workspace.")
     ] = False,
     wait: Annotated[
-        float | None,
-        typer.Option("--wait", metavar="SECONDS", help="How long a tool call blocks that does not say how long. Default: 45."),
+        float | None, option("--wait", "How long a tool call blocks that does not say how long. Default: 45.", "SECONDS")
     ] = None,
     linger: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--linger",
-            metavar="SECONDS",
-            help="How long the sessions of an older client's silent connection live; 0 for ever. Default: 300.",
+            "How long the sessions of an older client's silent connection live; 0 for ever. Default: 300.",
+            "SECONDS",
         ),
     ] = None,
     idle: Annotated[
         float | None,
-        typer.Option(
-            "--idle",
-            metavar="SECONDS",
-            help="How long an unused kernel lives; 0 for ever. Default: 3600 over HTTP, else for ever.",
-        ),
+        option("--idle", "How long an unused kernel lives; 0 for ever. Default: 3600 over HTTP, else for ever.", "SECONDS"),
     ] = None,
 ) -> int:
     """Serve MCP: persistent sessions as tools, for one client over stdin and stdout, or with --http for many."""
@@ -315,24 +273,20 @@ def mcp(
     import_without_collection("kernelexec.mcp")
     from kernelexec.mcp.logs import log_to_file
 
-    over_http: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "socket": _path(socket),
-        "tokens": _path(tokens),
-        "public_url": public_url,
-        "hosts": tuple(allowed_host or ()),
-        "origins": tuple(allowed_origin or ()),
-    }
-    over_http = {name: value for name, value in over_http.items() if value not in (None, ())}
-    jwt_options = {"keys": jwt_keys, "issuer": jwt_issuer, "audience": jwt_audience}
-    if any(jwt_options.values()) or jwt_algorithm:
-        if None in jwt_options.values():
-            raise CommandFailed("signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
-        over_http["jwt"] = jwt_options | ({"algorithm": jwt_algorithm} if jwt_algorithm is not None else {})
-    if auth is not None:
-        over_http["auth"] = {"reference": auth, "scopes": None if auth_scopes is None else tuple(auth_scopes.split(","))}
-    elif auth_scopes is not None:
+    over_http = _drop_unset(
+        host=host,
+        port=port,
+        socket=_path(socket),
+        tokens=_path(tokens),
+        public_url=public_url,
+        hosts=tuple(allowed_host or ()),
+        origins=tuple(allowed_origin or ()),
+        jwt=_drop_unset(keys=jwt_keys, issuer=jwt_issuer, audience=jwt_audience, algorithm=jwt_algorithm),
+        auth=_drop_unset(reference=auth, scopes=auth_scopes and tuple(auth_scopes.split(","))),
+    )
+    if "jwt" in over_http and None in (jwt_keys, jwt_issuer, jwt_audience):
+        raise CommandFailed("signed tokens need --jwt-keys, --jwt-issuer and --jwt-audience: all three.")
+    if auth_scopes is not None and auth is None:
         raise CommandFailed("--auth-scopes needs --auth.")
     if over_http and not http:
         raise CommandFailed(f"{', '.join(over_http)}: only for a server over HTTP: use --http too.")
@@ -354,6 +308,10 @@ def mcp(
         return _serve(config, _make_http_options(config, over_http) if http else None, server_options)
 
 
+def _drop_unset(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - of any kind
+    return {name: value for name, value in options.items() if value not in (None, (), {})}
+
+
 def _set_defaults(config: Config, *, over_http: bool) -> Config:
     """Return the settings with a server's own defaults where a file or option sets none."""
     if "preload_at" not in config.model_fields_set:
@@ -371,33 +329,22 @@ def _set_defaults(config: Config, *, over_http: bool) -> Config:
 )
 def mcp_config(
     context: typer.Context,
-    name: Annotated[str, typer.Option("--name", callback=not_blank, help="The server's name in clients.")] = "kernelexec",
-    registry: Annotated[
-        bool, typer.Option("--registry", help="Print server.json for a registry of MCP servers instead.")
-    ] = False,
+    name: Annotated[str, _text("--name", "The server's name in clients.")] = "kernelexec",
 ) -> int:
     """Print the settings entry with which MCP clients start this server; all other options are those of `kernelexec mcp`."""
-    from kernelexec.mcp.clients import add_server, make_server_entry, make_server_json
+    from kernelexec.mcp.clients import make_server_entry, render_settings
 
-    if registry:
-        if context.args:
-            raise CommandFailed(f"{context.args[0]}: must not be combined with --registry.")
-        write_text(sys.stdout, json.dumps(make_server_json(), indent=2) + "\n")
-        return 0
     _mcp_command().make_context("mcp", list(context.args))  # rejects invalid options
-    servers: dict[str, object] = {}
-    add_server(servers, make_server_entry(context.args, cwd=current_directory()), name=name)
-    write_text(sys.stdout, json.dumps({"mcpServers": servers}, indent=2) + "\n")
+    write_text(sys.stdout, render_settings(name, make_server_entry(context.args, cwd=current_directory())))
     return 0
 
 
 @mcp_app.command(name="mcp-token", epilog=f"Exit status: 0; {OWN_FAILURE} if no token was created.")
 def mcp_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The agent of the token: it owns all sessions of that name.")],
-    tokens: Annotated[str, typer.Option("--tokens", metavar="FILE", callback=not_blank, help="The file of token hashes.")],
+    tokens: Annotated[str, _text("--tokens", "The file of token hashes.", "FILE")],
     scope: Annotated[
-        list[str] | None,
-        typer.Option("--scope", metavar="read|execute|admin", help="The rights of the token. Repeatable. Default: execute."),
+        list[str] | None, option("--scope", "The rights of the token. Repeatable. Default: execute.", "read|execute|admin")
     ] = None,
 ) -> int:
     """Create a bearer token for a client of `kernelexec mcp --http`, print it, and add its hash to the file."""
@@ -454,9 +401,7 @@ def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions
     _check_key_files(config, values)
     jwt = JwtOptions(**values["jwt"]) if "jwt" in values else None
     auth = OperatorProvider(**values["auth"]) if "auth" in values else None
-    options = HttpOptions(**{**values, "jwt": jwt, "auth": auth})
-    options.check()
-    return options
+    return HttpOptions(**{**values, "jwt": jwt, "auth": auth})
 
 
 def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
@@ -467,15 +412,13 @@ def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
         "--auth": http_options.get("auth", {}).get("reference", "").rpartition(":")[0],
     }
     shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.absolute_workspace.resolve()
-    for option, location in named.items():
+    for name, location in named.items():
         path = Path(location).expanduser().resolve()
         if not path.is_file():
             continue  # an address, a module, or a missing file that is reported later
         if (shared and path.is_relative_to(shared)) or workspaces in path.parents[1:]:
-            message = (
-                f"{option} {location}: must not be in a session's directory, whose cells could change it: choose another path."
-            )
-            raise InvalidRequest(message)
+            reason = "must not be in a session's directory, whose cells could change it: choose another path"
+            raise InvalidRequest(f"{name} {location}: {reason}.")
 
 
 def _make_server_options(
@@ -488,7 +431,5 @@ def _make_server_options(
         source = "network"
     elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
         raise InvalidRequest(f"--packages-from {packages_from!r}: must be a directory of wheels, or network.")
-    limits = Quotas(**quotas)
-    limits.check()
     groups = DEFAULT_GROUPS if tools is None else select_toolsets(tools.split(","))
-    return ServerOptions(groups, source, limits, **values)
+    return ServerOptions(groups, source, Quotas(**quotas), **values)

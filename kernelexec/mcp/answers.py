@@ -22,7 +22,8 @@ from fastmcp.tools import ToolResult
 from mcp.types import AudioContent, ImageContent, ResourceLink, TextContent
 
 from kernelexec.mcp.elicitation import PartialResult
-from kernelexec.mcp.server_options import PicturePlace, ServerOptions
+from kernelexec.mcp.server_options import PicturePlace
+from kernelexec.mcp.sessions import SessionService
 from kernelexec.results import (
     Audio,
     ExecutionResult,
@@ -274,19 +275,16 @@ class AnswerOptions:
     has_undo: bool = False
 
     @classmethod
-    def of(cls, context: Context, options: ServerOptions, *, has_checkpoints: bool = False) -> Self:
-        """Return the options of a call's answer; ``has_checkpoints`` where they follow the cells."""
-        version = context.session.protocol_version
-        has_sounds = options.pictures != "files" and version >= _SOUNDS_VERSION
-        has_links = options.links and "files" in options.groups
-        has_undo = has_checkpoints and "checkpoints" in options.groups
-        return cls(options.pictures, has_links, has_sounds, wants_whole_record(context), has_undo)
-
-
-def wants_whole_record(context: Context) -> bool:
-    """Return whether the client of a call asks for all fields."""
-    request = context.request_context
-    return request is not None and (request.meta or {}).get(RECORD_META) == "whole"
+    def of(cls, context: Context, sessions: SessionService) -> Self:
+        """Return the options of a call's answer."""
+        options, request = sessions.options, context.request_context
+        return cls(
+            options.pictures,
+            has_links=options.links and "files" in options.groups,
+            has_sounds=options.pictures != "files" and context.session.protocol_version >= _SOUNDS_VERSION,
+            has_whole_record=request is not None and (request.meta or {}).get(RECORD_META) == "whole",
+            has_undo=sessions.has_checkpoints and "checkpoints" in options.groups,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from pydantic import AnyHttpUrl
 
 from kernelexec.errors import InvalidConfig
 from kernelexec.mcp.callers import EXECUTE, READ, SCOPES
-from kernelexec.mcp.guard import parse_host
+from kernelexec.mcp.server_options import read_host
 
 logger = logging.getLogger("kernelexec")
 #: Algorithms with a private key that only the authorization server has.
@@ -119,11 +119,6 @@ class _ExpiringTokenVerifier(JWTVerifier):
         return access_token if any(access_token.claims.get(name) for name in ("sub", "client_id", "azp")) else None
 
 
-def read_host(url: str) -> str | None:
-    """Return the host of an address of HTTP; None if it is none."""
-    return parse_host(url) if url.lower().startswith(("http://", "https://")) else None
-
-
 def _read_key(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -155,9 +150,7 @@ class OperatorProvider:
         Raises:
             InvalidConfig: the provider cannot be loaded, or a scope is unknown.
         """
-        for scope in self.scopes or ():
-            if scope not in SCOPES:
-                raise InvalidConfig(f"--auth-scopes: {scope!r:.50} must be one of {', '.join(SCOPES)}.")
+        _check_scopes("--auth-scopes", self.scopes or ())
         source, _, name = self.reference.rpartition(":")
         if not source or not name:
             raise InvalidConfig(f"--auth {self.reference!r:.200} must be MODULE:NAME or FILE.py:NAME of a provider.")
@@ -333,8 +326,12 @@ def _parse(path: Path, text: bytes) -> dict[str, tuple[str, tuple[str, ...]]]:
         if match is None:
             raise InvalidConfig(f"tokens: {path}, line {number} must have a client name, scopes and a hash.")
         scopes = tuple(match["scopes"].split(","))
-        for scope in scopes:
-            if scope not in SCOPES:
-                raise InvalidConfig(f"tokens: {path}, line {number}: {scope!r:.50} must be one of {', '.join(SCOPES)}.")
+        _check_scopes(f"tokens: {path}, line {number}", scopes)
         entries[match["hash"]] = match["name"], scopes
     return entries
+
+
+def _check_scopes(source: str, scopes: Sequence[str]) -> None:
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise InvalidConfig(f"{source}: {scope!r:.50} must be one of {', '.join(SCOPES)}.")

@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -66,7 +66,8 @@ SCOPES = (READ, EXECUTE, ADMIN)
 class Caller:
     """Identity of a request: the ``authenticated`` client, and its ``agent`` if known; a person reads its ``title``.
 
-    With ``is_only_client`` the process serves one agent. With ``scopes`` the caller may do only what these allow.
+    With ``is_only_client`` the process serves one agent. With ``scopes`` the caller may do only what these allow. ``program``
+    is the client's, by its own words.
     """
 
     authenticated: str = ""
@@ -74,6 +75,7 @@ class Caller:
     is_only_client: bool = False
     scopes: frozenset[str] | None = None
     title: str = ""
+    program: str = ""
 
     def resolve_session(self, name: str) -> str:
         """Return the executor's name of a session that this caller knows by a name or handle.
@@ -134,8 +136,6 @@ class Caller:
 
 #: The caller in a process that serves a single client.
 ONLY_CLIENT = Caller(is_only_client=True)
-#: The program of the current request's client, by its own words.
-PROGRAM: ContextVar[str] = ContextVar("kernelexec_program", default="")
 #: The caller of the current request.
 CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=ONLY_CLIENT)
 
@@ -153,14 +153,12 @@ class CallerMiddleware(Middleware):
     async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
         try:
-            token = CALLER.set(_identify_caller(context))
+            token = CALLER.set(replace(_identify_caller(context), program=_name_program(context)))
         except InvalidRequest as exc:
             raise MCPError(INVALID_PARAMS, str(exc)) from exc
-        program = PROGRAM.set(_name_program(context))
         try:
             return await call_next(context)
         finally:
-            PROGRAM.reset(program)
             CALLER.reset(token)
 
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
@@ -211,19 +209,18 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
     meta: Any = inner.meta if inner is not None else None
     agent_name = meta.get(AGENT_META) if isinstance(meta, dict) else None
     try:
-        request = get_http_request()
+        source, other_name = AGENT_HEADER, get_http_request().headers.get(AGENT_HEADER)
     except RuntimeError:
-        agent_name = _check_agent_name(agent_name, AGENT_META) or _check_agent_name(
-            os.environ.get(AGENT_VARIABLE), AGENT_VARIABLE
-        )
-        return ONLY_CLIENT if agent_name is None else Caller(agent=f"name {agent_name}", title=agent_name)
+        source, other_name = AGENT_VARIABLE, os.environ.get(AGENT_VARIABLE)
+    agent_name = _check_agent_name(agent_name, AGENT_META) or _check_agent_name(other_name, source)
+    if agent_name is None and source == AGENT_VARIABLE:
+        return ONLY_CLIENT
     token = get_access_token()
     if token is not None and not token.client_id:
         raise InvalidRequest(_NO_SUBJECT)
-    agent = "" if token is not None else _find_legacy_session(context)
-    agent_name = _check_agent_name(agent_name, AGENT_META) or _check_agent_name(request.headers.get(AGENT_HEADER), AGENT_HEADER)
-    if agent_name is not None:
-        agent = f"name {agent_name}"
+    agent: str | None = f"name {agent_name}"
+    if agent_name is None:
+        agent = "" if token is not None else _find_legacy_session(context)
     if token is None:
         return Caller(agent=agent, title=agent_name or "")
     authenticated = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])

@@ -1,15 +1,13 @@
-"""Entries for this server: in the settings of MCP clients, and as ``server.json`` for a registry."""
+"""Entries for this server in the settings of MCP clients."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import logging
 import os
 import re
 import stat
 import sys
-import tomllib
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,18 +32,10 @@ _PATHS = dict.fromkeys(
     "--packages-from": re.compile(r"(?P<before>)(?P<path>(?!network\Z).+?)(?P<behind>)", re.DOTALL),
     "--secret": re.compile(r"(?P<before>[^=]*=file:)(?P<path>.+?)(?P<behind>)", re.DOTALL),
 }
+#: The key of the servers in settings files.
+_SECTION = "mcpServers"
 #: The largest settings file that is changed.
 _SETTINGS_BYTES = 16 * 1024 * 1024
-#: The publisher must own the namespace before the slash.
-SERVER_NAME = "io.github.kernelexec/kernelexec"
-_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
-#: At most 100 characters.
-_DESCRIPTION = "Run code and shell commands in persistent, sandboxed Jupyter kernels; one honest result per cell."
-_VARIABLES = {
-    "KERNELEXEC_USE_DOCKER": ("Whether code runs in containers: 1, the default, or 0 for this machine.", "boolean"),
-    "KERNELEXEC_AGENT": ("The name of the calling agent.", "string"),
-    "DOCKER_HOST": ("The address of the container engine, if it is not on this machine.", "string"),
-}
 
 
 def make_server_entry(options: Sequence[str] = (), *, cwd: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -110,7 +100,7 @@ def add_server(
 
 @dataclass(frozen=True, slots=True)
 class MCPClient:
-    """One MCP client: its settings files, and the form of their entries."""
+    """One MCP client: its settings files, which have the servers in ``mcpServers``, and the form of their entries."""
 
     name: str
     title: str
@@ -118,27 +108,26 @@ class MCPClient:
     """The file with the user's settings; the part in braces is a directory, see ``find_settings_path``."""
     project: str | None
     """The file with a project's settings; None if there is none."""
-    section: str = "mcpServers"
-    """The key of the servers in the file."""
-    omitted: tuple[str, ...] = ("type", "cwd")
-    """The keys of ``make_server_entry`` that the client does not know: ``type``, and ``cwd`` for the working directory."""
+    has_type: bool = True
+    """Whether its entries have a ``type``."""
     url: str | None = "url"
     """The key of an HTTP server's address in an entry; None if the client only starts programs."""
-    variable: str | None = "${{{}}}"
-    """The form of an environment variable in a header; None if the entry has a key for the token's variable."""
+    variable: str = "${{{}}}"
+    """The form of an environment variable in a header."""
 
 
-_VARIABLE = "${{env:{}}}"
 #: The supported clients.
 CLIENTS = {
     client.name: client
     for client in (
-        MCPClient("claude-code", "Claude Code", "{claude}/.claude.json", ".mcp.json", omitted=("cwd",)),
-        MCPClient("claude-desktop", "Claude Desktop", "{settings}/Claude/claude_desktop_config.json", None, url=None),
-        MCPClient("cursor", "Cursor", "{home}/.cursor/mcp.json", ".cursor/mcp.json", omitted=("cwd",), variable=_VARIABLE),
-        MCPClient("vscode", "VS Code", "{settings}/Code/User/mcp.json", ".vscode/mcp.json", "servers", (), variable=_VARIABLE),
-        MCPClient("codex", "Codex", "{codex}/config.toml", ".codex/config.toml", "mcp_servers", variable=None),
-        MCPClient("gemini", "Gemini CLI", "{home}/.gemini/settings.json", ".gemini/settings.json", url="httpUrl"),
+        MCPClient("claude-code", "Claude Code", "{claude}/.claude.json", ".mcp.json"),
+        MCPClient(
+            "claude-desktop", "Claude Desktop", "{settings}/Claude/claude_desktop_config.json", None, has_type=False, url=None
+        ),
+        MCPClient("cursor", "Cursor", "{home}/.cursor/mcp.json", ".cursor/mcp.json", variable="${{env:{}}}"),
+        MCPClient(
+            "gemini", "Gemini CLI", "{home}/.gemini/settings.json", ".gemini/settings.json", has_type=False, url="httpUrl"
+        ),
     )
 }
 
@@ -151,7 +140,8 @@ def find_client(name: str) -> MCPClient:
     """
     if name not in CLIENTS:
         raise InvalidConfig(
-            f"{name!r:.50} is no client{did_you_mean(name, list(CLIENTS))}; it must be one of {', '.join(CLIENTS)}."
+            f"{name!r:.50} is no client{did_you_mean(name, list(CLIENTS))}; it must be one of {', '.join(CLIENTS)}. "
+            "`kernelexec mcp-config` prints the entry for any other."
         )
     return CLIENTS[name]
 
@@ -173,18 +163,16 @@ def find_settings_path(
         "home": home,
         "settings": settings.get(platform) or environ.get("XDG_CONFIG_HOME") or home / ".config",
         "claude": environ.get("CLAUDE_CONFIG_DIR") or home,
-        "codex": environ.get("CODEX_HOME") or home / ".codex",
     }
     return Path(client.user.format(**directories))
 
 
 def make_stdio_entry(client: MCPClient, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of ``make_server_entry`` in the client's form."""
-    adapted = {name: value for name, value in entry.items() if name not in client.omitted}
-    args = entry["args"]
-    if "cwd" in client.omitted and not any(each.partition("=")[0] in ("--workspace", "--config") for each in args):
+    """Return an entry of ``make_server_entry`` in the client's form. No client knows ``cwd``."""
+    adapted = {name: value for name, value in entry.items() if name != "cwd" and (client.has_type or name != "type")}
+    if not any(each.partition("=")[0] in ("--workspace", "--config") for each in entry["args"]):
         workspace = str(Path(entry["cwd"]) / "workspaces")  # independent of the client's directory
-        adapted["args"] = [*args, "--workspace", workspace]
+        adapted["args"] = [*entry["args"], "--workspace", workspace]
     return adapted
 
 
@@ -196,58 +184,41 @@ def make_http_entry(client: MCPClient, url: str, token_variable: str | None) -> 
     """
     if client.url is None:
         raise InvalidConfig(f"{client.title} only starts programs; leave --url out, or add the server to its connectors.")
-    entry: dict[str, Any] = ({} if "type" in client.omitted else {"type": "http"}) | {client.url: url}
-    if token_variable is not None and client.variable is None:
-        entry["bearer_token_env_var"] = token_variable
-    elif token_variable is not None and client.variable is not None:
+    entry: dict[str, Any] = ({"type": "http"} if client.has_type else {}) | {client.url: url}
+    if token_variable is not None:
         entry["headers"] = {"Authorization": f"Bearer {client.variable.format(token_variable)}"}
     return entry
 
 
-def render_settings(client: MCPClient, name: str, entry: Mapping[str, Any]) -> str:
-    """Return the text of a settings file with this entry only: JSON, or TOML for Codex."""
-    if client.name != "codex":
-        return json.dumps({client.section: {name: dict(entry)}}, indent=2, ensure_ascii=False) + "\n"
-    tables = {name: {key: value for key, value in entry.items() if not isinstance(value, dict)}}
-    tables |= {f"{name}.{key}": value for key, value in entry.items() if isinstance(value, dict)}
-    lines = []
-    for table, values in tables.items():  # JSON and TOML write strings and lists of strings alike
-        lines += [f"[{client.section}.{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""]
-    return "\n".join(lines)
+def render_settings(name: str, entry: Mapping[str, Any]) -> str:
+    """Return the text of a settings file with this entry only."""
+    return json.dumps({_SECTION: {name: dict(entry)}}, indent=2, ensure_ascii=False) + "\n"
 
 
 def make_commands(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], *, exists: bool) -> list[list[str]]:
-    """Return the client's own commands that add the entry, or replace one that exists; none if it has none for that scope."""
+    """Return the client's own commands that add the entry, or replace one that exists; none if it has none."""
+    if client.name == "claude-code":
+        removal = [["claude", "mcp", "remove", "--scope", scope, name]] if exists else []  # it does not replace entries
+        return [*removal, ["claude", "mcp", "add-json", "--scope", scope, name, json.dumps(entry)]]
+    if client.name != "gemini":
+        return []
+    add = ["gemini", "mcp", "add", "--scope", scope]
+    if "httpUrl" in entry:
+        headers = [word for key, value in entry.get("headers", {}).items() for word in ("--header", f"{key}: {value}")]
+        return [[*add, "--transport", "http", *headers, name, entry["httpUrl"]]]
     variables = [word for key, value in entry.get("env", {}).items() for word in ("--env", f"{key}={value}")]
-    headers = [word for key, value in entry.get("headers", {}).items() for word in ("--header", f"{key}: {value}")]
-    match client.name, scope:
-        case "claude-code", _:
-            removal = [["claude", "mcp", "remove", "--scope", scope, name]] if exists else []  # it does not replace entries
-            return [*removal, ["claude", "mcp", "add-json", "--scope", scope, name, json.dumps(entry)]]
-        case "vscode", "user":
-            return [["code", "--add-mcp", json.dumps({"name": name, **entry})]]
-        case "codex", "user":
-            program = [*variables, "--", entry["command"], *entry["args"]] if "command" in entry else ["--url", entry["url"]]
-            token = ["--bearer-token-env-var", entry["bearer_token_env_var"]] if "bearer_token_env_var" in entry else []
-            return [["codex", "mcp", "add", name, *program, *token]]
-        case "gemini", _:
-            add = ["gemini", "mcp", "add", "--scope", scope]
-            if "httpUrl" in entry:
-                return [[*add, "--transport", "http", *headers, name, entry["httpUrl"]]]
-            return [[*add, *variables, name, entry["command"], "--", *entry["args"]]]
-    return []
+    return [[*add, *variables, name, entry["command"], "--", *entry["args"]]]
 
 
-def has_server(client: MCPClient, path: Path, name: str) -> bool:
+def has_server(path: Path, name: str) -> bool:
     """Return whether a settings file has a server of that name; an unreadable file has none."""
     with suppress(OSError, ValueError, AttributeError, RuntimeError):  # RuntimeError: a loop of links, or deep nesting
-        text = read_regular(path.resolve(), _SETTINGS_BYTES).decode()
-        servers = (tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)).get(client.section)
+        servers = json.loads(read_regular(path.resolve(), _SETTINGS_BYTES).decode()).get(_SECTION)
         return isinstance(servers, dict) and name in servers
     return False
 
 
-def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 0o600) -> None:
+def write_entry(path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 0o600) -> None:
     """Write the entry into a settings file of plain JSON, atomically; keep all other values. Links are followed.
 
     A new file has the permissions ``mode``; an existing file keeps its own.
@@ -260,9 +231,9 @@ def write_entry(client: MCPClient, path: Path, name: str, entry: Mapping[str, An
     content = _read_settings(target)
     try:
         settings = json.loads(content.decode() if content.strip() else "{}", object_pairs_hook=_unique)
-        settings.setdefault(client.section, {})[name] = dict(entry)
+        settings.setdefault(_SECTION, {})[name] = dict(entry)
     except (ValueError, AttributeError, TypeError, RecursionError) as exc:
-        raise InvalidConfig(f"it must be plain JSON with an object {client.section}: {exc}") from exc
+        raise InvalidConfig(f"it must be plain JSON with an object {_SECTION}: {exc}") from exc
     indent = re.search(rb'^([ \t]+)"', content, re.MULTILINE)
     text = json.dumps(settings, indent=indent[1].decode() if indent else 2, ensure_ascii=False) + "\n"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -284,32 +255,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members := dict(pairs)) < len(pairs):
         raise ValueError("it has a name twice")
     return members
-
-
-def make_server_json() -> dict[str, Any]:
-    """Return the server as a package that clients install and start over stdin and stdout.
-
-    The registry accepts a package if its README has the line ``mcp-name: NAME``.
-    """
-    version = importlib.metadata.version("kernelexec")
-    package = {
-        "registryType": "pypi",
-        "identifier": "kernelexec",
-        "version": version,
-        "runtimeHint": "uvx",
-        "runtimeArguments": [{"type": "named", "name": "--from", "value": f"kernelexec=={version}"}],
-        "packageArguments": [{"type": "positional", "value": "mcp"}],
-        "transport": {"type": "stdio"},
-        "environmentVariables": [
-            {"name": name, "description": described, "format": form, "isRequired": False, "isSecret": False}
-            for name, (described, form) in _VARIABLES.items()
-        ],
-    }
-    return {
-        "$schema": _SCHEMA,
-        "name": SERVER_NAME,
-        "title": "kernelexec",
-        "description": _DESCRIPTION,
-        "version": version,
-        "packages": [package],
-    }

@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,6 @@ from fastmcp import Context
 from fastmcp.server.elicitation import AcceptedElicitation
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
-from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.mcp.callers import STATELESS_VERSION
 from kernelexec.results import ExecutionResult, InputRequest, Output, output_text
 from kernelexec.results.outputs import read_displays
@@ -61,30 +60,25 @@ class Elicitation:
         self._began = time.monotonic()
 
     @property
-    def seconds(self) -> float:
-        """The seconds since the start of the call."""
-        return time.monotonic() - self._began
-
-    @property
     def is_possible(self) -> bool:
         """Whether the client supports elicitation."""
         client = self._context.session.client_capabilities
         return client is not None and client.elicitation is not None
 
-    async def report(self, state: str) -> None:
-        """Report progress to the client, if it sent a progress token: seconds since the start of the call, and its state."""
-        elapsed = self.seconds
-        await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s" + (f": {state}" if state else ""))
-
     @asynccontextmanager
-    async def report_while(self, state: str, interval: float) -> AsyncIterator[None]:
-        """Report progress at its times (see ``generate_report_times``) while the block runs."""
+    async def report_while(self, state: str | Callable[[], Awaitable[str]], interval: float) -> AsyncIterator[None]:
+        """Report progress at its times (see ``generate_report_times``) while the block runs, if the client wants it.
+
+        A report has the seconds since the start of the call, and its state.
+        """
 
         async def run() -> None:
             for seconds in generate_report_times(interval):
-                if (left := seconds - self.seconds) > 0:
+                if (left := self._began + seconds - time.monotonic()) > 0:
                     await anyio.sleep(left)
-                    await self.report(state)
+                    text = state if isinstance(state, str) else await state()
+                    elapsed = time.monotonic() - self._began
+                    await self._context.report_progress(elapsed, message=f"{elapsed:.0f} s: {text}")
 
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
@@ -107,17 +101,16 @@ class Elicitation:
         answer = await self._context.elicit(question, bool, response_title="Run it?")
         return _make_approval(approved=isinstance(answer, AcceptedElicitation) and answer.data is True, action=answer.action)
 
-    async def ask_input(self, pending: PendingInput) -> bool:
-        """Ask the client for a cell's input; return False if the call must return ``input_required`` for that."""
+    async def ask_input(self, pending: PendingInput) -> None:
+        """Ask the client for a cell's input, for which the call may have to return ``input_required``."""
         request = pending.request
-        session = self._format_session(request.session)
+        question = describe_input(request, self._format_session(request.session))
         if self._is_stateless:
             state = f"{_INPUT}:{request.execution_id}:{pending.name}"
-            self._require_input(_INPUT, describe_input(request, session), _INPUT_SCHEMA, state)
-            return False
-        answer = await self._context.elicit(describe_input(request, session), str, response_title="Answer")
+            self._require_input(_INPUT, question, _INPUT_SCHEMA, state)
+            return
+        answer = await self._context.elicit(question, str, response_title="Answer")
         pending.answer(answer.data if isinstance(answer, AcceptedElicitation) else None, answer.action)
-        return True
 
     @property
     def input_answer(self) -> InputAnswer | None:
@@ -137,7 +130,8 @@ class Elicitation:
         mark = _hash_request(request)
         answer = (self._context.input_responses or {}).get(_APPROVAL)
         if isinstance(answer, ElicitResult) and self._context.request_state == mark:
-            return _read_approval(answer)
+            yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
+            return _make_approval(approved=yes, action=answer.action)
         self._require_input(_APPROVAL, question, _APPROVAL_SCHEMA, mark)
         return Approval(approved=False, reason="the client must approve it first")
 
@@ -157,11 +151,6 @@ class Elicitation:
 def describe_input(request: InputRequest, session: str) -> str:
     """Return the question for a cell's input; ``session`` is the caller's name of the session."""
     return quote_line(f"The running cell in session {session} asks: {request.prompt or 'input()'}")
-
-
-def _read_approval(answer: ElicitResult) -> Approval:
-    yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
-    return _make_approval(approved=yes, action=answer.action)
 
 
 def _make_approval(*, approved: bool, action: str) -> Approval:
@@ -197,7 +186,6 @@ class PendingInputs:
 
     def __init__(self) -> None:
         self._pending: list[PendingInput] = []
-        self._changed = anyio.Event()
 
     async def ask(self, request: InputRequest) -> str:
         """Wait for the answer and return it.
@@ -209,8 +197,6 @@ class PendingInputs:
             raise EOFError(_PASSWORD)
         pending = PendingInput(request)
         self._pending.append(pending)
-        self._changed.set()
-        self._changed = anyio.Event()
         try:
             await pending.answered.wait()
         finally:
@@ -221,17 +207,8 @@ class PendingInputs:
 
     def find(self, execution_id: str) -> PendingInput | None:
         """Return an execution's oldest pending input request."""
-        waiting = (
-            pending
-            for pending in self._pending
-            if pending.request.execution_id == execution_id and not pending.answered.is_set()
-        )
-        return next(waiting, None)
-
-    async def wait_for(self, execution_id: str) -> None:
-        """Wait until an execution asks for input."""
-        while self.find(execution_id) is None:
-            await self._changed.wait()
+        of_execution = (pending for pending in self._pending if pending.request.execution_id == execution_id)
+        return next((pending for pending in of_execution if not pending.answered.is_set()), None)
 
     def accept(self, answer: InputAnswer) -> None:
         """Answer the input request of that name, if it is still pending."""
@@ -277,15 +254,6 @@ def generate_report_times(interval: float) -> Iterator[float]:
     while True:
         elapsed += interval
         yield elapsed
-
-
-def check_wait(wait: float) -> float:
-    """Return the seconds that a call may block; 0 becomes the shortest timeout.
-
-    Raises:
-        InvalidTimeout: the value is not a number of seconds.
-    """
-    return SHORTEST_TIMEOUT if wait == 0 else check_seconds(wait, "wait")
 
 
 def find_last_line(outputs: Sequence[Output]) -> str:

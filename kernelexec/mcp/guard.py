@@ -34,18 +34,18 @@ class RequestGuard:
         origins: page origins such as ``https://example.org`` that may send requests, besides this machine's and the server's.
         ready: returns whether cells can run; false during shutdown.
         body_bytes: the largest body.
-        path: path for large bodies; elsewhere, before authentication, the limit is ``FORM_BYTES``. None means all paths.
+        path: path for large bodies; elsewhere, before authentication, the limit is ``FORM_BYTES``.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
+        path: str,
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
         ready: Callable[[], bool] = lambda: True,
         body_bytes: int = BODY_BYTES,
-        path: str | None = None,
     ) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -69,7 +69,7 @@ class RequestGuard:
         if (reason := self._explain_refusal(scope)) is not None:
             await respond(send, 403, {"error": reason})
             return
-        most = self._body_bytes if self._path in (None, scope["path"]) else min(self._body_bytes, FORM_BYTES)
+        most = self._body_bytes if scope["path"] == self._path else min(self._body_bytes, FORM_BYTES)
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
         is_too_large = any(not length.isdigit() or int(length) > most for length in lengths)
         if not is_too_large:

@@ -32,14 +32,15 @@ from kernelexec.cells import ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor.executor import AsyncExecutor
-from kernelexec.mcp.authentication import JwtOptions, OperatorProvider, make_auth_provider, read_host
+from kernelexec.mcp.authentication import JwtOptions, OperatorProvider, make_auth_provider
 from kernelexec.mcp.callers import ADMIN, Connections
 from kernelexec.mcp.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.middleware import measure
-from kernelexec.mcp.run import INTERVAL, ServerLife, run_until_signal
-from kernelexec.mcp.server import make_server, make_session_service, silence_libraries
-from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
+from kernelexec.mcp.run import ServerRun
+from kernelexec.mcp.server import make_server, silence_libraries
+from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions, read_host
+from kernelexec.mcp.sessions import SessionService
 
 PATH = "/mcp"
 _METRICS_PATH = "/metrics"
@@ -58,7 +59,7 @@ _UNKNOWN_TOOL = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Options of the HTTP server: its address and its authentication.
+    """Options of the HTTP server: its address and its authentication, which must not let anyone run code.
 
     Args:
         host: address of this machine; any but loopback needs ``tokens``, ``jwt`` or ``auth``.
@@ -69,6 +70,9 @@ class HttpOptions:
         auth: the operator's provider; may be combined with ``tokens``.
         public_url: this server's address for clients, as behind a proxy; its name is one of the ``hosts``.
         hosts, origins: see ``RequestGuard``.
+
+    Raises:
+        InvalidConfig: the port or the public address is invalid, or an address other than loopback has no authentication.
     """
 
     host: str = "127.0.0.1"
@@ -81,17 +85,8 @@ class HttpOptions:
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the server has no authentication."""
-        return self.tokens is None and self.jwt is None and self.auth is None
-
-    def check(self) -> None:
-        """Refuse options that would let anyone run code.
-
-        Raises:
-            InvalidConfig: the port or the public address is invalid, or an address other than loopback has no authentication.
-        """
+    def __post_init__(self) -> None:
+        """Refuse invalid options."""
         if self.public_url is not None and read_host(self.public_url) is None:
             raise InvalidConfig(f"--public-url {self.public_url!r:.200} must be an address like https://example.org.")
         if not 0 <= self.port <= _PORT_MAX:
@@ -103,12 +98,16 @@ class HttpOptions:
             )
             raise InvalidConfig(message)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has no authentication."""
+        return self.tokens is None and self.jwt is None and self.auth is None
+
 
 async def serve_http(
     config: Config,
     http: HttpOptions,
     *,
-    interval: float = INTERVAL,
     options: ServerOptions = ALL_TOOLS,
     on_listening: Callable[[str], None] = lambda _address: None,
 ) -> signal.Signals | None:
@@ -117,30 +116,28 @@ async def serve_http(
     Raises:
         IsolationUnavailable, InvalidConfig: the server did not start.
         OSError: the address is not available.
-        ServerFailed: see ``run_until_signal``.
+        ServerFailed: see ``ServerRun``.
     """
-    http.check()
-    life = ServerLife.of(config, is_wanted=options.keep_kernels)
     auth = make_auth_provider(http.tokens, http.jwt, http.auth, http.public_url)
     hosts = (http.host, *http.hosts, *filter(None, [read_host(http.public_url or "")]))
     metrics = Metrics()
     executor = AsyncExecutor(config=config, hooks=[metrics.observe, *make_observers()])
-    stop, sessions_closed = anyio.Event(), anyio.Event()
+    run = ServerRun(executor, keeps_kernels=options.keep_kernels, grace=3 * _GRACE_SECONDS)
     listener = _listen(http)
     identity = _identify_file(http.socket)
 
-    async def serve(executor: AsyncExecutor) -> None:
+    async def serve() -> None:
         silence_libraries()
-        sessions = make_session_service(executor, interval=interval, options=options, clients=life.clients)
-        life.release_calls = sessions.release_calls
-        mcp_server = make_server(executor, interval=interval, auth=auth, options=options, sessions=sessions)
+        sessions = SessionService(executor, options=options, clients=run.clients)
+        run.release_calls = sessions.release_calls
+        mcp_server = make_server(sessions, auth=auth)
         mcp_server.middleware.insert(0, metrics)
         mcp_server.custom_route(_METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
         # The guard checks hosts and origins. Responses are streams, since only a stream notices that its client has gone.
         app = mcp_server.http_app(
             PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_choose_idle_timeout(config)
         )
-        guard = HttpMiddleware(RequestGuard, hosts=hosts, origins=http.origins, ready=lambda: not stop.is_set(), path=PATH)
+        guard = HttpMiddleware(RequestGuard, hosts=hosts, origins=http.origins, ready=lambda: not run.stop.is_set(), path=PATH)
         app.user_middleware[:0] = [guard, HttpMiddleware(ConnectionTracker, connections=sessions.connections)]
 
         def on_started() -> None:
@@ -154,10 +151,10 @@ async def serve_http(
         server = _Server(settings, on_started=on_started)
 
         async def stop_listening() -> None:
-            await stop.wait()
+            await run.stop.wait()
             for listening in server.servers:
                 listening.close()
-            await sessions_closed.wait()  # running calls are answered until then
+            await run.closed.wait()  # running calls are answered until then
             server.should_exit = True
 
         async with anyio.create_task_group() as tasks:
@@ -171,9 +168,9 @@ async def serve_http(
         if http.socket is not None and _identify_file(http.socket) == identity:  # otherwise another server listens there
             http.socket.unlink(missing_ok=True)
 
-    life.clean_up = clean_up
+    run.clean_up = clean_up
     try:
-        return await run_until_signal(executor, stop, serve, life, closed=sessions_closed, grace=3 * _GRACE_SECONDS)
+        return await run.run(serve)
     finally:
         clean_up()
 
@@ -337,8 +334,6 @@ class Metrics(Middleware):
                 self._kernels.labels(event.change, event.cause or "").inc()
             case events.MemoryHigh():
                 self._memory.inc()
-            case _:
-                pass
 
     async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""

@@ -106,8 +106,6 @@ def log_event(event: events.Event) -> None:
             _log("session_closed", event.session, **({"cut": ", ".join(event.cut)} if event.cut else {}))
         case events.FilesTouched():
             _log("files", event.session, operation=event.operation, paths=len(event.paths), refused=len(event.refused))
-        case _:
-            pass
 
 
 def log_call(method: str, target: str, outcome: str, seconds: float) -> None:

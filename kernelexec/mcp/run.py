@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
-from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig, KernelexecError
 from kernelexec.executor.executor import AsyncExecutor
 
@@ -29,39 +28,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 class ServerFailed(RuntimeError):
     """Error of a server that ended by itself; its cause is the original error."""
-
-
-@dataclass(eq=False, slots=True)
-class ServerLife:
-    """What the life of a server needs from its protocol: whether and how it ends without its kernels, and its clients.
-
-    Args:
-        is_possible: whether kernels can outlive the server: see ``can_keep_kernels``.
-        is_wanted: whether every end keeps them, but for SIGINT.
-        release_calls: lets running calls return.
-        clean_up: called last, before the process exits.
-        clients: the client of each session, by the executor's name of the session.
-    """
-
-    is_possible: bool
-    is_wanted: bool = False
-    release_calls: Callable[[], None] = lambda: None
-    clean_up: Callable[[], None] = lambda: None
-    clients: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, config: Config, *, is_wanted: bool) -> ServerLife:
-        """Return the choice for these settings.
-
-        Raises:
-            InvalidConfig: kernels are to be kept and cannot outlive the server.
-        """
-        if is_wanted and not can_keep_kernels(config):
-            raise InvalidConfig(
-                "--keep-kernels: kernels end with their server unless they are in containers that the next server adopts: "
-                "isolation must be container, container.mode persistent, and container.adopt true."
-            )
-        return cls(can_keep_kernels(config), is_wanted)
 
 
 class Opening:
@@ -107,52 +73,51 @@ class Opening:
             await self._is_open.wait()
 
 
-def can_keep_kernels(config: Config) -> bool:
-    """Return whether kernels can outlive their executor, for the next one in the workspace to adopt."""
-    options = config.container
-    return config.isolation == "container" and options.adopt and options.mode == "persistent"
+@dataclass(eq=False)
+class ServerRun:
+    """One run of a server, which ends when ``stop`` is set, a signal arrives or its protocol ends.
 
-
-async def run_until_signal(
-    executor: AsyncExecutor,
-    stop: anyio.Event,
-    serve: Callable[[AsyncExecutor], Awaitable[None]],
-    life: ServerLife,
-    *,
-    closed: anyio.Event | None = None,
-    grace: float = 0.0,
-    opening: Opening | None = None,
-) -> signal.Signals | None:
-    """Open an executor and serve until ``stop`` is set, a signal arrives or ``serve`` ends; return the signal, if any.
-
-    With an ``opening``, ``serve`` begins before the executor is open, and the opening when that says so.
-
-    Everything is closed on return. After the sessions have ended, ``closed`` is set, and ``serve`` has ``grace`` seconds
-    to send its last responses before it is cancelled. If kernels are kept, the process exits instead with status 0.
+    With an ``opening`` the protocol begins before the executor is open, and the opening when that says so. After the sessions
+    have ended, ``closed`` is set, and the protocol has ``grace`` seconds to send its last responses before it is cancelled.
 
     Raises:
-        KernelexecError: the executor cannot be opened.
-        ServerFailed: ``serve`` failed, which is a bug.
+        InvalidConfig: kernels are to be kept and cannot outlive the server.
     """
-    return await _ServerRun(executor, stop, serve, life, closed or anyio.Event(), grace, opening).run()
-
-
-@dataclass(eq=False)
-class _ServerRun:
-    """One run of a server: see ``run_until_signal``."""
 
     executor: AsyncExecutor
-    stop: anyio.Event
-    serve: Callable[[AsyncExecutor], Awaitable[None]]
-    life: ServerLife
-    closed: anyio.Event
-    grace: float
-    opening: Opening | None
-    signals: list[signal.Signals] = field(default_factory=list)
-    failures: list[Exception] = field(default_factory=list)
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    keeps_kernels: bool = False
+    """Whether each end but that by SIGINT leaves the kernels to the next server in the workspace."""
+    grace: float = 0.0
+    opening: Opening | None = None
+    release_calls: Callable[[], None] = lambda: None
+    """Lets running calls return, before a process exits that keeps its kernels."""
+    clean_up: Callable[[], None] = lambda: None
+    """Called last, before such a process exits."""
+    clients: dict[str, str] = field(default_factory=dict)
+    """The client of each session, by the executor's name of the session."""
+    stop: anyio.Event = field(default_factory=anyio.Event)
+    closed: anyio.Event = field(default_factory=anyio.Event)
+    _signals: list[signal.Signals] = field(default_factory=list)
+    _failures: list[Exception] = field(default_factory=list)
+    _ended: anyio.Event = field(default_factory=anyio.Event)
 
-    async def run(self) -> signal.Signals | None:
+    def __post_init__(self) -> None:
+        """Refuse to keep kernels that cannot outlive their executor."""
+        if self.keeps_kernels and not self._can_keep_kernels:
+            raise InvalidConfig(
+                "--keep-kernels: kernels end with their server unless they are in containers that the next server adopts: "
+                "isolation must be container, container.mode persistent, and container.adopt true."
+            )
+
+    async def run(self, serve: Callable[[], Awaitable[None]]) -> signal.Signals | None:
+        """Open the executor, serve the protocol, close everything, and return the signal, if any.
+
+        If kernels are kept, the process exits instead with status 0.
+
+        Raises:
+            KernelexecError: the executor cannot be opened.
+            ServerFailed: ``serve`` failed, which is a bug.
+        """
         loop = asyncio.get_running_loop()
         for signum in _SIGNALS:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal that was ignored from the start stays ignored
@@ -160,64 +125,69 @@ class _ServerRun:
         refusal: KernelexecError | None = None
         async with anyio.create_task_group() as tasks:
             if self.opening is not None:
-                tasks.start_soon(self._serve)
+                tasks.start_soon(self._serve, serve)
                 await self.opening.wait_until_wanted(self.stop)
             try:
                 if not self.stop.is_set():
-                    await self._run_executor(tasks)
+                    await self._run_executor(tasks, serve)
             except KernelexecError as exc:
                 refusal = exc
             self.closed.set()
             with anyio.move_on_after(0.0 if refusal else self.grace):
-                await self.ended.wait()
+                await self._ended.wait()
             tasks.cancel_scope.cancel()
         if refusal is not None:
             raise refusal
-        if self.failures:
-            raise ServerFailed(f"The server ended by itself: {self.failures[0]!r:.500}") from self.failures[0]
-        return self.signals[0] if self.signals else None
+        if self._failures:
+            raise ServerFailed(f"The server ended by itself: {self._failures[0]!r:.500}") from self._failures[0]
+        return self._signals[0] if self._signals else None
 
-    async def _run_executor(self, tasks: TaskGroup) -> None:
+    @property
+    def _can_keep_kernels(self) -> bool:
+        options = self.executor.config.container
+        return self.executor.config.isolation == "container" and options.adopt and options.mode == "persistent"
+
+    async def _run_executor(self, tasks: TaskGroup, serve: Callable[[], Awaitable[None]]) -> None:
         """Keep the executor open until the server is to stop."""
         async with self.executor as executor:
             from kernelexec.executor.control.control_socket import ServerCommands  # noqa: PLC0415 - it imports parts of an open executor
 
             if self.opening is None:
-                tasks.start_soon(self._serve)
+                tasks.start_soon(self._serve, serve)
             else:
                 self.opening.finish()
-            restart = self._on_restart if self.life.is_possible else None
-            executor.start_control(ServerCommands(stop=self.stop.set, restart=restart, clients=self.life.clients))
+            restart = self._on_restart if self._can_keep_kernels else None
+            executor.start_control(ServerCommands(stop=self.stop.set, restart=restart, clients=self.clients))
             await self.stop.wait()
-            if self.life.is_wanted and executor.sessions() and not self.failures and signal.SIGINT not in self.signals:
+            if self.keeps_kernels and executor.sessions() and not self._failures and signal.SIGINT not in self._signals:
                 await self._exit_without_kernels()
 
-    async def _serve(self) -> None:
+    async def _serve(self, serve: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self.serve(self.executor)
+            await serve()
         except Exception as exc:  # noqa: BLE001 - raised as ServerFailed at the end
-            self.failures.append(exc)
-        self.ended.set()
+            self._failures.append(exc)
+        self._ended.set()
         self.stop.set()
 
     def _on_signal(self, signum: signal.Signals) -> None:
-        self.signals.append(signum)
+        self._signals.append(signum)
         self.stop.set()
 
     def _on_restart(self) -> None:
-        self.life.is_wanted = True
+        self.keeps_kernels = True
         self.stop.set()
 
     async def _exit_without_kernels(self) -> None:
         """Answer the running calls, write the records, and exit at once, so that the kernels wait for their next owner."""
-        self.life.release_calls()
+        self.release_calls()
         self.closed.set()
         with anyio.move_on_after(self.grace):
-            await self.ended.wait()
+            await self._ended.wait()
         async with anyio.create_task_group() as tasks:
             for name in self.executor.sessions():
                 if (session := self.executor.open_session(name)) is not None:
                     tasks.start_soon(session.write_handover)
-        self.life.clean_up()
+        self.clean_up()
         sys.stderr.flush()
         os._exit(0)  # leaving the executor would end the kernels

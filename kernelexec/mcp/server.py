@@ -8,13 +8,13 @@ import logging
 import mimetypes
 import re
 from collections.abc import Awaitable, Callable
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import fastmcp
 from fastmcp import FastMCP
-from fastmcp.exceptions import ValidationError
+from fastmcp.exceptions import FastMCPError, ToolError, ValidationError
 from fastmcp.prompts import Prompt
 from fastmcp.resources import ResourceContent, ResourceResult, ResourceTemplate
 from fastmcp.server.auth import AuthProvider
@@ -22,20 +22,19 @@ from fastmcp.tools import FunctionTool
 from mcp.types import ToolAnnotations
 
 from kernelexec.config import Config
-from kernelexec.errors import InvalidRequest
-from kernelexec.executor.executor import AsyncExecutor
+from kernelexec.errors import InvalidRequest, KernelexecError
 from kernelexec.mcp.answers import count_json_bytes
 from kernelexec.mcp.callers import CallerMiddleware
 from kernelexec.mcp.middleware import ArgumentReader, CallLogger, OpeningGate, VisibleText
 from kernelexec.mcp.run import Opening
-from kernelexec.mcp.server_options import ALL_TOOLS, GROUPS, QuotaTracker, ServerOptions
-from kernelexec.mcp.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import CodeTools, TestingTools, report_errors
+from kernelexec.mcp.server_options import GROUPS, ServerOptions
+from kernelexec.mcp.sessions import SessionMethods, SessionService
+from kernelexec.mcp.tools.code_tools import CodeTools, TestingTools
 from kernelexec.mcp.tools.command_tools import COMMAND_SCHEMA, BackgroundTools, CommandTools, PackageTools
 from kernelexec.mcp.tools.file_tools import FileTools, read_whole
 from kernelexec.mcp.tools.state_tools import CheckpointTools, VariableTools
 from kernelexec.session.model_prompts import EXECUTION_DISABLED, PromptContext, write_guidance
-from kernelexec.text import escape_line, format_note, quote_output
+from kernelexec.text import clean_text, escape_line, format_note, quote_output
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession
@@ -58,13 +57,14 @@ _HINTS = {
     **dict.fromkeys(("wait_execution", "read_output", "list_sessions", "list_variables", "list_files", "read_file"), _READS),
     **dict.fromkeys(("background_output", "list_background", "get_variable"), _READS),
     **dict.fromkeys(("interrupt_kernel", "restart_kernel", "close_session", "kill_background", "delete_files"), _ENDS),
-    **dict.fromkeys(("write_file", "edit_file", "set_variables", "restore", "undo"), _WRITES),
-    "checkpoint": _ADDS,
-    "branch": _ADDS,
-    "promote": _WRITES,
+    **dict.fromkeys(("write_file", "edit_file", "set_variables", "restore", "undo", "promote"), _WRITES),
+    **dict.fromkeys(("checkpoint", "branch"), _ADDS),
 }
 #: Schemas of tools that build the structure of their answers themselves.
 _SCHEMAS = {"execute_command": COMMAND_SCHEMA}
+#: The tools are methods of these classes.
+_TOOLS: tuple[type[SessionMethods], ...] = (CodeTools, CommandTools, BackgroundTools, VariableTools, CheckpointTools)
+_TOOLS += (TestingTools, PackageTools, FileTools)
 #: Texts that name the limits of the server.
 _WITH_LIMITS = ("instructions", "execute_code")
 #: Tools that create sessions; their descriptions have the note about idle kernels.
@@ -78,89 +78,47 @@ OUTPUT = "kernelexec://sessions/{session}/output/{execution_id}"
 TEXT_BYTES, BLOB_BYTES = 880_000, 650_000
 _TOO_LARGE = f"the limit of a resource is {TEXT_BYTES}. Read it in pieces with read_file."
 _NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "application/octet-stream"
-#: Our errors become errors of the parameters, not of the server.
-_report_errors = partial(report_errors, ValidationError)
 
 
-def make_server(
-    executor: AsyncExecutor,
-    *,
-    interval: float,
-    auth: AuthProvider | None = None,
-    options: ServerOptions = ALL_TOOLS,
-    sessions: SessionService | None = None,
-    opening: Opening | None = None,
-) -> FastMCP:
-    """Return a server for the sessions of an executor.
+def make_server(sessions: SessionService, *, auth: AuthProvider | None = None, opening: Opening | None = None) -> FastMCP:
+    """Return a server for the sessions of an executor, which is open, or will be when the ``opening`` says so.
 
     Args:
-        executor: the executor, which is open, or will be when the ``opening`` says so.
-        interval: the most seconds between two progress reports of a blocking call.
+        sessions: the service that its tools use.
         auth: provider that authenticates callers over HTTP; None for no authentication.
-        options: toolsets and limits.
-        sessions: the service that its tools use; by default a new one.
         opening: what calls of tools, prompts and resources wait for; None if the executor is open.
     """
-    sessions = sessions or make_session_service(executor, interval=interval, options=options)
+    config, options = sessions.config, sessions.options
     callers = CallerMiddleware(sessions.quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
+    gate = [OpeningGate(opening)] if opening else []
     server = FastMCP(
         "kernelexec",
-        instructions=_write_instructions(executor.config, options),
+        instructions=_write_instructions(config, options),
         version=importlib.metadata.version("kernelexec"),
-        middleware=[
-            VisibleText(executor.mask),
-            ArgumentReader(),
-            callers,
-            CallLogger(),
-            *([OpeningGate(opening)] if opening else ()),
-        ],
+        middleware=[VisibleText(sessions.mask), ArgumentReader(), callers, CallLogger(), *gate],
         auth=auth,
         strict_input_validation=True,
         mask_error_details=False,
     )
-    idle_note = _describe_idle_limit(executor.config)
-    packages = PackageTools(sessions, options.packages_from, has_network=executor.config.has_network)
-    commands = CommandTools(sessions, options), BackgroundTools(sessions)
-    state = VariableTools(sessions, options), CheckpointTools(sessions)
-    providers = (
-        CodeTools(sessions, options),
-        *commands,
-        *state,
-        TestingTools(sessions),
-        packages,
-        FileTools(sessions, options),
-    )
+    idle_note = _describe_idle_limit(config)
+    providers = [kind(sessions) for kind in _TOOLS]
     for name in options.tools:  # each tool is a method of that name
         function = next(getattr(provider, name) for provider in providers if hasattr(provider, name))
-        description = _fill(name, executor.config, options) + (idle_note if name in _CREATES else "")
+        description = _fill(name, config, options) + (idle_note if name in _CREATES else "")
         texts: dict[str, Any] = {"title": name.replace("_", " ").capitalize(), "description": description}
         schema: dict[str, Any] = {"output_schema": _SCHEMAS[name]} if name in _SCHEMAS else {}
-        tool = FunctionTool.from_function(drop_docstring(function), annotations=_HINTS.get(name, _RUNS), **texts, **schema)
+        tool = FunctionTool.from_function(wrap(function), annotations=_HINTS.get(name, _RUNS), **texts, **schema)
         tool.parameters = slim_arguments(tool.parameters)
         if tool.output_schema is not None:
             tool.output_schema = inline_references(tool.output_schema)
         server.add_tool(tool)
     prompts = ServerPrompts(sessions)
     for prompt in (prompts.guidance, prompts.debug):
-        server.add_prompt(Prompt.from_function(drop_docstring(prompt), description=inspect.getdoc(prompt)))
+        server.add_prompt(Prompt.from_function(wrap(prompt), description=inspect.getdoc(prompt)))
     for address, function, kind in Resources(sessions).list_templates(options):
-        server.add_template(ResourceTemplate.from_function(function, address, mime_type=kind))
+        read = wrap(function, ValidationError)  # an error of the parameters, not of the server
+        server.add_template(ResourceTemplate.from_function(read, address, mime_type=kind, description=inspect.getdoc(function)))
     return server
-
-
-def make_session_service(
-    executor: AsyncExecutor, *, interval: float, options: ServerOptions, clients: dict[str, str] | None = None
-) -> SessionService:
-    """Return the service by which the tools of a server use the executor's sessions; ``clients``: see ``SessionService``."""
-    return SessionService(
-        executor,
-        interval=interval,
-        wait=options.wait,
-        quotas=QuotaTracker(options.quotas),
-        allow_input=options.allow_input,
-        silent_seconds=options.silent_seconds,
-        clients=clients,
-    )
 
 
 def _write_instructions(config: Config, options: ServerOptions) -> str:
@@ -196,29 +154,27 @@ def silence_libraries() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-class ServerPrompts:
+class ServerPrompts(SessionMethods):
     """Prompts of the server, one method each. Clients show the first lines of the docstrings."""
-
-    def __init__(self, sessions: SessionService) -> None:
-        self._sessions = sessions
 
     async def guidance(self, session: str = "default") -> str:
         """Explain where a session's code runs, what is available there, and how to answer."""
-        with report_errors():
-            return await (await self._sessions.get_session(session)).guidance()
+        return await (await self._sessions.get_session(session)).guidance()
 
     async def debug(self, session: str = "default", execution_id: str = "") -> str:
         """Debug a failed cell in five steps, with all facts about it; by default the session's newest failed cell."""
-        with report_errors():
-            return await (await self._sessions.find_session(session)).debugging(execution_id or None)
+        return await (await self._sessions.find_session(session)).debugging(execution_id or None)
 
 
-def drop_docstring(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Return the same function without a docstring, for tools and prompts whose description is passed separately."""
+def wrap(function: Callable[P, Awaitable[T]], error: type[FastMCPError] = ToolError) -> Callable[P, Awaitable[T]]:
+    """Return a function without its docstring, which reports our errors to the model or client with their exact text."""
 
     @wraps(function)
     async def call(*args: P.args, **options: P.kwargs) -> T:
-        return await function(*args, **options)
+        try:
+            return await function(*args, **options)
+        except KernelexecError as exc:
+            raise error(clean_text(str(exc))) from exc
 
     call.__doc__ = ""  # None would stand for the docstring of the class's method
     return call
@@ -255,14 +211,11 @@ def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
     return inlined
 
 
-class Resources:
+class Resources(SessionMethods):
     """Resources of one executor's sessions, one method each; none creates a session.
 
     Files and notebooks are exact, with invisible characters and marks of notes: programs read them too.
     """
-
-    def __init__(self, sessions: SessionService) -> None:
-        self._sessions = sessions
 
     def list_templates(self, options: ServerOptions) -> list[tuple[str, Callable[..., Any], str]]:
         """Return the resources of the served toolsets: address, function and media type."""
@@ -271,26 +224,23 @@ class Resources:
 
     async def notebook(self, session: str) -> ResourceResult:
         """Read a session's notebook: its cells and their outputs so far, in Jupyter's format."""
-        with _report_errors():
-            opened = await self._sessions.find_session(session)
-            if opened.notebook is None:
-                raise InvalidRequest(f"Session {session} has no notebook.")
-            await opened.save_notebook()
-            return await self._read_file(opened, opened.notebook, _NOTEBOOK_TYPE)
+        opened = await self._sessions.find_session(session)
+        if opened.notebook is None:
+            raise InvalidRequest(f"Session {session} has no notebook.")
+        await opened.save_notebook()
+        return await self._read_file(opened, opened.notebook, _NOTEBOOK_TYPE)
 
     async def file(self, session: str, path: str) -> ResourceResult:
         """Read a file of a session's workspace, as text if possible, else as bytes."""
-        with _report_errors():
-            return await self._read_file(await self._sessions.find_session(session), path, mimetypes.guess_type(path)[0])
+        return await self._read_file(await self._sessions.find_session(session), path, mimetypes.guess_type(path)[0])
 
     async def output(self, session: str, execution_id: str) -> ResourceResult:
         """Read the text output of a cell so far, from its beginning."""
-        with _report_errors():
-            opened = await self._sessions.find_session_of(execution_id, session)
-            limit, text = TEXT_BYTES, None
-            while text is None or _count_text_bytes(text) > TEXT_BYTES:
-                page = await opened.read_output(execution_id, offset=0, limit=limit)
-                limit, text = limit // 2, quote_output(page.text)
+        opened = await self._sessions.find_session_of(execution_id, session)
+        limit, text = TEXT_BYTES, None
+        while text is None or _count_text_bytes(text) > TEXT_BYTES:
+            page = await opened.read_output(execution_id, offset=0, limit=limit)
+            limit, text = limit // 2, quote_output(page.text)
         more = "" if page.next_offset is None else "\n" + format_note(f"read_output with offset={page.next_offset} continues")
         return _make_result(f"{text}{more}", _PLAIN)
 

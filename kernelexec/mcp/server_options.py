@@ -9,10 +9,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from kernelexec.config.types import is_count
 from kernelexec.errors import CapacityReached, InvalidConfig, InvalidRequest, did_you_mean
@@ -61,17 +62,16 @@ class Quotas:
     Args:
         sessions: open sessions.
         calls_per_minute: tool calls; after a pause of a minute all of them may come at once.
+
+    Raises:
+        InvalidConfig: a limit is not a whole number of at least 1.
     """
 
     sessions: int | None = None
     calls_per_minute: int | None = None
 
-    def check(self) -> None:
-        """Refuse invalid limits.
-
-        Raises:
-            InvalidConfig: a limit is not a whole number of at least 1.
-        """
+    def __post_init__(self) -> None:
+        """Refuse invalid limits."""
         for name, value in (("max-sessions", self.sessions), ("calls-per-minute", self.calls_per_minute)):
             if value is not None and (not is_count(value) or value < 1):
                 raise InvalidConfig(f"--{name} {value} must be a whole number, 1 or more; leave it out for no limit.")
@@ -127,6 +127,15 @@ def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
     return frozenset({"core", *names})
 
 
+def read_host(url: str) -> str | None:
+    """Return the host of an address of HTTP, in lower case; None for another text."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.port != 0:
+            return parts.hostname
+    return None
+
+
 class QuotaTracker:
     """Tracker of the sessions and calls of each client.
 
@@ -136,7 +145,6 @@ class QuotaTracker:
     """
 
     def __init__(self, quotas: Quotas, *, clock: Callable[[], float] = time.monotonic) -> None:
-        quotas.check()
         self._quotas = quotas
         self._clock = clock
         self._calls: dict[str, float] = {}

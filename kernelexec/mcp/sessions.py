@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from fastmcp import Context
@@ -15,23 +15,17 @@ from fastmcp import Context
 from kernelexec.config import SHORTEST_TIMEOUT, check_seconds
 from kernelexec.errors import CapacityReached, InvalidPath, InvalidRequest, UnknownExecution, UnknownSession, did_you_mean
 from kernelexec.executor.executor import AsyncExecutor
-from kernelexec.mcp.callers import CALLER, PROGRAM, Caller, Connections
-from kernelexec.mcp.elicitation import (
-    Elicitation,
-    PartialResult,
-    PendingInputs,
-    check_wait,
-    find_last_line,
-    generate_report_times,
-)
-from kernelexec.mcp.server_options import WAIT_SECONDS, QuotaTracker
-from kernelexec.results import ExecutionResult, OnInput, Progress
+from kernelexec.mcp.callers import CALLER, Caller, Connections
+from kernelexec.mcp.elicitation import Elicitation, PartialResult, PendingInputs, find_last_line
+from kernelexec.mcp.run import INTERVAL
+from kernelexec.mcp.server_options import ALL_TOOLS, QuotaTracker, ServerOptions
+from kernelexec.results import ExecutionResult, InputRequest, OnInput, Progress
 
 if TYPE_CHECKING:
     from kernelexec.session import AsyncSession
 
-#: Sends a cell and waits at most that many seconds for its result.
-Send = Callable[[float], Awaitable[ExecutionResult]]
+#: Sends a cell and waits at most ``wait`` seconds for its result.
+Send = Callable[..., Awaitable[ExecutionResult]]
 
 _INPUT_NOTE = "It waits for an answer to its input(): to answer, call wait_execution from a client that supports elicitation."
 _CONNECTION_NOTE = (
@@ -50,10 +44,7 @@ class SessionService:
     Args:
         executor: the open executor.
         interval: the most seconds between two progress reports.
-        wait: seconds that a call blocks which does not say how long.
-        quotas: limits of each client.
-        allow_input: whether cells may ask for input.
-        silent_seconds: see ``Connections``.
+        options: the options of the server.
         clients: gets the client of each session by the executor's name of the session.
     """
 
@@ -61,27 +52,23 @@ class SessionService:
         self,
         executor: AsyncExecutor,
         *,
-        interval: float,
-        wait: float = WAIT_SECONDS,
-        quotas: QuotaTracker,
-        allow_input: bool = False,
-        silent_seconds: float | None = None,
+        interval: float = INTERVAL,
+        options: ServerOptions = ALL_TOOLS,
         clients: dict[str, str] | None = None,
     ) -> None:
         self._executor = executor
-        self.quotas = quotas
-        self._allow_input = allow_input
+        self.config, self.mask, self.options = executor.config, executor.mask, options
+        self.quotas = QuotaTracker(options.quotas)
         self.clients = {} if clients is None else clients
-        self.connections = Connections(self._close_if_open, self._is_busy, silent_seconds=silent_seconds)
+        self.connections = Connections(self._close_if_open, self._is_busy, silent_seconds=options.silent_seconds)
         """The connections of older clients, whose sessions end with them."""
         self.inputs = PendingInputs()
         """The pending input requests of all cells."""
-        self.interval = check_seconds(interval, "interval")
-        self.wait = check_seconds(wait, "wait")
+        self.interval = interval
         self._handles: dict[str, str] = {}
         self._titles: OrderedDict[str, str] = OrderedDict()
         self._waiting_calls: Counter[str] = Counter()
-        self._waits: set[anyio.CancelScope] = set()
+        self._waits: dict[anyio.CancelScope, str] = {}
         self._is_releasing = False
 
     def release_calls(self) -> None:
@@ -93,16 +80,17 @@ class SessionService:
     @property
     def has_checkpoints(self) -> bool:
         """Whether checkpoints follow the cells of Python sessions."""
-        config = self._executor.config
-        return config.keeps_checkpoints and config.checkpoints.mode in ("auto", "each")
-
-    def mask(self, text: str) -> str:
-        """Return a text with masked secrets."""
-        return self._executor.mask(text)
+        return self.config.keeps_checkpoints and self.config.checkpoints.mode in ("auto", "each")
 
     def check_wait(self, wait: float | None) -> float:
-        """Return the seconds that a call may block: ``wait``, or the default for None; raise ``InvalidTimeout``."""
-        return self.wait if wait is None else check_wait(wait)
+        """Return the seconds that a call may block, by default the server's; 0 becomes the shortest timeout.
+
+        Raises:
+            InvalidTimeout: the value is not a number of seconds.
+        """
+        if wait is None:
+            return self.options.wait
+        return SHORTEST_TIMEOUT if wait == 0 else check_seconds(wait, "wait")
 
     async def get_session(self, name: str, elicitation: Elicitation | None = None) -> AsyncSession:
         """Return the caller's session of that name, created if new; a handle must belong to an open session.
@@ -117,7 +105,6 @@ class SessionService:
         if Caller.is_handle(name):
             return await self.find_session(name)
         session_name = CALLER.get().resolve_session(name)
-        self._note_client(session_name)
         if elicitation is None or self._executor.open_session(session_name) is not None:
             return await self._create(session_name)
         async with elicitation.report_while("a kernel starts", self.interval):
@@ -131,7 +118,7 @@ class SessionService:
             UnknownSession: it is not open, and has a handle or a caller that may only read.
             KernelexecError: see ``get_session``.
         """
-        caller, config = CALLER.get(), self._executor.config
+        caller, config = CALLER.get(), self.config
         try:
             return await self.find_session(name)
         except UnknownSession:
@@ -145,29 +132,20 @@ class SessionService:
     async def create_session(self) -> tuple[str, AsyncSession]:
         """Create a session for the caller and return it with its handle."""
         handle = Caller.make_handle()
-        session_name = CALLER.get().resolve_session(handle)
-        self._note_client(session_name)
-        session = await self._create(session_name)
+        session = await self._create(CALLER.get().resolve_session(handle))
         self._handles[session.name] = handle
         return handle, session
 
     async def _create(self, session_name: str) -> AsyncSession:
-        executor = self._executor
-        with self.quotas.reserve_session(
-            CALLER.get().client, session_name, lambda name: executor.open_session(name) is not None
-        ):
-            self._note_connection(session_name)
-            if executor.open_session(session_name) is None:
-                await executor.adopt_sessions()
-            try:
-                while True:
-                    try:
-                        return await executor.session(session_name)
-                    except CapacityReached:
-                        if not await self.connections.make_room():
-                            raise
-            finally:
-                self._note_connection(session_name)  # again, since the connection may have ended meanwhile
+        with self._note_opening(session_name):
+            if not self._is_open(session_name):
+                await self._executor.adopt_sessions()
+            while True:
+                try:
+                    return await self._executor.session(session_name)
+                except CapacityReached:
+                    if not await self.connections.make_room():
+                        raise
 
     async def branch_session(self, session: AsyncSession, name: str) -> AsyncSession:
         """Open a branch of a session under a name of the caller's.
@@ -176,24 +154,29 @@ class SessionService:
             CapacityReached: the caller has reached its limit of sessions.
             KernelexecError: see ``AsyncSession.branch``.
         """
-        session_name, executor = CALLER.get().resolve_session(name), self._executor
-        if executor.open_session(session_name) is not None:
+        session_name = CALLER.get().resolve_session(name)
+        if self._is_open(session_name):
             raise InvalidRequest(f"Session {name!r} is open already: close it first, or take another name.")
-        with self.quotas.reserve_session(
-            CALLER.get().client, session_name, lambda name: executor.open_session(name) is not None
-        ):
-            self._note_client(session_name)
+        with self._note_opening(session_name):
+            return await session.branch(session_name)
+
+    @contextmanager
+    def _note_opening(self, session_name: str) -> Iterator[None]:
+        """Note the client and the connection of a session that the block opens, within the client's quota."""
+        self._note_client(session_name)
+        with self.quotas.reserve_session(CALLER.get().client, session_name, self._is_open):
+            self._note_connection(session_name)
             try:
-                return await session.branch(session_name)
+                yield
             finally:
-                self._note_connection(session_name)
+                self._note_connection(session_name)  # again, since the connection may have ended meanwhile
 
     def _note_client(self, session_name: str) -> None:
         """Note the client of a session, for the operator's list."""
-        client = ", ".join(filter(None, (PROGRAM.get(), CALLER.get().client)))
+        client = ", ".join(filter(None, (CALLER.get().program, CALLER.get().client)))
         if self.clients.get(session_name) != client:
             self.clients[session_name] = client
-            for name in [name for name in self.clients if self._executor.open_session(name) is None and name != session_name]:
+            for name in [name for name in self.clients if not self._is_open(name) and name != session_name]:
                 del self.clients[name]
 
     def _note_connection(self, session_name: str) -> None:
@@ -204,6 +187,9 @@ class SessionService:
     async def _close_if_open(self, session_name: str) -> None:
         with suppress(UnknownSession):
             await self._executor.close_session(session_name)
+
+    def _is_open(self, session_name: str) -> bool:
+        return self._executor.open_session(session_name) is not None
 
     def _is_busy(self, session_name: str) -> bool:
         session = self._executor.open_session(session_name)
@@ -251,14 +237,12 @@ class SessionService:
             UnknownSession: see ``find_session``.
             UnknownExecution: no session has the execution.
         """
-        has_adopted = False
-        while True:
+        for _ in range(2):  # again after sessions were adopted
             for session in self.list_sessions() if name is None else [await self.find_session(name)]:
                 if execution_id in session.executions():
                     return session
-            if has_adopted or not await self._executor.adopt_sessions():
+            if not await self._executor.adopt_sessions():
                 break
-            has_adopted = True
         message = (
             f"None of your open sessions has an execution {execution_id!r:.100}: it may have ended with its session, or with "
             "an earlier server. Use the execution_id of an answer with status running, and pass the session's handle if it has "
@@ -283,7 +267,14 @@ class SessionService:
 
     def choose_input_handler(self, elicitation: Elicitation) -> OnInput | None:
         """Return the handler of `input()` for a call's cell; None if the server or the client does not support input."""
-        return self.inputs.ask if self._allow_input and elicitation.is_possible else None
+        return self._ask_input if self.options.allow_input and elicitation.is_possible else None
+
+    async def _ask_input(self, request: InputRequest) -> str:
+        """Wake the calls that wait for the cell, so that they ask their clients, and wait for the answer."""
+        for scope, execution_id in self._waits.items():
+            if execution_id == request.execution_id:
+                scope.cancel()
+        return await self.inputs.ask(request)
 
     async def resume(
         self, name: str | None, elicitation: Elicitation, *, wait: float | None, cursor: int = 0, sends: bool = False
@@ -299,9 +290,7 @@ class SessionService:
             return None
         session = await self.find_session_of(answer.execution_id, name)
         self.inputs.accept(answer)
-        if not sends:
-            return await self.follow(session, answer.execution_id, elicitation, wait=wait, cursor=cursor)
-        async with self._waiting_call(session, answer.execution_id):
+        async with self._waiting_call(session, answer.execution_id) if sends else nullcontext():
             return await self.follow(session, answer.execution_id, elicitation, wait=wait, cursor=cursor)
 
     async def run_cell(
@@ -314,7 +303,7 @@ class SessionService:
         """
         self.check_wait(wait)
         with anyio.CancelScope(shield=True):  # no cancellation before the id of the cell is known
-            sent = await send(SHORTEST_TIMEOUT)
+            sent = await send(wait=SHORTEST_TIMEOUT)
         self._titles[sent.execution_id] = next((line.strip() for line in title.splitlines() if line.strip()), "")[:_LINE_CHARS]
         while len(self._titles) > _TITLES_MAX:
             self._titles.popitem(last=False)
@@ -338,67 +327,41 @@ class SessionService:
             cursor: the end of the output that the caller has.
         """
         deadline = time.monotonic() + self.check_wait(wait)
-        began = time.monotonic() - elicitation.seconds
-        report_times = generate_report_times(self.interval)
-        report_at = began + next(report_times)
-        read_to, last_line, over = cursor, "", False
-        while not (over or self._is_releasing):
-            over = deadline <= report_at
-            step = max(min(deadline, report_at) - time.monotonic(), SHORTEST_TIMEOUT)
-            with self._interruptible_wait():
-                progress = await self._wait_for_progress(session, execution_id, cursor=read_to, wait=step)
-            if self._is_releasing or progress.result is not None or not await self._ask_client(execution_id, elicitation):
-                break
-            read_to, last_line = progress.cursor, find_last_line(progress.outputs) or last_line
-            if not over:
-                line = progress.remark or last_line
-                await elicitation.report(f"execution_id {execution_id}" + (f": {line}" if line else ""))
-            while report_at <= time.monotonic():
-                report_at = began + next(report_times)
-        progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
-        if progress.result is not None and (not cursor or progress.cursor < cursor):  # smaller: an earlier owner ran it
-            return PartialResult(self.rename_session(progress.result), progress.result.outputs, 0, progress.cursor)
+
+        async def describe() -> str:
+            progress = await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
+            line = progress.remark or find_last_line(progress.outputs)
+            return f"execution_id {execution_id}" + (f": {line}" if line else "")
+
+        async with elicitation.report_while(describe, self.interval):
+            while True:
+                is_over = self._is_releasing
+                if (pending := self.inputs.find(execution_id)) is not None and elicitation.is_possible:
+                    await elicitation.ask_input(pending)
+                    is_over |= elicitation.input_required is not None
+                left = SHORTEST_TIMEOUT if is_over else max(deadline - time.monotonic(), SHORTEST_TIMEOUT)
+                progress = await self._wait_for_progress(session, execution_id, cursor, left)
+                if is_over or self._is_releasing or progress.result is not None or deadline <= time.monotonic():
+                    break
         result = progress.result
         if result is None:
-            result = ExecutionResult(
-                execution_id, session.name, "running", kernel_epoch=session.kernel_epoch, isolation=session.isolation
-            )
-        if progress.result is None and self.inputs.find(execution_id) is not None:
-            result = replace(result, notes=(_INPUT_NOTE,))
+            notes = (_INPUT_NOTE,) if self.inputs.find(execution_id) is not None else ()
+            about: dict[str, Any] = {"kernel_epoch": session.kernel_epoch, "isolation": session.isolation, "notes": notes}
+            result = ExecutionResult(execution_id, session.name, "running", **about)
+        elif not cursor or progress.cursor < cursor:  # smaller: an earlier owner ran it
+            return PartialResult(self.rename_session(result), result.outputs, 0, progress.cursor)
         ends = cursor, progress.cursor, progress.missed_bytes, progress.queue_position
         return PartialResult(self.rename_session(result), progress.outputs, *ends)
 
-    @contextmanager
-    def _interruptible_wait(self) -> Iterator[None]:
-        """Wait in the block until ``release_calls``."""
+    async def _wait_for_progress(self, session: AsyncSession, execution_id: str, cursor: int, wait: float) -> Progress:
+        """Wait until an execution ends or asks for input, the time is over, or the server ends; return its new output."""
         with anyio.CancelScope() as scope:
-            self._waits.add(scope)
+            self._waits[scope] = execution_id
             try:
-                yield
+                return await session.wait_for(execution_id, cursor=cursor, wait=wait)
             finally:
-                self._waits.discard(scope)
-
-    async def _wait_for_progress(self, session: AsyncSession, execution_id: str, *, cursor: int, wait: float) -> Progress:
-        """Wait until an execution ends, asks for input or the time is over; return its new output."""
-        if self._allow_input and self.inputs.find(execution_id) is None:
-            async with anyio.create_task_group() as tasks:
-
-                async def stop_on_input() -> None:
-                    await self.inputs.wait_for(execution_id)
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(stop_on_input)
-                await session.wait_for(execution_id, wait=wait)
-                tasks.cancel_scope.cancel()
-            wait = SHORTEST_TIMEOUT
-        return await session.wait_for(execution_id, cursor=cursor, wait=wait)
-
-    async def _ask_client(self, execution_id: str, elicitation: Elicitation) -> bool:
-        """Ask a call's client for an execution's input; return whether the call continues."""
-        pending = self.inputs.find(execution_id)
-        if pending is None or not elicitation.is_possible:
-            return True
-        return await elicitation.ask_input(pending)
+                del self._waits[scope]
+        return await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
 
     async def list_running(self, session: AsyncSession) -> list[tuple[str, str]]:
         """Return ids and first lines of a session's running and queued cells, in order, the newest twenty."""
@@ -415,14 +378,21 @@ class SessionService:
         """Count a call that waits for its own cell; interrupt the cell if its last call is cancelled."""
         self._waiting_calls[execution_id] += 1
         try:
-            try:
-                yield
-            finally:
-                self._waiting_calls[execution_id] -= 1
-                if not self._waiting_calls[execution_id]:
-                    del self._waiting_calls[execution_id]
+            yield
         except anyio.get_cancelled_exc_class():
-            if not (self._is_releasing or execution_id in self._waiting_calls):
+            if not self._is_releasing and self._waiting_calls[execution_id] == 1:
                 with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
                     await session.interrupt(execution_id)
             raise
+        finally:
+            self._waiting_calls[execution_id] -= 1
+            if not self._waiting_calls[execution_id]:
+                del self._waiting_calls[execution_id]
+
+
+class SessionMethods:
+    """Base class of tools, prompts and resources, one method each, which use the sessions of a service."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+        self._options = sessions.options

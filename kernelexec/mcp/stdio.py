@@ -24,7 +24,7 @@ from kernelexec.config import Config
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.imports import import_without_collection
 from kernelexec.mcp.logs import make_observers
-from kernelexec.mcp.run import INTERVAL, Opening, ServerLife, run_until_signal
+from kernelexec.mcp.run import Opening, ServerRun
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _PARSE_ERROR = -32700
 T = TypeVar("T")
 
 
-async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOptions = ALL_TOOLS) -> signal.Signals | None:
+async def serve(config: Config, *, options: ServerOptions = ALL_TOOLS) -> signal.Signals | None:
     """Serve until stdin ends or a signal arrives, close everything and return the signal, if any.
 
     Only the protocol is written to stdout: the process's own stdout becomes stderr, and its stdin is empty.
@@ -48,24 +48,25 @@ async def serve(config: Config, *, interval: float = INTERVAL, options: ServerOp
     Raises:
         IsolationUnavailable: containers are not available; the server did not start.
         InvalidConfig: kernels are to be kept and cannot be.
-        ServerFailed: see ``run_until_signal``.
+        ServerFailed: see ``ServerRun``.
     """
-    life = ServerLife.of(config, is_wanted=options.keep_kernels)
-    executor, stop = AsyncExecutor(config=config, hooks=make_observers()), anyio.Event()
-    transport, opening = StdioTransport(on_end=stop.set), Opening()
+    opening, executor = Opening(), AsyncExecutor(config=config, hooks=make_observers())
+    run = ServerRun(executor, keeps_kernels=options.keep_kernels, opening=opening)
+    transport = StdioTransport(on_end=run.stop.set)
 
-    async def run(executor: AsyncExecutor) -> None:
+    async def serve_client() -> None:
         import_without_collection("kernelexec.mcp.server")
-        from kernelexec.mcp.server import make_server, make_session_service, silence_libraries  # noqa: PLC0415 - takes a second
+        from kernelexec.mcp.server import make_server, silence_libraries  # noqa: PLC0415 - takes a second
+        from kernelexec.mcp.sessions import SessionService  # noqa: PLC0415 - the same
 
         silence_libraries()
-        sessions = make_session_service(executor, interval=interval, options=options, clients=life.clients)
-        life.release_calls = sessions.release_calls
-        server = make_server(executor, interval=interval, options=options, sessions=sessions, opening=opening)
+        sessions = SessionService(executor, options=options, clients=run.clients)
+        run.release_calls = sessions.release_calls
+        server = make_server(sessions, opening=opening)
         opening.begin_serving()
         await _run_protocol(server, transport)
 
-    return await run_until_signal(executor, stop, run, life, opening=opening)
+    return await run.run(serve_client)
 
 
 async def _run_protocol(server: FastMCP, transport: StdioTransport) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,9 @@ from kernelexec import AsyncExecutor
 from kernelexec.cli.mcp import mcp_app
 from kernelexec.config import Config
 from kernelexec.mcp.logs import make_observers
-from kernelexec.mcp.run import INTERVAL
 from kernelexec.mcp.server import make_server
 from kernelexec.mcp.server_options import ServerOptions
+from kernelexec.mcp.sessions import SessionService
 from tests.support.command_line import LOCAL_SERVER
 
 
@@ -37,7 +36,8 @@ class InMemory:
                 patch.setenv(name, value)
             config, options = read_options(self.words)
             with portal.wrap_async_context_manager(AsyncExecutor(config=config, hooks=make_observers())) as executor:
-                yield portal.call(partial(make_server, executor, interval=INTERVAL, options=options))
+                sessions = SessionService(executor, options=options)
+                yield portal.call(make_server, sessions)
 
 
 def read_options(words: list[str]) -> tuple[Config, ServerOptions]:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, cast
 
 from fastmcp import Context
-from fastmcp.exceptions import FastMCPError, ToolError
 from fastmcp.tools import InputRequiredToolResult, ToolResult
 from mcp.types import TextContent
 
 from kernelexec.adapters.shared.markdown import find_only_block, infer_language
 from kernelexec.config import SHORTEST_TIMEOUT
-from kernelexec.errors import InvalidRequest, KernelexecError
+from kernelexec.errors import InvalidRequest
 from kernelexec.mcp.answers import PREVIEW_CHARS, AnswerOptions, fit_answer, preview, render_answer
 from kernelexec.mcp.elicitation import Elicitation, PartialResult
-from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.mcp.sessions import SessionService
-from kernelexec.results import ExecutionResult, OutputPage, SecurityError, TestCase, TestReport
+from kernelexec.mcp.sessions import SessionMethods
+from kernelexec.results import OutputPage, SecurityError, TestCase, TestReport
 from kernelexec.results.reports import CASE_SECONDS
 from kernelexec.text import clean, clean_text, format_note, quote_output, utf8_size
 
@@ -67,29 +64,13 @@ class NewSession:
     workspace: str
 
 
-@contextmanager
-def report_errors(kind: type[FastMCPError] = ToolError) -> Iterator[None]:
-    """Report our errors to the model or client with their exact text."""
-    try:
-        yield
-    except KernelexecError as exc:
-        raise kind(clean_text(str(exc))) from exc
-
-
-class CodeTools:
+class CodeTools(SessionMethods):
     """Tools for code and sessions, one method each."""
-
-    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
-        self._sessions = sessions
-        self._options = options
-
-    def _choose_form(self, context: Context) -> AnswerOptions:
-        return AnswerOptions.of(context, self._options, has_checkpoints=self._sessions.has_checkpoints)
 
     async def _make_cell_answer(self, result: PartialResult, elicitation: Elicitation, context: Context) -> ToolResult:
         if elicitation.input_required is not None:
             return InputRequiredToolResult(elicitation.input_required)
-        return await render_answer(result, self._choose_form(context))
+        return await render_answer(result, AnswerOptions.of(context, self._sessions))
 
     async def execute_code(
         self,
@@ -108,17 +89,12 @@ class CodeTools:
         """Run a cell."""
         code, language = unwrap_code(code, language)
         elicitation = self._sessions.make_elicitation(context)
-        with report_errors():
-            partial_result = await self._sessions.resume(session, elicitation, wait=wait, sends=True)
-            if partial_result is None:
-                opened = await self._sessions.get_session(session, elicitation)
-                on_input = self._sessions.choose_input_handler(elicitation)
-
-                async def send(patience: float) -> ExecutionResult:
-                    call = partial(opened.execute, code, language=language, timeout=timeout, approver=elicitation)
-                    return await call(wait=patience, request_id=request_id, on_input=on_input)
-
-                partial_result = await self._sessions.run_cell(opened, send, elicitation, wait=wait, title=opened.mask(code))
+        partial_result = await self._sessions.resume(session, elicitation, wait=wait, sends=True)
+        if partial_result is None:
+            opened = await self._sessions.get_session(session, elicitation)
+            send = partial(opened.execute, code, language=language, timeout=timeout, request_id=request_id)
+            send = partial(send, approver=elicitation, on_input=self._sessions.choose_input_handler(elicitation))
+            partial_result = await self._sessions.run_cell(opened, send, elicitation, wait=wait, title=opened.mask(code))
         return await self._make_cell_answer(partial_result, elicitation, context)
 
     async def wait_execution(
@@ -131,13 +107,12 @@ class CodeTools:
     ) -> ToolResult:
         """Wait for an execution."""
         elicitation = self._sessions.make_elicitation(context)
-        with report_errors():
-            if cursor < 0:
-                raise InvalidRequest(f"cursor={cursor} must be 0 or the cursor of an earlier answer.")
-            partial_result = await self._sessions.resume(session, elicitation, wait=wait, cursor=cursor)
-            if partial_result is None:
-                opened = await self._sessions.find_session_of(execution_id, session)
-                partial_result = await self._sessions.follow(opened, execution_id, elicitation, wait=wait, cursor=cursor)
+        if cursor < 0:
+            raise InvalidRequest(f"cursor={cursor} must be 0 or the cursor of an earlier answer.")
+        partial_result = await self._sessions.resume(session, elicitation, wait=wait, cursor=cursor)
+        if partial_result is None:
+            opened = await self._sessions.find_session_of(execution_id, session)
+            partial_result = await self._sessions.follow(opened, execution_id, elicitation, wait=wait, cursor=cursor)
         return await self._make_cell_answer(partial_result, elicitation, context)
 
     async def read_output(
@@ -149,29 +124,26 @@ class CodeTools:
         session: str | None = None,
     ) -> ToolResult:
         """Read a page of output."""
-        with report_errors():
-            opened = await self._sessions.find_session_of(execution_id, session)
-            begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
-            is_running = (await opened.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
-            page = await opened.read_output(execution_id, offset=begin, limit=room, grep=grep)
+        opened = await self._sessions.find_session_of(execution_id, session)
+        begin, room = min(offset, _FURTHEST_BYTES), min(limit, _PAGE_BYTES * 5)
+        is_running = (await opened.wait_for(execution_id, cursor=_FURTHEST_BYTES, wait=SHORTEST_TIMEOUT)).result is None
+        page = await opened.read_output(execution_id, offset=begin, limit=room, grep=grep)
         nothing = "no output" if not begin and grep is None else "no matching line" if grep else "no more output"
         where = f"from byte {page.offset} of {page.total_bytes}; {_describe_next_page(page, is_running=is_running, grep=grep)}"
         return make_quoting_answer(page.text, where if page.text else f"{nothing}; {where}", "kernelexec/page", page)
 
     async def interrupt_kernel(self, context: Context, session: str = "default") -> ToolResult:
         """Interrupt the running cell."""
-        with report_errors():
-            result = await (await self._sessions.find_session(session)).interrupt()
+        result = await (await self._sessions.find_session(session)).interrupt()
         if result is None:
             return make_text_answer(f"Nothing runs in session {session}, so nothing was interrupted.")
         partial_result = PartialResult(self._sessions.rename_session(result), result.outputs)
-        return await render_answer(partial_result, self._choose_form(context))
+        return await render_answer(partial_result, AnswerOptions.of(context, self._sessions))
 
     async def restart_kernel(self, session: str = "default") -> ToolResult:
         """Replace the kernel."""
-        with report_errors():
-            opened = await self._sessions.find_session(session)
-            await opened.restart()
+        opened = await self._sessions.find_session(session)
+        await opened.restart()
         return make_text_answer(
             f"Session {session} has a new kernel (kernel_epoch {opened.kernel_epoch}). Variables, imports, cd and export are "
             f"lost: define again the ones you need. Files are still in {opened.workspace}."
@@ -180,23 +152,20 @@ class CodeTools:
     async def list_sessions(self) -> SessionList:
         """List the sessions."""
         rows = []
-        with report_errors():
-            for session in self._sessions.list_sessions():
-                running = [ExecutionRow(*row) for row in await self._sessions.list_running(session)]
-                name = self._sessions.format_session(session.name)
-                rows.append(SessionRow(name, session.busy, session.kernel_epoch, str(session.workspace), running))
+        for session in self._sessions.list_sessions():
+            running = [ExecutionRow(*row) for row in await self._sessions.list_running(session)]
+            name = self._sessions.format_session(session.name)
+            rows.append(SessionRow(name, session.busy, session.kernel_epoch, str(session.workspace), running))
         return SessionList(rows)
 
     async def create_session(self) -> NewSession:
         """Create a session with a handle."""
-        with report_errors():
-            handle, opened = await self._sessions.create_session()
+        handle, opened = await self._sessions.create_session()
         return NewSession(handle, str(opened.workspace))
 
     async def close_session(self, session: str) -> ToolResult:
         """End a session."""
-        with report_errors():
-            await self._sessions.close_session(session)
+        await self._sessions.close_session(session)
         return make_text_answer(f"Session {session} is closed. Its variables are lost, its files are kept.")
 
 
@@ -288,13 +257,10 @@ class TestsAnswer:
     cases: list[CaseAnswer]
 
 
-class TestingTools:
+class TestingTools(SessionMethods):
     """Tool that runs test cases."""
 
     __test__ = False  # as above
-
-    def __init__(self, sessions: SessionService) -> None:
-        self._sessions = sessions
 
     async def run_tests(
         self,
@@ -306,15 +272,14 @@ class TestingTools:
     ) -> TestsAnswer:
         """Run test cases."""
         elicitation = self._sessions.make_elicitation(context)
-        with report_errors():
-            opened = await self._sessions.get_session(session, elicitation)
-            try:
-                async with elicitation.report_while("the cases run", self._sessions.interval):
-                    report = await opened.run_tests(code, cases, timeout=timeout, approver=elicitation)
-                return fit_answer(partial(_make_tests_answer, report), PREVIEW_CHARS)
-            except SecurityError:
-                if elicitation.input_required is None:
-                    raise
+        opened = await self._sessions.get_session(session, elicitation)
+        try:
+            async with elicitation.report_while("the cases run", self._sessions.interval):
+                report = await opened.run_tests(code, cases, timeout=timeout, approver=elicitation)
+            return fit_answer(partial(_make_tests_answer, report), PREVIEW_CHARS)
+        except SecurityError:
+            if elicitation.input_required is None:
+                raise
         return cast("TestsAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
 
 
@@ -325,11 +290,8 @@ def _make_tests_answer(report: TestReport, chars: int) -> TestsAnswer:
 
 
 def _make_case(case: TestCase, chars: int) -> CaseAnswer:
-    source = preview(case.source, "the text as you sent it", chars=chars)
-    message, output = (
-        preview(case.message, "shorten the message", chars=chars),
-        preview(case.output, _SHORTER_OUTPUT, chars=chars),
-    )
-    line_text = case.line_text and preview(case.line_text, "the text as you sent it", chars=chars)
-    where = case.line, line_text, case.in_code
+    shorten = partial(preview, chars=chars)
+    source, message = shorten(case.source, "the text as you sent it"), shorten(case.message, "shorten the message")
+    where = case.line, case.line_text and shorten(case.line_text, "the text as you sent it"), case.in_code
+    output = shorten(case.output, _SHORTER_OUTPUT)
     return CaseAnswer(source, case.verdict, message, *where, output, round(case.duration, 3))

@@ -28,10 +28,8 @@ from kernelexec.mcp.answers import (
     render_stream,
 )
 from kernelexec.mcp.elicitation import PartialResult
-from kernelexec.mcp.server_options import ServerOptions, Source
-from kernelexec.mcp.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import report_errors
-from kernelexec.results import BackgroundCommand, ExecutionResult, Installation, SecurityError, model_notes
+from kernelexec.mcp.sessions import SessionMethods, SessionService
+from kernelexec.results import BackgroundCommand, Installation, SecurityError, model_notes
 from kernelexec.text import clean_text, escape_line, format_note, quote_output
 
 if TYPE_CHECKING:
@@ -83,12 +81,8 @@ class CommandAnswer:
         }
 
 
-class CommandTools:
+class CommandTools(SessionMethods):
     """Tool for shell commands."""
-
-    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
-        self._sessions = sessions
-        self._options = options
 
     async def execute_command(
         self,
@@ -102,39 +96,31 @@ class CommandTools:
     ) -> ToolResult:
         """Run a command."""
         elicitation = self._sessions.make_elicitation(context)
-        form = AnswerOptions.of(context, self._options)
+        form = AnswerOptions.of(context, self._sessions)
         shown, directory = command, work_dir or ""
         try:
             self._sessions.check_wait(wait)
             opened = await self._sessions.get_session(session, elicitation)
             shown, directory = opened.mask(command), opened.mask(directory)
-
-            async def send(patience: float) -> ExecutionResult:
-                call = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, approver=elicitation)
-                return await call(wait=patience, request_id=request_id)
-
+            send = partial(opened.execute_command, command, timeout=timeout, work_dir=work_dir, request_id=request_id)
+            send = partial(send, approver=elicitation)
             partial_result = await self._sessions.run_cell(opened, send, elicitation, wait=wait, title=shown)
         except KernelexecError as exc:
             mask = self._sessions.mask
-            refusal = _make_refusal(mask(shown), mask(directory), mask(str(exc)))
-            return _make_result(refusal, is_whole=form.has_whole_record)
-        if elicitation.input_required is not None:
-            return InputRequiredToolResult(elicitation.input_required)
-        answer = _make_answer(partial_result, shown, directory or str(opened.workspace))
-        if partial_result.result.status == "aborted":
-            return _make_result(answer, is_whole=form.has_whole_record)
-        rendered = await render_answer(partial_result, form)
-        return ToolResult(rendered.content, answer.to_structure(is_whole=form.has_whole_record))
+            answer = _make_refusal(mask(shown), mask(directory), mask(str(exc)))
+        else:
+            if elicitation.input_required is not None:
+                return InputRequiredToolResult(elicitation.input_required)
+            answer = _make_answer(partial_result, shown, directory or str(opened.workspace))
+        structure = answer.to_structure(is_whole=form.has_whole_record)
+        if answer.status == "aborted":
+            text = f"[aborted]\n{format_note(f'The command did not run: {answer.stderr}')}"
+            return ToolResult([TextContent(type="text", text=text)], structure)
+        return ToolResult((await render_answer(partial_result, form)).content, structure)
 
 
 #: The schema of the structure in answers.
 COMMAND_SCHEMA: dict[str, Any] = TypeAdapter(CommandAnswer).json_schema()
-
-
-def _make_result(answer: CommandAnswer, *, is_whole: bool) -> ToolResult:
-    """Return the answer of a refused command."""
-    text = f"[aborted]\n{format_note(f'The command did not run: {answer.stderr}')}"
-    return ToolResult([TextContent(type="text", text=text)], answer.to_structure(is_whole=is_whole))
 
 
 def _make_answer(partial_result: PartialResult, command: str, work_dir: str) -> CommandAnswer:
@@ -173,16 +159,11 @@ def _make_refusal(command: str, work_dir: str, reason: str, execution_id: str = 
         exit_code=-1,
         stdout="",
         stderr=clean_text(reason),
-        execution_time=0.0,
         command=_shorten(command),
         work_dir=clean_text(work_dir),
         status="aborted",
         execution_id=execution_id,
-        timed_out=False,
-        truncated=False,
         state=state,
-        files=[],
-        notes=[],
     )
 
 
@@ -211,11 +192,8 @@ class BackgroundList:
     commands: list[BackgroundAnswer]
 
 
-class BackgroundTools:
+class BackgroundTools(SessionMethods):
     """Tools for background commands, one method each."""
-
-    def __init__(self, sessions: SessionService) -> None:
-        self._sessions = sessions
 
     async def start_background(
         self,
@@ -226,13 +204,12 @@ class BackgroundTools:
     ) -> BackgroundAnswer:
         """Start a background command."""
         elicitation = self._sessions.make_elicitation(context)
-        with report_errors():
-            opened = await self._sessions.get_session(session, elicitation)
-            try:
-                return _make_background_answer(await opened.start_background(command, work_dir=work_dir, approver=elicitation))
-            except SecurityError:
-                if elicitation.input_required is None:
-                    raise
+        opened = await self._sessions.get_session(session, elicitation)
+        try:
+            return _make_background_answer(await opened.start_background(command, work_dir=work_dir, approver=elicitation))
+        except SecurityError:
+            if elicitation.input_required is None:
+                raise
         return cast("BackgroundAnswer", elicitation.input_required)  # fastmcp passes it on; the schema is for other answers
 
     async def background_output(
@@ -242,21 +219,18 @@ class BackgroundTools:
         session: str = "default",
     ) -> BackgroundAnswer:
         """Return a background command's state and newest output."""
-        with report_errors():
-            output = await (await self._sessions.find_session(session)).background_output(command_id, lines=lines)
+        output = await (await self._sessions.find_session(session)).background_output(command_id, lines=lines)
         return _make_background_answer(
             output.command, output.stdout, output.stderr, output.stdout_dropped + output.stderr_dropped
         )
 
     async def kill_background(self, command_id: CommandId, session: str = "default") -> BackgroundAnswer:
         """End a background command."""
-        with report_errors():
-            return _make_background_answer(await (await self._sessions.find_session(session)).kill_background(command_id))
+        return _make_background_answer(await (await self._sessions.find_session(session)).kill_background(command_id))
 
     async def list_background(self, session: str = "default") -> BackgroundList:
         """List the background commands."""
-        with report_errors():
-            commands = await (await self._sessions.find_session(session)).background_commands()
+        commands = await (await self._sessions.find_session(session)).background_commands()
         return fit_answer(
             lambda chars: BackgroundList([_make_background_answer(command, chars=chars) for command in commands]), PREVIEW_CHARS
         )
@@ -298,12 +272,13 @@ class _RunningInstallation:
     failure: Exception | None = None
 
 
-class PackageTools:
-    """Tool that installs packages from ``source``, by default from the network of cells."""
+class PackageTools(SessionMethods):
+    """Tool that installs packages from the operator's source, by default from the network of cells."""
 
-    def __init__(self, sessions: SessionService, source: Source = None, *, has_network: bool = True) -> None:
-        self._sessions = sessions
-        self._has_source = source is not None or has_network
+    def __init__(self, sessions: SessionService) -> None:
+        super().__init__(sessions)
+        source = sessions.options.packages_from
+        self._has_source = source is not None or sessions.config.has_network
         self._from: dict[str, Any] = {"network": True} if source == "network" else {"wheels": source}
         self._running: dict[tuple[str, tuple[str, ...]], _RunningInstallation] = {}
 
@@ -316,32 +291,31 @@ class PackageTools:
     ) -> InstallAnswer:
         """Install packages."""
         elicitation = self._sessions.make_elicitation(context)
-        with report_errors():
-            patience = self._sessions.check_wait(wait)
-            opened = await self._sessions.get_session(session, elicitation)
-            key = opened.name, tuple(packages)
+        patience = self._sessions.check_wait(wait)
+        opened = await self._sessions.get_session(session, elicitation)
+        key = opened.name, tuple(packages)
+        if key not in self._running:
+            await self._check_packages(opened, packages)
+            try:
+                await opened.check_command(shlex.join(["pip", "install", *packages]), approver=elicitation)
+            except SecurityError:
+                if elicitation.input_required is None:
+                    raise
+                return cast("InstallAnswer", elicitation.input_required)  # fastmcp passes it on
             if key not in self._running:
-                await self._check_packages(opened, packages)
-                try:
-                    await opened.check_command(shlex.join(["pip", "install", *packages]), approver=elicitation)
-                except SecurityError:
-                    if elicitation.input_required is None:
-                        raise
-                    return cast("InstallAnswer", elicitation.input_required)  # fastmcp passes it on
-                if key not in self._running:
-                    opened.scope.check_open()
-                    self._running[key] = _RunningInstallation(anyio.current_time())
-                    opened.scope.tasks.start_soon(self._install, opened, key)
-            running = self._running[key]
-            with anyio.move_on_after(patience):
-                async with elicitation.report_while("the packages are installed", self._sessions.interval):
-                    await running.done.wait()
-            if not running.done.is_set():
-                again = "It continues: call install_packages again with the same arguments to get the result."
-                return InstallAnswer("running", [], "", round(anyio.current_time() - running.began, 3), [again])
-            self._running.pop(key, None)
-            if running.failure is not None:
-                raise running.failure
+                opened.scope.check_open()
+                self._running[key] = _RunningInstallation(anyio.current_time())
+                opened.scope.tasks.start_soon(self._install, opened, key)
+        running = self._running[key]
+        with anyio.move_on_after(patience):
+            async with elicitation.report_while("the packages are installed", self._sessions.interval):
+                await running.done.wait()
+        if not running.done.is_set():
+            again = "It continues: call install_packages again with the same arguments to get the result."
+            return InstallAnswer("running", [], "", round(anyio.current_time() - running.began, 3), [again])
+        self._running.pop(key, None)
+        if running.failure is not None:
+            raise running.failure
         assert running.installation is not None
         answer = _make_install_answer(running.installation, opened)
         if not running.installation.ok:

@@ -15,9 +15,8 @@ from fastmcp.tools import ToolResult
 
 from kernelexec.errors import InvalidPath
 from kernelexec.mcp.answers import ROOM_BYTES, InlinePictures, fit_answer, select_pictures
-from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.mcp.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer, report_errors
+from kernelexec.mcp.sessions import SessionMethods
+from kernelexec.mcp.tools.code_tools import make_quoting_answer, make_text_answer
 from kernelexec.results import FileBytes, FilesDeleted, FileText, FileWritten, Image
 from kernelexec.results.media import BEGINNING_BYTES, read_picture_type
 from kernelexec.text import format_note, quote_line
@@ -74,12 +73,8 @@ class DeletedFiles:
     complete: bool
 
 
-class FileTools:
+class FileTools(SessionMethods):
     """Tools for files, one method each."""
-
-    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
-        self._sessions = sessions
-        self._options = options
 
     async def list_files(
         self,
@@ -90,14 +85,13 @@ class FileTools:
         session: str = "default",
     ) -> DirectoryListing:
         """List a directory."""
-        with report_errors():
-            try:
-                opened = await self._sessions.get_session_with_files(session)
-            except InvalidPath:
-                if path != ".":
-                    raise
-                return DirectoryListing([], 0, complete=True)
-            listing = await opened.files.list(path, recursive=recursive, pattern=pattern)
+        try:
+            opened = await self._sessions.get_session_with_files(session)
+        except InvalidPath:
+            if path != ".":
+                raise
+            return DirectoryListing([], 0, complete=True)
+        listing = await opened.files.list(path, recursive=recursive, pattern=pattern)
         rows = [FileRow(opened.mask(entry.path), entry.kind, entry.size_bytes) for entry in listing.entries[:_SHOWN]]
         return fit_answer(lambda shown: DirectoryListing(rows[:shown], len(listing), listing.complete), _SHOWN)
 
@@ -109,12 +103,11 @@ class FileTools:
         session: str = "default",
     ) -> ToolResult:
         """Read a piece of a file."""
-        with report_errors():
-            opened = await self._sessions.get_session_with_files(session)
-            most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
-            read = await opened.files.read(path, offset=offset, limit=most)
-            if _is_binary(read.text):
-                return await self._show_binary(opened.files, replace(read, path=opened.mask(read.path)), path)
+        opened = await self._sessions.get_session_with_files(session)
+        most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
+        read = await opened.files.read(path, offset=offset, limit=most)
+        if _is_binary(read.text):
+            return await self._show_binary(opened.files, replace(read, path=opened.mask(read.path)), path)
         follows = "end of file" if read.next_offset is None else f"continue with offset={read.next_offset}"
         odd = "; bytes that are not UTF-8 are shown as \N{REPLACEMENT CHARACTER}" if read.lossy else ""
         read = replace(read, path=opened.mask(read.path), text=_BASE64.sub(_omit_base64, opened.mask(read.text)))
@@ -144,9 +137,8 @@ class FileTools:
         session: str = "default",
     ) -> ToolResult:
         """Write a file."""
-        with report_errors():
-            opened = await self._sessions.get_session(session)
-            written = await opened.files.write(path, content, append=append)
+        opened = await self._sessions.get_session(session)
+        written = await opened.files.write(path, content, append=append)
         done = "created" if written.created else "added to" if append else "replaced"
         return _make_written_answer(opened, written, done)
 
@@ -160,9 +152,8 @@ class FileTools:
         session: str = "default",
     ) -> ToolResult:
         """Edit a file."""
-        with report_errors():
-            opened = await self._sessions.get_session_with_files(session)
-            written = await opened.files.edit(path, old_text, new_text, every=replace_all)
+        opened = await self._sessions.get_session_with_files(session)
+        written = await opened.files.edit(path, old_text, new_text, every=replace_all)
         return _make_written_answer(opened, written, "edited")
 
     async def delete_files(
@@ -179,12 +170,11 @@ class FileTools:
             raise ToolError("Use either path, or include with or without exclude. Nothing was deleted.")
         if include is not None and recursive:
             raise ToolError("Use recursive only with path; a pattern of a directory includes its files. Nothing was deleted.")
-        with report_errors():
-            opened = await self._sessions.get_session_with_files(session)
-            if path is not None:
-                done = await opened.files.delete(path, recursive=recursive)
-            else:
-                done = await opened.files.delete_many(include or [], exclude or [])
+        opened = await self._sessions.get_session_with_files(session)
+        if path is not None:
+            done = await opened.files.delete(path, recursive=recursive)
+        else:
+            done = await opened.files.delete_many(include or [], exclude or [])
         return fit_answer(partial(_make_answer, done, opened.mask), _SHOWN)
 
 

@@ -18,9 +18,8 @@ from pydantic import WithJsonSchema
 
 from kernelexec.errors import InvalidRequest, KernelexecError, Refused
 from kernelexec.mcp.answers import PREVIEW_CHARS, fit_answer, preview
-from kernelexec.mcp.server_options import ServerOptions
-from kernelexec.mcp.sessions import SessionService
-from kernelexec.mcp.tools.code_tools import make_text_answer, report_errors
+from kernelexec.mcp.sessions import SessionMethods
+from kernelexec.mcp.tools.code_tools import make_text_answer
 from kernelexec.results import Restored
 from kernelexec.results.one_line import format_bytes, join_some
 from kernelexec.results.session_contents import VARIABLES_MAX
@@ -66,17 +65,12 @@ class VariableValue:
     value: JsonValue
 
 
-class VariableTools:
+class VariableTools(SessionMethods):
     """Tools for variables, one method each."""
-
-    def __init__(self, sessions: SessionService, options: ServerOptions) -> None:
-        self._sessions = sessions
-        self._options = options
 
     async def list_variables(self, session: str = "default") -> VariableList:
         """List a session's variables."""
-        with report_errors():
-            listing = await (await self._sessions.find_session(session)).variables(limit=_ROWS_MAX)
+        listing = await (await self._sessions.find_session(session)).variables(limit=_ROWS_MAX)
         return VariableList([VariableRow(**clean(asdict(variable))) for variable in listing.variables], listing.total)
 
     async def set_variables(
@@ -86,7 +80,7 @@ class VariableTools:
         session: str = "default",
     ) -> ToolResult:
         """Set variables."""
-        with report_errors(), _in_words_of_tools():
+        with _in_words_of_tools():
             if not 1 <= len(variables) <= VARIABLES_MAX:
                 raise InvalidRequest(f"variables must have 1 to {VARIABLES_MAX} names.")
             opened = await self._sessions.get_session(session, self._sessions.make_elicitation(context))
@@ -99,7 +93,7 @@ class VariableTools:
         session: str = "default",
     ) -> VariableValue:
         """Return a variable's value."""
-        with report_errors(), _in_words_of_tools():
+        with _in_words_of_tools():
             opened = await self._sessions.find_session(session)
             value, size = await anyio.to_thread.run_sync(_read_json, name, await self._within_wait(session, opened.get(name)))
             if size > _VALUE_BYTES:
@@ -196,11 +190,8 @@ class BranchAnswer:
     work_dir: str
 
 
-class CheckpointTools:
+class CheckpointTools(SessionMethods):
     """Tools for checkpoints and branches, one method each."""
-
-    def __init__(self, sessions: SessionService) -> None:
-        self._sessions = sessions
 
     async def checkpoint(
         self,
@@ -210,10 +201,9 @@ class CheckpointTools:
         session: str = "default",
     ) -> CheckpointAnswer:
         """Make a checkpoint."""
-        with report_errors():
-            opened = await self._sessions.get_session(session, self._sessions.make_elicitation(context))
-            new = await opened.checkpoint(name, files=files)
-            return CheckpointAnswer(_make_row(opened, new), await _list_rows(opened))
+        opened = await self._sessions.get_session(session, self._sessions.make_elicitation(context))
+        new = await opened.checkpoint(name, files=files)
+        return CheckpointAnswer(_make_row(opened, new), await _list_rows(opened))
 
     async def restore(
         self,
@@ -222,9 +212,8 @@ class CheckpointTools:
         session: str = "default",
     ) -> ReturnAnswer:
         """Go back to a checkpoint."""
-        with report_errors():
-            opened = await self._sessions.find_session(session)
-            return await _make_return_answer(opened, await opened.restore(checkpoint, files=files))
+        opened = await self._sessions.find_session(session)
+        return _fit_return(opened, await opened.restore(checkpoint, files=files), await _list_rows(opened))
 
     async def undo(
         self,
@@ -232,9 +221,8 @@ class CheckpointTools:
         session: str = "default",
     ) -> ReturnAnswer:
         """Go back to the state before the last cells."""
-        with report_errors():
-            opened = await self._sessions.find_session(session)
-            return await _make_return_answer(opened, await opened.undo(cells))
+        opened = await self._sessions.find_session(session)
+        return _fit_return(opened, await opened.undo(cells), await _list_rows(opened))
 
     async def branch(
         self,
@@ -242,15 +230,13 @@ class CheckpointTools:
         session: str = "default",
     ) -> BranchAnswer:
         """Open a session with a copy of the state."""
-        with report_errors():
-            opened = await self._sessions.branch_session(await self._sessions.find_session(session), name)
-            return BranchAnswer(self._sessions.format_session(opened.name), opened.workspace_inside)
+        opened = await self._sessions.branch_session(await self._sessions.find_session(session), name)
+        return BranchAnswer(self._sessions.format_session(opened.name), opened.workspace_inside)
 
     async def promote(self, session: Annotated[str, "The name of a branch."]) -> ReturnAnswer:
         """Have a branch take the place of its session."""
-        with report_errors():
-            opened = await self._sessions.find_session(session)
-            return _fit_return(opened, await opened.promote(), [])
+        opened = await self._sessions.find_session(session)
+        return _fit_return(opened, await opened.promote(), [])
 
 
 def _make_row(session: AsyncSession, checkpoint: AsyncCheckpoint) -> CheckpointRow:
@@ -260,10 +246,6 @@ def _make_row(session: AsyncSession, checkpoint: AsyncCheckpoint) -> CheckpointR
 
 async def _list_rows(session: AsyncSession) -> list[CheckpointRow]:
     return [_make_row(session, checkpoint) for checkpoint in await session.checkpoints()]
-
-
-async def _make_return_answer(session: AsyncSession, restored: Restored) -> ReturnAnswer:
-    return _fit_return(session, restored, await _list_rows(session))
 
 
 def _fit_return(session: AsyncSession, restored: Restored, rows: list[CheckpointRow]) -> ReturnAnswer:

@@ -22,6 +22,7 @@ from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
 from kernelexec.events import Event
 from kernelexec.mcp.server import make_server
+from kernelexec.mcp.sessions import SessionService
 from tests.conftest import EVERY_KIND, EVERY_WAY, Command, executor_of
 from tests.support.command_line import LOCAL
 from tests.support.engine import IMAGE, needs_engine
@@ -140,7 +141,7 @@ def test_tools_answer_without_secrets(tmp_path: Path) -> None:
     async def serve() -> None:
         async with AsyncExitStack() as stack:
             executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path / "ws", config=setting_values))
-            client = await stack.enter_async_context(Client(make_server(executor, interval=0.1)))
+            client = await stack.enter_async_context(Client(make_server(SessionService(executor, interval=0.1))))
             assert MARK in await call(
                 client, "execute_code", code=f"{TELL}\ns, n = map(os.environ.get, ['API_KEY', 'NAME_LIKE'])"
             )
@@ -205,7 +206,7 @@ def test_tools_of_files_answer_without_secrets(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             executor = AsyncExecutor("local", workspace=tmp_path / "ws", config=config("local", tmp_path))
             await stack.enter_async_context(executor)
-            client = await stack.enter_async_context(Client(make_server(executor, interval=0.1)))
+            client = await stack.enter_async_context(Client(make_server(SessionService(executor, interval=0.1))))
 
             async def call(tool: str, **arguments: Any) -> str:
                 actual = await client.call_tool(tool, arguments, raise_on_error=False)

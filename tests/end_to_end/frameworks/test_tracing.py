@@ -20,6 +20,7 @@ from kernelexec.config import Config
 from kernelexec.mcp.callers import CALLER
 from kernelexec.mcp.logs import make_observers
 from kernelexec.mcp.server import make_server
+from kernelexec.mcp.sessions import SessionService
 from tests.support.pace import until
 
 
@@ -86,7 +87,7 @@ def test_over_mcp_a_cell_is_under_the_clients_span_and_says_whose_it_is(
 
     async def work() -> None:
         executor = AsyncExecutor(config=Config(isolation="local", workspace=tmp_path), hooks=make_observers())
-        async with executor, Client(make_server(executor, interval=5.0)) as client:
+        async with executor, Client(make_server(SessionService(executor, interval=5.0))) as client:
             with traces.tracer.start_as_current_span("agent's turn"):
                 await client.call_tool("execute_code", {"code": "1"})
             with traces.tracer.start_as_current_span("detached"):

@@ -17,6 +17,7 @@ from fastmcp import Client
 from kernelexec import AsyncExecutor
 from kernelexec.mcp.elicitation import find_last_line, generate_report_times
 from kernelexec.mcp.server import make_server
+from kernelexec.mcp.sessions import SessionService
 from kernelexec.results import DisplayData, Stream
 from tests.support.command_line import BOUND
 from tests.support.mcp_clients import BOTH_ERAS, ERAS, output_of, record_of, text_of
@@ -34,7 +35,9 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
         with anyio.fail_after(BOUND):
             async with AsyncExitStack() as stack:
                 executor = await stack.enter_async_context(AsyncExecutor("local", workspace=tmp_path))
-                client = await stack.enter_async_context(Client(make_server(executor, interval=0.2), mode=request.param))
+                client = await stack.enter_async_context(
+                    Client(make_server(SessionService(executor, interval=0.2)), mode=request.param)
+                )
                 await test(client, executor)
 
     return lambda test: anyio.run(serve, test)

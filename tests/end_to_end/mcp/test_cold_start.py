@@ -42,8 +42,9 @@ from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp import serve
 from kernelexec.mcp.run import Opening
 from kernelexec.mcp.server import make_server
+from kernelexec.mcp.sessions import SessionService
 sys.modules["kernelexec.docker.client"] = types.SimpleNamespace(probe=lambda: None)  # an engine that answers
-server = make_server(AsyncExecutor(sys.argv[1]), interval=1.0, opening=Opening())
+server = make_server(SessionService(AsyncExecutor(sys.argv[1]), interval=1.0), opening=Opening())
 tools = asyncio.run(server.list_tools())
 print(len(tools), sorted({NOT_NEEDED!r} & set(sys.modules)))
 """

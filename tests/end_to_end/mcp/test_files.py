@@ -16,6 +16,7 @@ from mcp.types import ImageContent
 
 from kernelexec import AsyncExecutor
 from kernelexec.mcp.server import make_server
+from kernelexec.mcp.sessions import SessionService
 from kernelexec.results.media import PICTURE_BYTES, read_pixel_size
 from tests.support.mcp_clients import ERAS, Agent, text_of
 
@@ -33,7 +34,7 @@ def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 async def _served(executor: AsyncExecutor) -> Any:
-    return make_server(executor, interval=1.0)
+    return make_server(SessionService(executor, interval=1.0))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def of_user(client: str, platform: str, **environ: str) -> str:
 def programs(directory: Path) -> str:
     """Put a program of each client into a directory; the PATH that finds them."""
     (directory / "bin").mkdir()
-    for name in ("claude", "code", "codex", "gemini"):
+    for name in ("claude", "gemini"):
         program = directory / "bin" / name
         program.write_text(PROGRAM.format(python=sys.executable, log=str(directory / "log")))
         program.chmod(0o755)
@@ -62,7 +61,7 @@ def ran(directory: Path) -> list[list[str]]:
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command) -> Command:
     """`kernelexec mcp install` for a user whose home is ``tmp_path``, in its directory ``cwd``."""
-    for name in ("XDG_CONFIG_HOME", "APPDATA", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "DOCKER_HOST"):
+    for name in ("XDG_CONFIG_HOME", "APPDATA", "CLAUDE_CONFIG_DIR", "DOCKER_HOST"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
@@ -81,13 +80,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command
             "AppData/Roaming/Claude/claude_desktop_config.json",
         ),
         ("cursor", ".cursor/mcp.json", ".cursor/mcp.json", ".cursor/mcp.json"),
-        (
-            "vscode",
-            ".config/Code/User/mcp.json",
-            "Library/Application Support/Code/User/mcp.json",
-            "AppData/Roaming/Code/User/mcp.json",
-        ),
-        ("codex", ".codex/config.toml", ".codex/config.toml", ".codex/config.toml"),
         ("gemini", ".gemini/settings.json", ".gemini/settings.json", ".gemini/settings.json"),
     ],
 )
@@ -99,10 +91,9 @@ def test_each_client_has_its_file_on_each_system(client: str, linux: str, darwin
 
 def test_variables_that_move_a_clients_files_are_followed() -> None:
     assert of_user("claude-code", "linux", CLAUDE_CONFIG_DIR="/c") == "/c/.claude.json"
-    assert of_user("codex", "darwin", CODEX_HOME="/c") == "/c/config.toml"
-    assert of_user("vscode", "linux", XDG_CONFIG_HOME="/c") == "/c/Code/User/mcp.json"
-    assert of_user("vscode", "win32", APPDATA="/roaming") == "/roaming/Code/User/mcp.json"
-    assert of_user("vscode", "darwin", APPDATA="/roaming", XDG_CONFIG_HOME="/c").startswith(f"{HOME}/Library/")
+    assert of_user("claude-desktop", "linux", XDG_CONFIG_HOME="/c") == "/c/Claude/claude_desktop_config.json"
+    assert of_user("claude-desktop", "win32", APPDATA="/roaming") == "/roaming/Claude/claude_desktop_config.json"
+    assert of_user("claude-desktop", "darwin", APPDATA="/roaming", XDG_CONFIG_HOME="/c").startswith(f"{HOME}/Library/")
 
 
 def test_claude_desktop_has_no_projects_and_no_addresses() -> None:
@@ -119,8 +110,6 @@ def test_each_client_gets_the_form_of_a_server_over_http_that_it_knows() -> None
     assert forms == {
         "claude-code": {"type": "http", "url": URL, **header},
         "cursor": {"type": "http", "url": URL, **of_env},
-        "vscode": {"type": "http", "url": URL, **of_env},
-        "codex": {"url": URL, "bearer_token_env_var": "TOKEN"},
         "gemini": {"httpUrl": URL, **header},
     }
 
@@ -128,9 +117,9 @@ def test_each_client_gets_the_form_of_a_server_over_http_that_it_knows() -> None
 def test_each_client_gets_the_form_of_a_program_that_it_knows() -> None:
     entry = {"type": "stdio", "command": "python", "args": ["mcp"], "env": {"A": "b"}, "cwd": "/srv/agent"}
     shown = {name: make_stdio_entry(client, entry) for name, client in CLIENTS.items()}
-    assert {name for name, created in shown.items() if "type" in created} == {"claude-code", "cursor", "vscode"}
-    assert {name for name, created in shown.items() if "cwd" in created} == {"vscode"}
-    for name in ("claude-code", "claude-desktop", "cursor", "codex", "gemini"):
+    assert {name for name, created in shown.items() if "type" in created} == {"claude-code", "cursor"}
+    assert not any("cwd" in created for created in shown.values())
+    for name in CLIENTS:
         assert shown[name]["args"] == ["mcp", "--workspace", "/srv/agent/workspaces"]  # wherever it is started
         assert make_stdio_entry(CLIENTS[name], {**entry, "args": ["--workspace=x"]})["args"] == ["--workspace=x"]
 
@@ -149,56 +138,37 @@ def test_each_client_with_a_command_gets_its_arguments() -> None:
         ],
         "claude-desktop": [],
         "cursor": [],
-        "vscode": [["code", "--add-mcp", json.dumps({"name": "k", **entry})]],
-        "codex": [["codex", "mcp", "add", "k", "--env", "A=b", "--", "python", *args]],
         "gemini": [["gemini", "mcp", "add", "--scope", "user", "--env", "A=b", "k", "python", "--", *args]],
     }
-    over_http = {
-        name: make_commands(client, "user", "k", make_http_entry(client, URL, "TOKEN"), exists=False)
-        for name, client in CLIENTS.items()
-        if client.name in ("codex", "gemini")
-    }
-    assert over_http == {
-        "codex": [["codex", "mcp", "add", "k", "--url", URL, "--bearer-token-env-var", "TOKEN"]],
-        "gemini": [
-            [
-                *("gemini", "mcp", "add", "--scope", "user", "--transport", "http"),
-                *("--header", "Authorization: Bearer ${TOKEN}", "k", URL),
-            ]
-        ],
-    }
+    over_http = make_http_entry(CLIENTS["gemini"], URL, "TOKEN")
+    assert make_commands(CLIENTS["gemini"], "user", "k", over_http, exists=False) == [
+        [
+            *("gemini", "mcp", "add", "--scope", "user", "--transport", "http"),
+            *("--header", "Authorization: Bearer ${TOKEN}", "k", URL),
+        ]
+    ]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_each_client_is_shown_its_entry(client: str) -> None:
     known = find_client(client)
     entry = make_stdio_entry(known, {**make_server_entry(["--sudo"], cwd="/srv"), "env": {"DOCKER_HOST": 'unix:///a"b'}})
-    read = tomllib.loads if client == "codex" else json.loads
-    assert read(render_settings(known, "k", entry)) == {known.section: {"k": entry}}
+    assert json.loads(render_settings("k", entry)) == {"mcpServers": {"k": entry}}
 
 
-@pytest.mark.parametrize(("client", "file"), [("cursor", ".cursor/mcp.json"), ("vscode", ".vscode/mcp.json")])
-def test_a_project_has_a_file_of_its_own(tmp_path: Path, install: Command, client: str, file: str) -> None:
-    assert install(client, "--scope", "project").returncode == 0
-    assert "kernelexec" in (tmp_path / "cwd" / file).read_text()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "cwd" / file]
-
-
-def test_settings_without_a_file_or_a_command_are_shown(tmp_path: Path, install: Command) -> None:
-    path = programs(tmp_path)
-    shown = install("codex", "--scope", "project", PATH=path)
-    assert shown.returncode == 125
-    assert "Codex has no command for the settings of a project. Nothing was changed; the entry for" in shown.stderr
-    assert "kernelexec" in tomllib.loads(shown.stdout)["mcp_servers"]
-    assert ran(tmp_path) == []
+def test_a_project_has_a_file_of_its_own(tmp_path: Path, install: Command) -> None:
+    assert install("cursor", "--scope", "project").returncode == 0
+    file = tmp_path / "cwd/.cursor/mcp.json"
+    assert "kernelexec" in file.read_text()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
 
 
 def test_a_clients_command_is_run_and_its_settings_are_left_to_it(tmp_path: Path, install: Command) -> None:
     path = programs(tmp_path)
-    for client in ("claude-code", "vscode", "codex", "gemini"):
+    for client in ("claude-code", "gemini"):
         done = install(client, *LOCAL, PATH=path)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert [words[0] for words in ran(tmp_path)] == ["claude", "code", "codex", "gemini"]
+    assert [words[0] for words in ran(tmp_path)] == ["claude", "gemini"]
     assert all("--isolation" in " ".join(words) for words in ran(tmp_path))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["bin", "cwd", "log"]
 
@@ -218,7 +188,6 @@ def test_a_client_that_is_missing_or_fails_is_named_and_the_entry_is_shown(tmp_p
     ("client", "file", "content"),
     [
         ("claude-code", ".claude.json", '{"mcpServers": {"kernelexec": {}}}'),
-        ("codex", ".codex/config.toml", "[mcp_servers.kernelexec]\ncommand = 'x'\n"),
         ("gemini", ".gemini/settings.json", '{"mcpServers": {"kernelexec": {}}}'),
         ("cursor", ".cursor/mcp.json", '{"mcpServers": {"kernelexec": {}}}'),
     ],
@@ -245,11 +214,11 @@ def test_a_server_of_that_name_stays_unless_it_is_to_be_replaced(
 
 @pytest.mark.parametrize(("indent", "kept"), [(None, '  "'), (4, '    "'), ("\t", '\t"')])
 def test_what_is_written_is_read_again_with_all_that_was_there(tmp_path: Path, indent: int | str | None, kept: str) -> None:
-    path, client = tmp_path / "mcp.json", CLIENTS["cursor"]
+    path = tmp_path / "mcp.json"
     before = {"theme": "dark \u00e9", "mcpServers": {"other": {"command": "o"}}, "last": [1.5, None]}
     path.write_text(json.dumps(before, indent=indent), encoding="utf-8")
     path.chmod(0o640)
-    write_entry(client, path, "k", ENTRY)
+    write_entry(path, "k", ENTRY)
     text = path.read_text(encoding="utf-8")
     after = json.loads(text)
     assert after["mcpServers"].pop("k") == ENTRY
@@ -266,7 +235,7 @@ def test_a_file_that_is_missing_or_empty_is_made_for_its_user(tmp_path: Path, co
         path.parent.mkdir()
         path.write_text(content)
         path.chmod(0o600)
-    write_entry(CLIENTS["cursor"], path, "k", ENTRY)
+    write_entry(path, "k", ENTRY)
     assert json.loads(path.read_text()) == {"mcpServers": {"k": ENTRY}}
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -303,13 +272,13 @@ def test_a_link_is_followed_to_its_file_and_stays_one(tmp_path: Path) -> None:
     kept, link = tmp_path / "dotfiles.json", tmp_path / "mcp.json"
     kept.write_text("{}")
     link.symlink_to(kept)
-    write_entry(CLIENTS["cursor"], link, "k", ENTRY)
+    write_entry(link, "k", ENTRY)
     assert link.is_symlink()
     assert "k" in json.loads(kept.read_text())["mcpServers"]
     link.unlink()
     link.symlink_to(link)
     with pytest.raises((OSError, RuntimeError)):
-        write_entry(CLIENTS["cursor"], link, "k", ENTRY)
+        write_entry(link, "k", ENTRY)
     assert link.is_symlink()
 
 
@@ -317,7 +286,7 @@ def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(OSError, match="no plain file"):
-            write_entry(CLIENTS["cursor"], tmp_path / name, "k", ENTRY)
+            write_entry(tmp_path / name, "k", ENTRY)
 
 
 def test_a_loop_of_links_is_refused(tmp_path: Path, install: Command) -> None:
@@ -338,7 +307,7 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "mkdir", interfering)
     with pytest.raises(InvalidConfig, match="it has changed meanwhile"):
-        write_entry(CLIENTS["cursor"], path, "k", ENTRY)
+        write_entry(path, "k", ENTRY)
     assert json.loads(path.read_text()) == {"newer": True}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -376,3 +345,4 @@ def test_the_command_prints_writes_and_refuses(tmp_path: Path, install: Command)
     path = tmp_path / ".cursor/mcp.json"
     assert json.loads(path.read_text()) == json.loads(shown.stdout)
     assert "did you mean 'cursor'" in refused(install("cursr"))
+    assert "`kernelexec mcp-config` prints the entry for any other" in refused(install("codex"))

@@ -1,7 +1,8 @@
-"""The entry for the registry of MCP servers: its form is valid, and its content true of this package."""
+"""`server.json`, the entry for registries of MCP servers: its form is valid, and its content true of this package."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,7 +10,6 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import kernelexec
-from kernelexec.mcp.clients import SERVER_NAME, make_server_json
 from tests.end_to_end.test_readme import PROJECT
 from tests.support.paths import ROOT
 
@@ -67,18 +67,20 @@ SHAPE = {
     },
 }
 
+SERVER: dict[str, Any] = json.loads((ROOT / "server.json").read_text(encoding="utf-8"))
+
 
 def package() -> dict[str, Any]:
-    [actual] = make_server_json()["packages"]
+    [actual] = SERVER["packages"]
     return dict(actual)
 
 
 def test_it_has_the_form_that_the_registry_takes() -> None:
-    jsonschema.validate(make_server_json(), SHAPE)
+    jsonschema.validate(SERVER, SHAPE)
 
 
 def test_it_is_of_this_version_of_this_package() -> None:
-    assert make_server_json()["version"] == package()["version"] == kernelexec.__version__
+    assert SERVER["version"] == package()["version"] == kernelexec.__version__
     assert package()["identifier"] == PROJECT["name"]
 
 
@@ -93,12 +95,10 @@ def test_a_client_that_puts_the_words_together_starts_the_server_with_what_it_ne
 
 @pytest.mark.parametrize("name", [each["name"] for each in package()["environmentVariables"]])
 def test_every_variable_that_is_named_is_read_by_the_package(name: str) -> None:
-    sources = (
-        path.read_text(encoding="utf-8") for path in (ROOT / "kernelexec").rglob("*.py") if path.name != "publication.py"
-    )
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "kernelexec").rglob("*.py"))
     assert any(f'"{name}"' in text for text in sources)
 
 
 def test_the_readme_has_the_line_by_which_the_registry_knows_the_package() -> None:
     marks = re.findall(r"mcp-name:\s*(\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert marks == [SERVER_NAME] == [make_server_json()["name"]]
+    assert marks == [SERVER["name"]]

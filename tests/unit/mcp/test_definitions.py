@@ -11,7 +11,7 @@ import pytest
 from fastmcp.tools import FunctionTool
 from fastmcp.utilities.json_schema import dereference_refs
 
-from kernelexec.mcp.server import drop_docstring, inline_references, slim_arguments
+from kernelexec.mcp.server import inline_references, slim_arguments, wrap
 from kernelexec.mcp.tools.code_tools import CodeTools, TestingTools
 from kernelexec.mcp.tools.file_tools import FileTools
 from kernelexec.mcp.tools.state_tools import VariableTools
@@ -68,6 +68,6 @@ async def test_a_function_without_its_docstring_is_the_same_function() -> None:
             return left + right
 
     method = Adder().add
-    function = drop_docstring(method)
+    function = wrap(method)
     assert (inspect.signature(function), inspect.getdoc(function)) == (inspect.signature(method), "")
     assert await function(1, right=2) == 3

@@ -38,9 +38,8 @@ class Sent:
             "method": method,
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
-        gate = RequestGuard(
-            self._app, hosts=("agents.example",), origins=("https://pages.example",), ready=lambda: ready, body_bytes=LIMIT
-        )
+        names: dict[str, Any] = {"hosts": ("agents.example",), "origins": ("https://pages.example",)}
+        gate = RequestGuard(self._app, path="/mcp", ready=lambda: ready, body_bytes=LIMIT, **names)
         asyncio.run(gate(scope, self._receive, self._send))
 
     async def _app(self, _scope: Any, receive: Any, send: Any) -> None:
@@ -174,12 +173,12 @@ def test_tokens_that_others_could_read_or_write_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "server.example"])  # noqa: S104 - that is refused
 def test_others_are_let_in_with_tokens_only(host: str) -> None:
     with pytest.raises(InvalidConfig, match="--tokens"):
-        HttpOptions(host=host).check()
-    HttpOptions(host=host, tokens=Path("tokens")).check()
+        HttpOptions(host=host)
+    HttpOptions(host=host, tokens=Path("tokens"))
     for own in ("127.0.0.1", "::1", "localhost", "127.9.9.9"):
-        HttpOptions(host=own).check()
+        HttpOptions(host=own)
     with pytest.raises(InvalidConfig, match="port=70000"):
-        HttpOptions(port=70_000).check()
+        HttpOptions(port=70_000)
 
 
 def test_answers_do_not_wait_for_each_other() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kernelexec.errors import KernelStartFailed
 from kernelexec.executor.executor import AsyncExecutor
-from kernelexec.mcp.run import Opening, ServerLife, run_until_signal
+from kernelexec.mcp.run import Opening, ServerRun
 
 pytestmark = pytest.mark.anyio
 
@@ -26,25 +26,25 @@ class FullDisk(AsyncExecutor):
 async def test_an_executor_that_cannot_be_opened_ends_the_server_with_the_reason(opening: Any, tmp_path: Path) -> None:
     pending = opening and opening()
 
-    async def serve(_: AsyncExecutor) -> None:
+    async def serve() -> None:
         pending.begin_serving()
         await pending.wait_until_open()
 
-    executor, life = FullDisk("local", workspace=tmp_path), ServerLife(is_possible=False)
+    run = ServerRun(FullDisk("local", workspace=tmp_path), grace=60.0, opening=pending)
     with anyio.fail_after(30), pytest.raises(KernelStartFailed, match="no room"):
-        await run_until_signal(executor, anyio.Event(), serve, life, grace=60.0, opening=pending)
+        await run.run(serve)
 
 
 async def test_a_server_that_is_stopped_before_a_request_opens_nothing(tmp_path: Path) -> None:
-    opening, stop = Opening(), anyio.Event()
+    opening = Opening()
+    run = ServerRun(FullDisk("local", workspace=tmp_path), opening=opening)
 
-    async def serve(_: AsyncExecutor) -> None:
+    async def serve() -> None:
         opening.begin_serving()
-        stop.set()
+        run.stop.set()
 
     with anyio.fail_after(30):
-        life = ServerLife(is_possible=False)
-        assert await run_until_signal(FullDisk("local", workspace=tmp_path), stop, serve, life, opening=opening) is None
+        assert await run.run(serve) is None
 
 
 @pytest.mark.parametrize("request_first", [True, False])
