@@ -195,10 +195,10 @@ class CellQueue:
 
     def report_late_outputs(self) -> list[str]:
         """Report output of earlier cells since the last call to the hooks; return a note with each cell's."""
-        late_executions, notes = self.kernels.take_late_executions(), []
-        for run_id, run in self.history.runs.items() if late_executions else ():
-            if run.execution is not None and run.execution in late_executions:
-                outputs, run.late_cursor, _ = run.execution.late.since(run.late_cursor)
+        notes = []
+        for run_id, run in self.history.runs.items():
+            outputs, run.late_cursor, _ = run.execution.late.since(run.late_cursor) if run.execution else ((), 0, 0)
+            if outputs:
                 self.dispatch(LateOutputReported(self.session, run_id, outputs))
                 text = apply_returns(output_text(outputs)).rstrip()
                 short = cut_middle(text, _LATE_NOTE_BYTES)
