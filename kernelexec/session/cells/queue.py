@@ -144,7 +144,7 @@ class CellQueue:
         """Wait for the run's place in the queue, run it and finish it, as its task. An internal error goes to the caller."""
         result, reason = None, "The session ended."
         try:
-            refusal = await self.approval.check(run, early=True)
+            refusal = None if self.approval.asks else await self.approval.check(run)
             outcome = refusal if refusal is not None else await self._run_in_order(run)
             if isinstance(outcome, str):
                 reason = outcome

@@ -72,11 +72,12 @@ class CellRunner:
         """
         if not run.in_flight:
             run.timestamps.dequeued = time.monotonic()
-        with run.approval_scope:
-            if (refusal := await self.approval.check(run)) is not None:
-                return refusal
-        if run.approval_scope.cancelled_caught:
-            return "Cancelled during its approval."
+        if self.approval.asks:
+            with run.approval_scope:
+                if (refusal := await self.approval.check(run)) is not None:
+                    return refusal
+            if run.approval_scope.cancelled_caught:
+                return "Cancelled during its approval."
 
         is_prepared = run.prepare is not None or run.choose_checkpoint is not None  # for one kernel only
         return await self._run_in_kernel(run, may_repeat=not run.in_flight and not is_prepared)
