@@ -40,7 +40,7 @@ from kernelexec.session.context import SessionContext, SessionSettings
 from kernelexec.session.features.background_commands import BackgroundCommands
 from kernelexec.session.features.executions import Attachments, Executions, KernelRestarts, iterate_outputs
 from kernelexec.session.features.inspection import Inspection, SessionPrompts
-from kernelexec.session.features.limits import IdleCulling, IdleTimer, SessionLimits, StatisticsHook
+from kernelexec.session.features.limits import IdleCulling, SessionLimits
 from kernelexec.session.features.packages.installer import PackageInstaller, Preinstaller
 from kernelexec.session.features.saved_state.branches import (
     BranchKeywords,
@@ -130,11 +130,10 @@ class AsyncSession:
         settings = SessionSettings(config)
         self._requests = requests = RequestIds(name, ledger)
         self._notebook_writer = NotebookWriter(name, record, self.scope)
-        self._statistics = StatisticsHook(settings)
-        timer, history = IdleTimer(), FinishedExecutions(config.capacity.results)
+        history = FinishedExecutions(config.capacity.results)
         repeats = CellRepeats(config, workspace.path, history.runs)
-        own_hooks = (self._notebook_writer, self._statistics, timer, repeats, self._note_event)
-        all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
+        own_hooks = (self._notebook_writer, repeats, self._note_event)
+        all_hooks = [*([] if ledger is None else [ledger]), *hooks, *own_hooks]
         output_hooks = [hook for hook in all_hooks if wants_output(hook)]
         self._dispatch = dispatch = make_dispatcher(name, all_hooks)
         self._kernels = kernels = LanguageKernels(config, name, runtime, backend, self.scope, dispatch)
@@ -201,7 +200,7 @@ class AsyncSession:
         self._prompts = SessionPrompts(context, self._inspection)
         self._restarts = KernelRestarts(context, self._packages)
         self._retries = Retries(self.execute, self.restart, self._snapshots)
-        self._culling = IdleCulling(context, timer, self._background)
+        self._culling = IdleCulling(context, self._background)
 
     run_internally = _delegate("_context", SessionContext.run_internally)
     executions = _delegate("_executions", Executions.executions)
@@ -253,7 +252,7 @@ class AsyncSession:
     @property
     def statistics(self) -> Statistics:
         """The time and memory that cells have used: each of the newest thousand cells, and the total."""
-        return self._statistics.statistics
+        return self._limits.statistics
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -573,6 +572,8 @@ class AsyncSession:
             self._on_close(self)
 
     def _note_event(self, event: Event) -> None:
+        self._limits.note_event(event)
+        self._culling.note_event(event)
         self._checkpoints.note_event(event)
 
     def _list_notebooks(self) -> frozenset[str]:
