@@ -124,11 +124,13 @@ class CellResultCache:
         return "" if reply is None or reply.get("status", "ok") != "ok" else _hash_values(self._settings, reply)
 
 
-def check_cacheable(cell: Cell, config: Config, backend: Backend, workspace: Path, *, has_inputs: bool) -> None:
+def check_cacheable(run: CellRun, config: Config, backend: Backend, workspace: Path, *, has_inputs: bool) -> None:
     """Raise ``InvalidRequest`` if the result of a cell cannot be stored; one with inputs has what its key has not."""
-    if not isinstance(cell, CodeCell) or cell.kernel != "python":
+    if not isinstance(run.uses_cache, bool):
+        raise InvalidRequest(f"cache={run.uses_cache!r:.100} must be True or False.")
+    if not isinstance(run.cell, CodeCell) or run.cell.kernel != "python":
         raise InvalidRequest("cache=True is for Python cells only.")
-    if has_inputs:
+    if has_inputs or run.on_input is not None:
         raise InvalidRequest("cache=True cannot be combined with inputs or on_input, which are not part of a result's key.")
     if (reason := _explain_missing(config, backend, workspace)) is not None:
         raise InvalidRequest(f"cache=True: {reason}")
