@@ -114,7 +114,6 @@ class SessionBase:
         supervisor.notes, supervisor.losses.former, supervisor.repeater = [*supervisor.notes, *notes], former, repeats
         self._result_cache = CellResultCache.open(config, backend, workspace.path)
         self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))
-        self._masking = ResultMasking(name, backend.secrets)
         shared: dict[str, Any] = {
             "name": name,
             "isolation": backend.isolation,
@@ -125,7 +124,7 @@ class SessionBase:
             "kernels": kernels,
             "approval": CellApproval(name, config, validators, approver, backend.secrets),
             "requests": RequestIds(name, ledger),
-            "masking": self._masking,
+            "masking": ResultMasking(name, backend.secrets),
             "dispatch": dispatch,
         }
         run_context, self.attachments = RunContext(**shared), Attachments(name)
@@ -233,6 +232,10 @@ class SessionBase:
         """Report a replay of an earlier session's cells to the hooks. The executor calls it."""
         self.replay = replay
         self._context.dispatch(SessionReplayed(self.name, replay, self._context.masking.mask_history(past)))
+
+    async def preinstall(self) -> None:
+        """Install the configured system, Python and npm packages; the next result reports a failure. The executor calls it."""
+        await self._packages.preinstall()
 
     async def _stop(self) -> None:
         """End all runs, in the session's task."""

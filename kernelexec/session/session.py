@@ -5,111 +5,95 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
-from functools import partial, wraps
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from functools import partial
+from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import anyio
 
 from kernelexec.config import check_seconds
 from kernelexec.errors import InvalidRequest
 from kernelexec.imports import EXECUTE_KEYWORDS, SESSION, explain_attribute, explain_keywords
+from kernelexec.provisioning.launch.one_shot_task import Network
 from kernelexec.results import (
     Attempts,
+    BackgroundCommand,
+    BackgroundOutput,
+    CodeStatus,
+    Completion,
     ExecutionResult,
+    Installation,
+    LimitsSet,
     OnInput,
     Output,
     OutputPage,
     Progress,
+    PythonEnvironment,
+    Restored,
+    Snapshot,
     Statistics,
+    Stats,
+    TestReport,
+    Variables,
 )
 from kernelexec.results.one_line import count_things, join_parts, list_some
+from kernelexec.results.reports import CASE_SECONDS
+from kernelexec.results.session_contents import VARIABLES_MAX
 from kernelexec.rules.policy.decisions import Approver
 from kernelexec.session.base import SessionBase
-from kernelexec.session.cells.cell_run import OnBytes, OnOutput
+from kernelexec.session.cells.cell_run import CellRun, OnBytes, OnOutput
 from kernelexec.session.cells.queue import SubmittedCell, iterate_outputs
-from kernelexec.session.cells.result_builder import ResultMasking
-from kernelexec.session.context import SessionContext, check_whole_number
+from kernelexec.session.context import check_whole_number
 from kernelexec.session.features.background_commands import BackgroundCommands
-from kernelexec.session.features.inspection import Inspection
+from kernelexec.session.features.inspection import INSPECTION_SECONDS, Inspection
 from kernelexec.session.features.limits import SessionLimits
-from kernelexec.session.features.packages.installer import PackageInstaller
+from kernelexec.session.features.packages.installer import PackageInstaller, Requirement
 from kernelexec.session.features.saved_state.branches import (
     BranchKeywords,
     SessionBranches,
 )
-from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
-from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
+from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint, SessionCheckpoints
+from kernelexec.session.features.saved_state.snapshots import SavedState, VariableSnapshots
 from kernelexec.session.features.trials import RETRIES, Between, CodeTests, Fix, run_with_retry
 from kernelexec.session.features.variable_values import VariableValues
-from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.text import escape_line
 
 if TYPE_CHECKING:
+    from kernelexec.rules.recorded_history import History
     from kernelexec.session.features.session_files import AsyncFiles
 
 logger = logging.getLogger("kernelexec")
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_C = TypeVar("_C")
 _files_lock = threading.Lock()
 #: The bytes of a cell's stream output in one page of ``read_output``.
 PAGE_BYTES = 64 * 1024
 _COUNT_MEANING = "a whole number of bytes"
 
 
-def _delegate(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[AsyncSession, _P], _R]:
-    """Return a method of a session, with signature and docstring, that calls the method of one of its parts."""
-    cast("Any", method).__qualname__ = f"Session.{method.__name__}"  # Python names it where arguments do not fit
+def _documented_by(*parts: type) -> Callable[[type[_C]], type[_C]]:
+    """Return a decorator for a class whose methods get the whole docstrings of the parts' methods that they call."""
 
-    @wraps(method)
-    def call(session: AsyncSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return method(getattr(session, part), *args, **kwargs)
+    def copy(owner: type[_C]) -> type[_C]:
+        for part in parts:
+            for name, method in vars(part).items():
+                own = vars(owner).get(name)
+                if isfunction(own) and str(method.__doc__).startswith(str(own.__doc__)):
+                    own.__doc__ = method.__doc__
+        return owner
 
-    return call
+    return copy
 
 
+@_documented_by(Inspection, VariableSnapshots, SessionCheckpoints, SessionBranches, VariableValues, BackgroundCommands)
+@_documented_by(PackageInstaller, SessionLimits, CodeTests, NotebookWriter)
 class AsyncSession(SessionBase):
     """One agent's persistent kernel, created by ``AsyncExecutor.session``. Concurrent cells run one after the other."""
 
     if not TYPE_CHECKING:  # type checkers would accept any name
         __getattr__ = explain_attribute(SESSION)
-
-    run_internally = _delegate("_context", SessionContext.run_internally)
-    variables = _delegate("_inspection", Inspection.variables)
-    environment = _delegate("_inspection", Inspection.environment)
-    complete = _delegate("_inspection", Inspection.complete)
-    inspect = _delegate("_inspection", Inspection.inspect)
-    is_complete = _delegate("_inspection", Inspection.is_complete)
-    snapshot = _delegate("_snapshots", VariableSnapshots.snapshot)
-    restore = _delegate("_snapshots", VariableSnapshots.restore)
-    checkpoint = _delegate("_checkpoints", SessionCheckpoints.checkpoint)
-    checkpoints = _delegate("_checkpoints", SessionCheckpoints.checkpoints)
-    undo = _delegate("_checkpoints", SessionCheckpoints.undo)
-    promote = _delegate("_branches", SessionBranches.promote)
-    put = _delegate("_values", VariableValues.put)
-    get = _delegate("_values", VariableValues.get)
-    delete = _delegate("_values", VariableValues.delete)
-    start_background = _delegate("_background", BackgroundCommands.start_background)
-    check_command = _delegate("_background", BackgroundCommands.check_command)
-    background = _delegate("_background", BackgroundCommands.background)
-    background_commands = _delegate("_background", BackgroundCommands.background_commands)
-    background_output = _delegate("_background", BackgroundCommands.background_output)
-    kill_background = _delegate("_background", BackgroundCommands.kill_background)
-    install = _delegate("_packages", PackageInstaller.install)
-    rebuild = _delegate("_packages", PackageInstaller.rebuild)
-    preinstall = _delegate("_packages", PackageInstaller.preinstall)
-    stats = _delegate("_limits", SessionLimits.stats)
-    set_limits = _delegate("_limits", SessionLimits.set_limits)
-    run_tests = _delegate("_tests", CodeTests.run_tests)
-    save_notebook = _delegate("_notebook_writer", NotebookWriter.save_notebook)
-    guidance = _delegate("_inspection", Inspection.guidance)
-    debugging = _delegate("_inspection", Inspection.debugging)
-    mask_value = _delegate("_masking", ResultMasking.mask_value)
-    mask_history = _delegate("_masking", ResultMasking.mask_history)
-    check_kernelspec = _delegate("_kernels", LanguageKernels.check_kernelspec)
-    read_language_info = _delegate("_kernels", LanguageKernels.read_language_info)
 
     @property
     def kernel_epoch(self) -> int:
@@ -355,6 +339,162 @@ class AsyncSession(SessionBase):
             await self._packages.replace_venv()
         await self._queue.restart_kernels(supervisors)
 
+    async def run_internally(
+        self, source: str, timeout: float, *, on_output: OnOutput | None = None
+    ) -> tuple[CellRun, ExecutionResult]:
+        """Run an internal cell, which waits for its place in the queue and which no notebook records."""
+        return await self._context.run_internally(source, timeout, on_output=on_output)
+
+    async def variables(
+        self, *, names: Iterable[str] | None = None, limit: int = VARIABLES_MAX, wait: float = INSPECTION_SECONDS
+    ) -> Variables:
+        """Return the user's variables, also while a cell runs, without running the user's code."""
+        return await self._inspection.variables(names=names, limit=limit, wait=wait)
+
+    async def environment(self, *, wait: float = INSPECTION_SECONDS) -> PythonEnvironment:
+        """Return the Python, packages and programs of cells, also while a cell runs, without running the user's code."""
+        return await self._inspection.environment(wait=wait)
+
+    async def complete(self, code: str, cursor: int | None = None, *, wait: float = INSPECTION_SECONDS) -> Completion:
+        """Return the kernel's completions at ``cursor`` (in characters, the end by default), after a running cell."""
+        return await self._inspection.complete(code, cursor, wait=wait)
+
+    async def inspect(
+        self, code: str, cursor: int | None = None, *, detail: int = 0, wait: float = INSPECTION_SECONDS
+    ) -> str | None:
+        """Return the documentation of the name at ``cursor``, with ``detail=1`` its source too; None if there is none."""
+        return await self._inspection.inspect(code, cursor, detail=detail, wait=wait)
+
+    async def is_complete(self, code: str, *, wait: float = INSPECTION_SECONDS) -> tuple[CodeStatus, str]:
+        """Return whether code is complete, and for incomplete code the indentation of the next line."""
+        return await self._inspection.is_complete(code, wait=wait)
+
+    async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
+        """Save variables, each into its own file in the workspace; the result lists skipped variables with reasons."""
+        return await self._snapshots.snapshot(names, timeout=timeout)
+
+    async def restore(
+        self,
+        saved: SavedState,
+        *,
+        names: Iterable[str] | None = None,
+        files: bool = False,
+        timeout: float | None = None,
+    ) -> Restored:
+        """Load the variables of a snapshot into the kernel, or go back to a checkpoint."""
+        return await self._snapshots.restore(saved, names=names, files=files, timeout=timeout)
+
+    async def checkpoint(
+        self, name: str | None = None, *, files: bool = False, timeout: float | None = None
+    ) -> AsyncCheckpoint:
+        """Make a checkpoint: a stopped copy of the kernel with all its Python state, by a fork."""
+        return await self._checkpoints.checkpoint(name, files=files, timeout=timeout)
+
+    async def checkpoints(self) -> tuple[AsyncCheckpoint, ...]:
+        """Return the checkpoints that are there, the oldest first; none without a living kernel."""
+        return await self._checkpoints.checkpoints()
+
+    async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
+        """Go back to the state before the last ``cells`` cells."""
+        return await self._checkpoints.undo(cells, files=files, timeout=timeout)
+
+    async def promote(self, *, timeout: float | None = None) -> Restored:
+        """Make this branch's state that of the session that it was branched off, and close the branch."""
+        return await self._branches.promote(timeout=timeout)
+
+    async def put(self, name: str | Mapping[str, Any] | None = None, value: Any = None, /, **values: Any) -> None:  # noqa: ANN401 - any value
+        """Set variables in the kernel: ``put("x", 1)``, ``put({"x": 1})`` or ``put(x=1, table=frame)``."""
+        await self._values.put(name, value, **values)
+
+    async def get(self, name: str, default: Any = ..., /) -> Any:  # noqa: ANN401 - any value
+        """Return the value of a variable as an object of the caller: see ``put`` for the types. Nothing of it is run here."""
+        return await self._values.get(name, default)
+
+    async def delete(self, name: str, /) -> None:
+        """Delete a variable in the kernel, as ``del`` does."""
+        await self._values.delete(name)
+
+    async def start_background(
+        self, command: str, *, work_dir: str | None = None, approver: Approver | None = None
+    ) -> BackgroundCommand:
+        """Start a background command, such as a server, a watcher or a long job, without timeout and stdin."""
+        return await self._background.start_background(command, work_dir=work_dir, approver=approver)
+
+    async def check_command(self, command: str, *, approver: Approver | None = None) -> None:
+        """Apply rules, validators and approver to a command that runs elsewhere; raise ``SecurityError`` if they refuse it."""
+        await self._background.check_command(command, approver=approver)
+
+    async def background(self, command_id: str) -> BackgroundCommand:
+        """Return a background command with its present status; errors: see ``background_output``."""
+        return await self._background.background(command_id)
+
+    async def background_commands(self) -> tuple[BackgroundCommand, ...]:
+        """Return all remembered background commands with their present status, the oldest first; errors: see ``background``."""
+        return await self._background.background_commands()
+
+    async def background_output(self, command_id: str, *, lines: int = 1000) -> BackgroundOutput:
+        """Return the newest ``lines`` of stdout and of stderr, 10,000 at most; the output of a lost command is gone."""
+        return await self._background.background_output(command_id, lines=lines)
+
+    async def kill_background(self, command_id: str) -> BackgroundCommand:
+        """End a background command with all its processes: SIGTERM, and SIGKILL half a second later."""
+        return await self._background.kill_background(command_id)
+
+    async def install(
+        self,
+        packages: Requirement | Iterable[Requirement],
+        *more: Requirement | Iterable[Requirement],
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """Install packages into the session's virtual environment, and make them available to cells at once."""
+        return await self._packages.install(packages, *more, wheels=wheels, network=network, timeout=timeout)
+
+    async def rebuild(
+        self,
+        lock: str | os.PathLike[str] | None = None,
+        *,
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """Replace the virtual environment by one with exactly the packages of a lock, by default its own. See ``install``."""
+        return await self._packages.rebuild(lock, wheels=wheels, network=network, timeout=timeout)
+
+    async def stats(self) -> Stats:
+        """Return the present use of the session's Python kernel and all its processes, also while a cell runs."""
+        return await self._limits.stats()
+
+    async def set_limits(
+        self,
+        profile: str | None = None,
+        *,
+        memory_bytes: int | str | None = None,
+        cpus: float | None = None,
+        timeout: float | None = None,
+    ) -> LimitsSet:
+        """Change the limits of the session's present and later kernels; the state is kept. None means no change."""
+        return await self._limits.set_limits(profile, memory_bytes=memory_bytes, cpus=cpus, timeout=timeout)
+
+    async def run_tests(
+        self, code: str, cases: Iterable[str], *, timeout: float = CASE_SECONDS, approver: Approver | None = None
+    ) -> TestReport:
+        """Run Python code, then each test case after it, in forked processes: they can use the session's variables."""
+        return await self._tests.run_tests(code, cases, timeout=timeout, approver=approver)
+
+    async def save_notebook(self) -> None:
+        """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result."""
+        await self._notebook_writer.save_notebook()
+
+    async def guidance(self, *, requirements: bool = False) -> str:
+        """Return text for a system prompt: the session's directories, packages, network, limits, prefix and rules."""
+        return await self._inspection.guidance(requirements=requirements)
+
+    async def debugging(self, execution_id: str | None = None) -> str:
+        """Return a prompt in five steps for fixing a failed cell: its code, its output, the known facts about the cause."""
+        return await self._inspection.debugging(execution_id)
+
     async def execute_with_retry(
         self,
         code: str,
@@ -386,6 +526,22 @@ class AsyncSession(SessionBase):
         """
         run = partial(self.execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
         return await run_with_retry(run, self.restart, self._snapshots, code, fix, max_retries, between)
+
+    def mask_value(self, value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
+        """Return a JSON value with masked secrets."""
+        return self._context.masking.mask_value(value)
+
+    def mask_history(self, history: History) -> History:
+        """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
+        return self._context.masking.mask_history(history)
+
+    async def check_kernelspec(self, name: str) -> None:
+        """Raise ``InvalidRequest`` if no kernelspec of that name or language is installed."""
+        await self._kernels.check_kernelspec(name)
+
+    async def read_language_info(self, language: str = "python") -> dict[str, Any]:
+        """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
+        return await self._kernels.read_language_info(language)
 
     @overload
     async def branch(self, name: str | None = ..., *, n: None = ..., **options: Unpack[BranchKeywords]) -> AsyncSession: ...
