@@ -30,7 +30,7 @@ from kernelexec.adapters.shared.markdown import MarkdownBlock
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.rules.policy.decisions import Approver, Validator
 from kernelexec.session import AsyncSession
-from kernelexec.session.features.executions import interrupting_cells
+from kernelexec.session.cells.queue import interrupting_cells
 
 try:
     from autogen_core import CancellationToken, Component

@@ -34,7 +34,7 @@ from kernelexec.cancellation import await_to_end
 from kernelexec.errors import InvalidCode, InvalidRequest, InvalidWorkDir
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionFailed, ExecutionResult, Output, model_notes
 from kernelexec.session import AsyncSession
-from kernelexec.session.features.executions import interrupting_cells
+from kernelexec.session.cells.queue import interrupting_cells
 from kernelexec.text import NESTING_MAX, clean, format_notes, parse_untrusted_json, quote_output
 from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 from kernelexec.workspace.safe_files import replace_beneath

@@ -59,7 +59,6 @@ class KernelClient:
         self._channels: dict[str, Channel] = {}
         self._heard = asyncio.Event()
         self._executions: dict[str, Execution] = {}
-        self._late: dict[str, Execution] = {}
         self._resumed: dict[str, Execution] = {}
         """Executions of another owner, by the msg_id of the request for their output."""
         self._replays_awaited: dict[str, asyncio.Event] = {}
@@ -270,11 +269,6 @@ class KernelClient:
         for execution in self._executions.values():
             execution.on_crash_output(content)
 
-    def take_late(self) -> list[Execution]:
-        """Return the executions that had ended and have got more output since the last call."""
-        late, self._late = self._late, {}
-        return list(late.values())
-
     def finish(self, end: End) -> None:
         """End every execution that has not ended, and every wait for a reply."""
         self._is_finished = True
@@ -318,8 +312,6 @@ class KernelClient:
             if message.content.get("execution_state") == "idle":
                 self._on_idle(execution, message.parent_id)
         else:
-            if execution.end is not None and not execution.keeps_late_output:
-                self._late[execution.msg_id] = execution
             execution.on_output(message.msg_type, message.content, message.dropped_bytes)
 
     def _on_begin(self, execution: Execution | None, msg_id: str) -> None:

@@ -7,27 +7,25 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from kernelexec import cells
 from kernelexec.cancellation import await_to_end
-from kernelexec.cells import Cell, CodeCell
-from kernelexec.config import Config, check_seconds
+from kernelexec.cells import CodeCell, CommandOptions, ShellCell
 from kernelexec.errors import InvalidRequest, KernelError, KernelNotAnswering
-from kernelexec.events import Event
 from kernelexec.kernel import Kernel
 from kernelexec.results import ExecutionResult, SecurityError
-from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.cell_run import CellRun, OnOutput
+from kernelexec.session.cells.cell_run import CellRun, CommandStreams, OnBytes, OnOutput
 from kernelexec.session.cells.queue import CellQueue
-from kernelexec.session.cells.result_builder import ResultMasking, build_aborted_result, mask_result
-from kernelexec.session.kernels.languages import LanguageKernels
+from kernelexec.session.cells.result_builder import build_aborted_result
+from kernelexec.session.cells.runner import RunContext
 from kernelexec.session.kernels.starts import WayBack
-from kernelexec.session.lifecycle import TaskScope, run_in_thread
-from kernelexec.workspace import Workspace
+from kernelexec.session.lifecycle import run_in_thread
 from kernelexec.workspace.rmtree import CALL_SECONDS, remove_within
 from kernelexec.workspace.safe_files import create_beneath
 
@@ -38,46 +36,16 @@ _NO_ANSWER_REASON = "the kernel may hold the interpreter's lock in C code, or th
 _USER_CHARS = 256
 
 
-@dataclass(slots=True)
-class SessionSettings:
-    """The current configuration of a session, which ``set_limits`` replaces."""
-
-    config: Config
-
-
-@dataclass(frozen=True, slots=True)
-class SessionContext:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionContext(RunContext):
     """The state that the parts of one session share, and the operations that several parts need."""
 
-    name: str
-    isolation: str
-    workspace: Workspace
-    """The workspace; ``workspace_path`` is its path on this machine."""
-    runtime_dir: Path
-    """The session's private directory."""
-    settings: SessionSettings
-    scope: TaskScope
     queue: CellQueue
-    kernels: LanguageKernels
-    approval: CellApproval
-    masking: ResultMasking
-    dispatch: Callable[[Event], None]
-    """Passes an event to all hooks."""
     _threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_THREADS))
 
     async def read_in_thread(self, call: Callable[..., T], *args: object) -> T:
         """Return the result of a call that uses files; a session has few threads, so that slow files delay no other session."""
         return await anyio.to_thread.run_sync(call, *args, limiter=self._threads)
-
-    @property
-    def config(self) -> Config:
-        """The current configuration."""
-        return self.settings.config
-
-    @property
-    def workspace_path(self) -> Path:
-        """The workspace's path on this machine."""
-        return self.workspace.path
 
     def to_kernel_path(self, path: str | Path) -> str:
         """Return a path of this machine as kernels see it."""
@@ -89,20 +57,37 @@ class SessionContext:
             return None
         return self.to_kernel_path(self.workspace.directory(self.kernels.backend.to_host_path(work_dir)))
 
-    def choose_timeout(self, timeout: float | None) -> float:
-        """Return the seconds for a cell: the configuration's for None. An invalid number raises ``InvalidTimeout``."""
-        return self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+    async def make_command(
+        self,
+        command: str,
+        work_dir: str | os.PathLike[str] | None,
+        stdin: str | bytes | None,
+        env: object,
+        user: object,
+        on_stdout: OnBytes | None,
+    ) -> tuple[ShellCell, CommandStreams]:
+        """Return the cell for a command, and its streams of bytes.
 
-    def make_run(self, cell: Cell, timeout: float, **options: Any) -> CellRun:  # noqa: ANN401 - further fields of ``CellRun``
-        """Return a run of a cell in this session."""
-        masked_cell = self.masking.mask_cell(cell)
-        return CellRun(cell=cell, masked_cell=masked_cell, timeout=timeout, isolation=self.isolation, **options)
+        Raises:
+            InvalidWorkDir, InvalidCode: the directory or the command is invalid.
+            InvalidRequest: ``env`` or ``user`` is invalid, or commands cannot run as that user.
+        """
+        directory, options = self.resolve_work_dir(work_dir), None
+        text, content = (None, bytes(stdin)) if isinstance(stdin, bytes | bytearray | memoryview) else (stdin, None)
+        variables, account = check_variables(env), check_account(user)
+        if variables or account or on_stdout or content is not None:
+            owner_runs = account is not None and self.kernels.backend.check_user(account)
+            digest = None if content is None else await anyio.to_thread.run_sync(lambda: sha256(content).hexdigest())
+            options = CommandOptions(variables, account, owner_runs, digest, on_stdout is not None)
+        limit = self.config.capacity.code_bytes
+        cell = cells.make_command_cell(command, work_dir=directory, stdin=text, limit_bytes=limit, options=options)
+        return cell, CommandStreams(content or b"", on_stdout)
 
     async def approve(self, run: CellRun, case_runs: Sequence[CellRun] | None = None) -> None:
         """Approve a run that the queue does not get, or raise ``SecurityError``: nothing ran."""
         if (reason := await self.approval.check(run, case_runs)) is not None:
             result = build_aborted_result(run, self.name, self.kernels.python.epoch, reason)
-            raise SecurityError(self.masking.mask_text(reason), mask_result(result, self.masking.secrets))
+            raise SecurityError(self.masking.mask_text(reason), self.masking.mask_result(result))
 
     def get_living_kernel(self) -> Kernel:
         """Return the Python kernel; raise ``KernelNotAnswering`` if it is not alive, ``Closed`` in a closed session."""
@@ -139,9 +124,9 @@ class SessionContext:
         """
         run = self.make_run(CodeCell(source), timeout, internal=True, keeps_variables=keeps_variables, on_output=on_output)
         run.choose_checkpoint, run.prepare = choose_checkpoint, prepare
-        self.queue.add(run)
+        submitted = self.queue.add(run)
         try:
-            return run, await self.queue.wait_for_result(run, None)
+            return run, await submitted.wait()
         except anyio.get_cancelled_exc_class():
             run.request_interrupt()  # the caller has no id to wait for this call again
             if run.prepare is not None:

@@ -30,13 +30,12 @@ logger = logging.getLogger("kernelexec")
 
 
 class NotebookWriter:
-    """A hook, called after the notebook's recorder, that makes the recorder write pending changes."""
+    """A hook that hands events to the notebook's recorder, and makes it write pending changes."""
 
     def __init__(self, session: str, record: Recorder | None, scope: TaskScope) -> None:
         self._session = session
+        self._record = record
         self._write: Callable[[], None] | None = record.write if record else None
-        self._finish: Callable[[], None] | None = record.finish if record else None
-        self._path = record.path if record else None
         self._scope = scope
         self._delay: float | None = None
         self._writing = asyncio.Lock()
@@ -47,8 +46,11 @@ class NotebookWriter:
         self._write_seconds = self._written_at = 0.0
 
     def __call__(self, event: Event, /) -> None:
-        """Schedule a write if the event changes the notebook."""
-        if isinstance(event, _WRITTEN) and self._write is not None:
+        """Record the event, and schedule a write if it changes the notebook."""
+        if self._record is None:
+            return
+        self._record(event)
+        if isinstance(event, _WRITTEN):
             delay = _CELL_DELAY if isinstance(event, CellExecuted) else DISPLAY_DELAY
             self._delay = delay if self._delay is None else min(delay, self._delay)
             self._schedule()
@@ -89,12 +91,13 @@ class NotebookWriter:
         self._scope.check_caller()
         await self.flush()
         if self.failure is not None:
-            message = f"The notebook {self._path} cannot be written ({self.failure}): free space for it."
+            assert self._record is not None
+            message = f"The notebook {self._record.path} cannot be written ({self.failure}): free space for it."
             raise NotebookNotWritten(f"{message} Its cells are kept in memory, and written when that is possible.")
 
     async def close(self) -> None:
         """Write for the last time, also after failed writes."""
-        self._delay, self._write = 0.0, self._finish
+        self._delay, self._write = 0.0, self._record.finish if self._record else None
         await self.flush()
         self._stop_timer()
 

@@ -5,244 +5,95 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial, wraps
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from functools import partial
+from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from kernelexec import cells
-from kernelexec.config import Config
-from kernelexec.events import (
-    Event,
-    Hook,
-    SessionAdopted,
-    SessionClosed,
-    SessionClosing,
-    SessionOpened,
-    SessionReplayed,
-    wants_output,
-)
+import anyio
+
+from kernelexec.config import check_seconds
+from kernelexec.errors import InvalidRequest
 from kernelexec.imports import EXECUTE_KEYWORDS, SESSION, explain_attribute, explain_keywords
-from kernelexec.provisioning import Backend
-from kernelexec.provisioning.runtime.discovery import write_session_file
-from kernelexec.results import ExecutionResult, OnInput, Output, Replay, Statistics
+from kernelexec.provisioning.launch.one_shot_task import Network
+from kernelexec.results import (
+    Attempts,
+    BackgroundCommand,
+    BackgroundOutput,
+    CodeStatus,
+    Completion,
+    ExecutionResult,
+    Installation,
+    LimitsSet,
+    OnInput,
+    Output,
+    OutputPage,
+    Progress,
+    PythonEnvironment,
+    Restored,
+    Snapshot,
+    Statistics,
+    Stats,
+    TestReport,
+    Variables,
+)
 from kernelexec.results.one_line import count_things, join_parts, list_some
-from kernelexec.rules.policy.decisions import Approver, Validator
-from kernelexec.session.cells.approval import CellApproval
-from kernelexec.session.cells.cell_repeats import CellRepeats
-from kernelexec.session.cells.cell_run import CommandStreams, OnBytes, OnOutput
-from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.queue import CellQueue, FinishedExecutions
-from kernelexec.session.cells.result_builder import ResultMasking
-from kernelexec.session.cells.result_cache import CellResultCache
-from kernelexec.session.cells.runner import CellRunner, make_dispatcher
-from kernelexec.session.context import SessionContext, SessionSettings
+from kernelexec.results.reports import CASE_SECONDS
+from kernelexec.results.session_contents import VARIABLES_MAX
+from kernelexec.rules.policy.decisions import Approver
+from kernelexec.session.base import SessionBase
+from kernelexec.session.cells.cell_run import CellRun, OnBytes, OnOutput
+from kernelexec.session.cells.queue import SubmittedCell, iterate_outputs
+from kernelexec.session.context import check_whole_number
 from kernelexec.session.features.background_commands import BackgroundCommands
-from kernelexec.session.features.executions import Attachments, Executions, KernelRestarts, iterate_outputs
-from kernelexec.session.features.inspection import Inspection, SessionPrompts
-from kernelexec.session.features.limits import IdleCulling, IdleTimer, SessionLimits, StatisticsHook
-from kernelexec.session.features.packages.installer import PackageInstaller, Preinstaller
+from kernelexec.session.features.inspection import INSPECTION_SECONDS, Inspection
+from kernelexec.session.features.limits import SessionLimits
+from kernelexec.session.features.packages.installer import PackageInstaller, Requirement
 from kernelexec.session.features.saved_state.branches import (
     BranchKeywords,
-    BranchStart,
-    OpenBranch,
     SessionBranches,
 )
-from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
-from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
-from kernelexec.session.features.trials import CodeTests, Retries
+from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint, SessionCheckpoints
+from kernelexec.session.features.saved_state.snapshots import SavedState, VariableSnapshots
+from kernelexec.session.features.trials import RETRIES, Between, CodeTests, Fix, run_with_retry
 from kernelexec.session.features.variable_values import VariableValues
-from kernelexec.session.kernels.languages import LanguageKernels
-from kernelexec.session.kernels.starts import NO_WARM_KERNEL, WarmKernel
-from kernelexec.session.kernels.verdict import FormerSession
-from kernelexec.session.lifecycle import TaskScope, run_in_thread
 from kernelexec.session.notebook_writer import NotebookWriter
 from kernelexec.text import escape_line
-from kernelexec.workspace import FileChanges, Workspace
 
 if TYPE_CHECKING:
-    from kernelexec.records.journal import Journal
-    from kernelexec.records.notebook.recorder import Recorder
     from kernelexec.rules.recorded_history import History
-    from kernelexec.session.cells.takeover import OrphanedSession
     from kernelexec.session.features.session_files import AsyncFiles
 
 logger = logging.getLogger("kernelexec")
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_C = TypeVar("_C")
 _files_lock = threading.Lock()
-#: The names of variables that an ending session reports.
-_NAMES_MAX = 100
+#: The bytes of a cell's stream output in one page of ``read_output``.
+PAGE_BYTES = 64 * 1024
+_COUNT_MEANING = "a whole number of bytes"
 
 
-def _delegate(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[AsyncSession, _P], _R]:
-    """Return a method of a session, with signature and docstring, that calls the method of one of its parts."""
-    cast("Any", method).__qualname__ = f"Session.{method.__name__}"  # Python names it where arguments do not fit
+def _documented_by(*parts: type) -> Callable[[type[_C]], type[_C]]:
+    """Return a decorator for a class whose methods get the whole docstrings of the parts' methods that they call."""
 
-    @wraps(method)
-    def call(session: AsyncSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return method(getattr(session, part), *args, **kwargs)
+    def copy(owner: type[_C]) -> type[_C]:
+        for part in parts:
+            for name, method in vars(part).items():
+                own = vars(owner).get(name)
+                if isfunction(own) and str(method.__doc__).startswith(str(own.__doc__)):
+                    own.__doc__ = method.__doc__
+        return owner
 
-    return call
+    return copy
 
 
-class AsyncSession:
+@_documented_by(Inspection, VariableSnapshots, SessionCheckpoints, SessionBranches, VariableValues, BackgroundCommands)
+@_documented_by(PackageInstaller, SessionLimits, CodeTests, NotebookWriter)
+class AsyncSession(SessionBase):
     """One agent's persistent kernel, created by ``AsyncExecutor.session``. Concurrent cells run one after the other."""
 
     if not TYPE_CHECKING:  # type checkers would accept any name
         __getattr__ = explain_attribute(SESSION)
-
-    def __init__(
-        self,
-        name: str,
-        workspace: Workspace,
-        runtime: Path,
-        config: Config,
-        hooks: Iterable[Hook] = (),
-        *,
-        record: Recorder | None,
-        ledger: Journal | None,
-        backend: Backend,
-        warm_kernel: WarmKernel = NO_WARM_KERNEL,
-        validators: Sequence[Validator] = (),
-        approver: Approver | None = None,
-        on_close: Callable[[AsyncSession], None],
-        open_branch: OpenBranch,
-        notes: Sequence[str] = (),
-        changes: FileChanges | None = None,
-        former: FormerSession | None = None,
-        origin: BranchStart | None = None,
-        others: Collection[AsyncSession] = (),
-    ) -> None:
-        self.name = name
-        self.replay: Replay | None = None
-        self.notebook = notebook = record.path if record else None
-        self.journal = ledger.path if ledger else None
-        self.workspace = workspace.path
-        self.workspace_inside = backend.cwd
-        """The same directory, by its path as kernels see it."""
-        self.isolation = backend.isolation
-        self.scope = TaskScope(f"Session {name!r}", self._stop, self._remove)
-        self._runtime = runtime
-        self._ledger = ledger
-        self._on_close, self._others = on_close, others
-        settings = SessionSettings(config)
-        self._requests = requests = RequestIds(name, ledger)
-        self._notebook_writer = NotebookWriter(name, record, self.scope)
-        self._statistics = StatisticsHook(settings)
-        timer, history = IdleTimer(), FinishedExecutions(config.capacity.results)
-        repeats = CellRepeats(config, workspace.path, history.runs)
-        own_hooks = (self._notebook_writer, self._statistics, timer, repeats, self._note_event)
-        all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
-        output_hooks = [hook for hook in all_hooks if wants_output(hook)]
-        self._dispatch = dispatch = make_dispatcher(name, all_hooks)
-        self._kernels = kernels = LanguageKernels(config, name, runtime, backend, self.scope, dispatch)
-        self._supervisor = supervisor = kernels.python
-        supervisor.use_warm(warm_kernel)
-        supervisor.notes, supervisor.losses.former, supervisor.repeater = [*supervisor.notes, *notes], former, repeats
-        approval = CellApproval(name, config, validators, approver, backend.secrets)
-        self._result_cache = CellResultCache.open(config, backend, workspace.path)
-        self._changes = changes or FileChanges(workspace.path, ignore=frozenset({notebook.name} if notebook else ()))
-        cell_runner = CellRunner(
-            session=name,
-            config=config,
-            kernels=kernels,
-            approval=approval,
-            requests=requests,
-            secrets=backend.secrets,
-            result_cache=self._result_cache,
-            workspace=workspace.path,
-            changes=self._changes,
-            spills=runtime / "out",
-            dispatch=dispatch,
-            dispatch_output=make_dispatcher(name, output_hooks) if output_hooks else None,
-        )
-        self._queue = queue = CellQueue(
-            session=name,
-            limit=config.capacity.queue,
-            scope=self.scope,
-            kernels=kernels,
-            approval=approval,
-            runner=cell_runner,
-            requests=requests,
-            secrets=backend.secrets,
-            dispatch=dispatch,
-            history=history,
-            notebook_writer=self._notebook_writer,
-        )
-        self._masking = ResultMasking(name, backend.secrets)
-        self._context = context = SessionContext(
-            name=name,
-            isolation=backend.isolation,
-            workspace=workspace,
-            runtime_dir=runtime,
-            settings=settings,
-            scope=self.scope,
-            queue=queue,
-            kernels=kernels,
-            approval=approval,
-            masking=self._masking,
-            dispatch=dispatch,
-        )
-        self._files: AsyncFiles | None = None
-        self.attachments = Attachments(name)
-        self._executions = Executions(context, requests, self.attachments)
-        self._inspection = Inspection(context)
-        self._checkpoints = SessionCheckpoints(context, repeats, self._list_notebooks)
-        self._branches = SessionBranches(context, self._checkpoints, record, self.journal, origin, open_branch)
-        self._snapshots = VariableSnapshots(context, self._checkpoints)
-        self._values = VariableValues(context)
-        self._background = BackgroundCommands(context)
-        self._packages = PackageInstaller(context, self._inspection)
-        self._preinstaller = Preinstaller(context, self._packages)
-        self._limits = SessionLimits(context)
-        self._tests = CodeTests(context)
-        self._prompts = SessionPrompts(context, self._inspection)
-        self._restarts = KernelRestarts(context, self._packages)
-        self._retries = Retries(self.execute, self.restart, self._snapshots)
-        self._culling = IdleCulling(context, timer, self._background)
-
-    run_internally = _delegate("_context", SessionContext.run_internally)
-    executions = _delegate("_executions", Executions.executions)
-    wait_for = _delegate("_executions", Executions.wait_for)
-    read_output = _delegate("_executions", Executions.read_output)
-    interrupt = _delegate("_executions", Executions.interrupt)
-    request_interrupt = _delegate("_executions", Executions.request_interrupt)
-    variables = _delegate("_inspection", Inspection.variables)
-    environment = _delegate("_inspection", Inspection.environment)
-    complete = _delegate("_inspection", Inspection.complete)
-    inspect = _delegate("_inspection", Inspection.inspect)
-    is_complete = _delegate("_inspection", Inspection.is_complete)
-    snapshot = _delegate("_snapshots", VariableSnapshots.snapshot)
-    restore = _delegate("_snapshots", VariableSnapshots.restore)
-    checkpoint = _delegate("_checkpoints", SessionCheckpoints.checkpoint)
-    checkpoints = _delegate("_checkpoints", SessionCheckpoints.checkpoints)
-    undo = _delegate("_checkpoints", SessionCheckpoints.undo)
-    restart = _delegate("_restarts", KernelRestarts.restart)
-    promote = _delegate("_branches", SessionBranches.promote)
-    put = _delegate("_values", VariableValues.put)
-    get = _delegate("_values", VariableValues.get)
-    delete = _delegate("_values", VariableValues.delete)
-    start_background = _delegate("_background", BackgroundCommands.start_background)
-    check_command = _delegate("_background", BackgroundCommands.check_command)
-    background = _delegate("_background", BackgroundCommands.background)
-    background_commands = _delegate("_background", BackgroundCommands.background_commands)
-    background_output = _delegate("_background", BackgroundCommands.background_output)
-    kill_background = _delegate("_background", BackgroundCommands.kill_background)
-    install = _delegate("_packages", PackageInstaller.install)
-    rebuild = _delegate("_packages", PackageInstaller.rebuild)
-    preinstall = _delegate("_preinstaller", Preinstaller.preinstall)
-    stats = _delegate("_limits", SessionLimits.stats)
-    set_limits = _delegate("_limits", SessionLimits.set_limits)
-    run_tests = _delegate("_tests", CodeTests.run_tests)
-    save_notebook = _delegate("_notebook_writer", NotebookWriter.save_notebook)
-    guidance = _delegate("_prompts", SessionPrompts.guidance)
-    debugging = _delegate("_prompts", SessionPrompts.debugging)
-    execute_with_retry = _delegate("_retries", Retries.execute_with_retry)
-    mask_value = _delegate("_masking", ResultMasking.mask_value)
-    mask_history = _delegate("_masking", ResultMasking.mask_history)
-    check_kernelspec = _delegate("_kernels", LanguageKernels.check_kernelspec)
-    read_language_info = _delegate("_kernels", LanguageKernels.read_language_info)
 
     @property
     def kernel_epoch(self) -> int:
@@ -252,34 +103,15 @@ class AsyncSession:
     @property
     def statistics(self) -> Statistics:
         """The time and memory that cells have used: each of the newest thousand cells, and the total."""
-        return self._statistics.statistics
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sorted names of variables that the kernel reported last, without names that begin with ``_``."""
-        return tuple(sorted(self._supervisor.known_names))
+        return self._limits.statistics
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
-    def describe_end(self) -> FormerSession | None:
-        """Return what was there, for the first result of a later session of this name; None if no cell ran."""
-        lost_state = self._supervisor.losses.lost_state
-        if not self._supervisor.has_run or lost_state is None:
-            return None
-        how = "was closed" if lost_state.cause == "closed" else f"has ended ({lost_state.cause})"
-        reason = f"the session of this name before {how}"
-        return FormerSession(reason, lost_state.cause, lost_state.names, lost_state.name_count)
-
-    @property
-    def has_run(self) -> bool:
-        """Whether its Python kernel has run a cell."""
-        return self._supervisor.has_run
-
     @property
     def start_notes(self) -> tuple[str, ...]:
         """Those notes of the first result that are about the Python kernel and its place, not about the cell."""
-        return self._masking.mask_texts(self._supervisor.start_notes)
+        return self._context.masking.mask_texts(self._supervisor.start_notes)
 
     @property
     def connection_file(self) -> Path | None:
@@ -292,11 +124,6 @@ class AsyncSession:
         return kernel.connection_file if kernel is not None and kernel.alive else None
 
     @property
-    def culled_at(self) -> float | None:
-        """The time, on the monotonic clock, at which idle kernels were ended; None while a kernel lives or may live."""
-        return self._culling.culled_at if self._kernels.has_culled_kernels else None
-
-    @property
     def files(self) -> AsyncFiles:
         """The session's files, for use without a cell; ``InvalidConfig`` is raised if a context path no longer exists."""
         from kernelexec.session.features.session_files import AsyncFiles  # noqa: PLC0415 - few sessions use it
@@ -305,11 +132,6 @@ class AsyncSession:
             if self._files is None:
                 self._files = AsyncFiles(self._context)
             return self._files
-
-    @property
-    def busy(self) -> bool:
-        """Whether a cell runs or waits."""
-        return self._queue.first is not None
 
     @property
     def summary(self) -> str:
@@ -324,66 +146,7 @@ class AsyncSession:
 
     def mask(self, text: str) -> str:
         """Return a text in which the names of secrets replace their values, as in the outputs of this session's kernels."""
-        return self._masking.mask_text(text)
-
-    async def write_handover(self) -> None:
-        """Write everything that the next owner of the session's kernel needs, before this process ends without ending it."""
-        from kernelexec.session.cells.takeover import write_results  # noqa: PLC0415 - at the end of a server only
-
-        await self.save_notebook()
-        results = [run.result for run in self._queue.history.runs.values() if run.result is not None]
-        await run_in_thread(write_results, self._runtime, results)
-
-    async def open(self, *, replays: str | None = None, orphan: OrphanedSession | None = None) -> None:
-        """Start the first kernel: a new one, or that of an ``orphan``, a dead owner's session, with its running cell.
-
-        If the state of an earlier session is lost, and the executor does not replay its notebook or journal (``replays``) next,
-        the first result reports that. The executor calls this method.
-
-        Raises:
-            KernelStartFailed: no kernel started.
-        """
-        await self.scope.started.wait()
-        self.scope.check_open()
-        self.scope.tasks.start_soon(self._notebook_writer.run)
-        try:
-            write_session_file(self._runtime, self.name, self.workspace, self.notebook, self.journal)
-        except OSError:
-            logger.exception("kernelexec.session_file_not_written", extra={"session": self.name})
-        async with self.scope.hold_open(), self._queue.run_lock:
-            await self._open_kernel(orphan, replays)
-            if (idle := self._context.config.capacity.idle_seconds) is not None:
-                self.scope.tasks.start_soon(self._culling.run, idle)
-
-    async def _open_kernel(self, orphan: OrphanedSession | None, replays: str | None) -> None:
-        """Take over the kernel of a dead owner with its cell, or start the first one."""
-        self._kernels.ended_epochs = {} if orphan is None else orphan.ended_epochs
-        if orphan is not None and (kernel := await self._supervisor.take_over(orphan.handover)) is not None:
-            run = orphan.make_run(self.isolation)
-            if self._result_cache is not None:
-                self._result_cache.adopt_kernel(self._supervisor.epoch)
-            running = None if run is None else run.execution_id
-            event = SessionAdopted(self.name, self.workspace, self._supervisor.epoch, kernel.container, running)
-            self._dispatch(event)
-            for finished_run in orphan.make_finished_runs():
-                self._queue.history.add(finished_run)
-            if run is not None:
-                self._queue.add(run)
-                self._requests.adopt(run)
-            return
-        self._dispatch(SessionOpened(self.name, self.workspace, replays, self._branches.point))
-        if await self._branches.start_kernel():
-            return
-        if replays is not None:
-            self._supervisor.losses.former = None  # its state comes back
-        await self._supervisor.start_first(
-            previous_lost=replays is None and self._ledger is not None and self._ledger.owner_was_killed
-        )
-
-    def report_replay(self, replay: Replay, past: History) -> None:
-        """Report a replay of an earlier session's cells to the hooks. The executor calls it."""
-        self.replay = replay
-        self._dispatch(SessionReplayed(self.name, replay, self.mask_history(past)))
+        return self._context.masking.mask_text(text)
 
     @explain_keywords(EXECUTE_KEYWORDS)
     async def execute(
@@ -431,14 +194,14 @@ class AsyncSession:
             KernelStartFailed: a new kernel was needed and did not start; nothing ran.
             Refused: the kernel cannot hold the ``inputs``; the cell did not run.
         """
-        with self._executions.report_refusals("code", code, request_id):
+        with self._queue.report_refusals("code", code, request_id):
             self.scope.check_open()
+            seconds = _check_wait(wait)
             cell = await self._kernels.make_cell(code, language, stdin)
             prepare = self._values.prepare_inputs(inputs, cell, request_id)
-            submitted = await self._executions.submit(
-                cell, timeout, wait, on_output, request_id, approver, on_input, prepare=prepare, uses_cache=cache
-            )
-        return await submitted.get_result()
+            callbacks: dict[str, Any] = {"on_output": on_output, "approver": approver, "on_input": on_input}
+            submitted = await self._queue.submit(cell, timeout, prepare, request_id=request_id, uses_cache=cache, **callbacks)
+        return await submitted.wait(seconds)
 
     def stream(
         self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None
@@ -495,14 +258,290 @@ class AsyncSession:
             InvalidRequest: ``env`` or ``user`` is invalid, or commands cannot run as that user.
             Exception: all errors of ``execute``.
         """
-        with self._executions.report_refusals("command", command, request_id):
-            directory, limit = self._context.resolve_work_dir(work_dir), self._context.config.capacity.code_bytes
-            text, content = (None, stdin) if isinstance(stdin, bytes | bytearray | memoryview) else (stdin, None)
-            options = await self._executions.make_options(env, user, content, on_stdout)
-            cell = cells.make_command_cell(command, work_dir=directory, stdin=text, limit_bytes=limit, options=options)
-            streams = CommandStreams(b"" if content is None else bytes(content), on_stdout)
-            submitted = await self._executions.submit(cell, timeout, wait, on_output, request_id, approver, streams=streams)
-        return await submitted.get_result()
+        with self._queue.report_refusals("command", command, request_id):
+            seconds = _check_wait(wait)
+            cell, streams = await self._context.make_command(command, work_dir, stdin, env, user, on_stdout)
+            options: dict[str, Any] = {"on_output": on_output, "approver": approver, "streams": streams}
+            submitted = await self._queue.submit(cell, timeout, None, request_id=request_id, **options)
+        return await submitted.wait(seconds)
+
+    def executions(self) -> tuple[str, ...]:
+        """Return the ids of remembered, running and waiting executions, the oldest first."""
+        return self._queue.list_ids()
+
+    async def wait_for(self, execution_id: str, *, cursor: int = 0, wait: float | None = None) -> Progress:
+        """Wait for the end of an execution, ``wait`` seconds at most; return its new outputs since ``cursor``.
+
+        Raises:
+            UnknownExecution: no execution with that id is remembered.
+            InvalidTimeout: ``wait`` is not a number of seconds.
+        """
+        run = self._queue.find(execution_id)
+        check_whole_number(cursor, "cursor", _COUNT_MEANING, 0)
+        with anyio.move_on_after(_check_wait(wait)):
+            await run.done.wait()
+        return SubmittedCell(self._queue, run).progress(cursor)
+
+    async def read_output(
+        self, execution_id: str, *, offset: int = 0, limit: int = PAGE_BYTES, grep: str | None = None
+    ) -> OutputPage:
+        """Return a page of a cell's raw stream output, including the part that is cut from the result.
+
+        Args:
+            execution_id: the execution.
+            offset: the first byte.
+            limit: the number of bytes at most.
+            grep: a regular expression; only lines that match are returned.
+
+        Raises:
+            UnknownExecution: no execution with that id is remembered.
+            InvalidRequest: a negative offset, a limit below 1, a malformed pattern, or a pattern that takes more than 5 s for
+                one line; the page of a longer search ends after that time.
+        """
+        check_whole_number(offset, "offset", _COUNT_MEANING, 0)
+        check_whole_number(limit, "limit", _COUNT_MEANING, 1)
+        if not isinstance(grep, str | None):
+            raise InvalidRequest(f"grep={grep!r:.100} must be str | None, not {type(grep).__name__}.")
+        run = self._queue.find(execution_id)
+        try:
+            return await self._context.read_in_thread(run.read_page, offset, limit, grep)
+        except FileNotFoundError:
+            self.scope.check_open()
+            raise
+
+    async def interrupt(self, execution_id: str | None = None) -> ExecutionResult | None:
+        """Interrupt the running or the named cell; return its result, or None if no cell runs. Errors: see ``wait_for``."""
+        self.scope.check_caller()
+        run = self._queue.find(execution_id) if execution_id is not None else self._queue.first
+        if run is None:
+            return None
+        run.request_interrupt()
+        await run.done.wait()
+        return self._queue.get_result(run)
+
+    def request_interrupt(self) -> None:
+        """Interrupt the running cell without waiting for its end. Must be called in the event loop's thread."""
+        if self._queue.first is not None:
+            self._queue.first.request_interrupt()
+
+    async def restart(self, *, language: str | None = None, fresh_venv: bool = False) -> None:
+        """Replace all kernels, or the kernel of one language; their state and a running cell are lost.
+
+        Waiting cells run in the new kernels. ``fresh_venv`` also removes the packages of the session's virtual environment.
+
+        Raises:
+            InvalidRequest: the session has no kernel of that language.
+            KernelStartFailed: a kernel did not start.
+        """
+        self.scope.check_open()
+        supervisors = self._kernels.select_supervisors(language)
+        if fresh_venv:
+            await self._packages.replace_venv()
+        await self._queue.restart_kernels(supervisors)
+
+    async def run_internally(
+        self, source: str, timeout: float, *, on_output: OnOutput | None = None
+    ) -> tuple[CellRun, ExecutionResult]:
+        """Run an internal cell, which waits for its place in the queue and which no notebook records."""
+        return await self._context.run_internally(source, timeout, on_output=on_output)
+
+    async def variables(
+        self, *, names: Iterable[str] | None = None, limit: int = VARIABLES_MAX, wait: float = INSPECTION_SECONDS
+    ) -> Variables:
+        """Return the user's variables, also while a cell runs, without running the user's code."""
+        return await self._inspection.variables(names=names, limit=limit, wait=wait)
+
+    async def environment(self, *, wait: float = INSPECTION_SECONDS) -> PythonEnvironment:
+        """Return the Python, packages and programs of cells, also while a cell runs, without running the user's code."""
+        return await self._inspection.environment(wait=wait)
+
+    async def complete(self, code: str, cursor: int | None = None, *, wait: float = INSPECTION_SECONDS) -> Completion:
+        """Return the kernel's completions at ``cursor`` (in characters, the end by default), after a running cell."""
+        return await self._inspection.complete(code, cursor, wait=wait)
+
+    async def inspect(
+        self, code: str, cursor: int | None = None, *, detail: int = 0, wait: float = INSPECTION_SECONDS
+    ) -> str | None:
+        """Return the documentation of the name at ``cursor``, with ``detail=1`` its source too; None if there is none."""
+        return await self._inspection.inspect(code, cursor, detail=detail, wait=wait)
+
+    async def is_complete(self, code: str, *, wait: float = INSPECTION_SECONDS) -> tuple[CodeStatus, str]:
+        """Return whether code is complete, and for incomplete code the indentation of the next line."""
+        return await self._inspection.is_complete(code, wait=wait)
+
+    async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
+        """Save variables, each into its own file in the workspace; the result lists skipped variables with reasons."""
+        return await self._snapshots.snapshot(names, timeout=timeout)
+
+    async def restore(
+        self,
+        saved: SavedState,
+        *,
+        names: Iterable[str] | None = None,
+        files: bool = False,
+        timeout: float | None = None,
+    ) -> Restored:
+        """Load the variables of a snapshot into the kernel, or go back to a checkpoint."""
+        return await self._snapshots.restore(saved, names=names, files=files, timeout=timeout)
+
+    async def checkpoint(
+        self, name: str | None = None, *, files: bool = False, timeout: float | None = None
+    ) -> AsyncCheckpoint:
+        """Make a checkpoint: a stopped copy of the kernel with all its Python state, by a fork."""
+        return await self._checkpoints.checkpoint(name, files=files, timeout=timeout)
+
+    async def checkpoints(self) -> tuple[AsyncCheckpoint, ...]:
+        """Return the checkpoints that are there, the oldest first; none without a living kernel."""
+        return await self._checkpoints.checkpoints()
+
+    async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
+        """Go back to the state before the last ``cells`` cells."""
+        return await self._checkpoints.undo(cells, files=files, timeout=timeout)
+
+    async def promote(self, *, timeout: float | None = None) -> Restored:
+        """Make this branch's state that of the session that it was branched off, and close the branch."""
+        return await self._branches.promote(timeout=timeout)
+
+    async def put(self, name: str | Mapping[str, Any] | None = None, value: Any = None, /, **values: Any) -> None:  # noqa: ANN401 - any value
+        """Set variables in the kernel: ``put("x", 1)``, ``put({"x": 1})`` or ``put(x=1, table=frame)``."""
+        await self._values.put(name, value, **values)
+
+    async def get(self, name: str, default: Any = ..., /) -> Any:  # noqa: ANN401 - any value
+        """Return the value of a variable as an object of the caller: see ``put`` for the types. Nothing of it is run here."""
+        return await self._values.get(name, default)
+
+    async def delete(self, name: str, /) -> None:
+        """Delete a variable in the kernel, as ``del`` does."""
+        await self._values.delete(name)
+
+    async def start_background(
+        self, command: str, *, work_dir: str | None = None, approver: Approver | None = None
+    ) -> BackgroundCommand:
+        """Start a background command, such as a server, a watcher or a long job, without timeout and stdin."""
+        return await self._background.start_background(command, work_dir=work_dir, approver=approver)
+
+    async def check_command(self, command: str, *, approver: Approver | None = None) -> None:
+        """Apply rules, validators and approver to a command that runs elsewhere; raise ``SecurityError`` if they refuse it."""
+        await self._background.check_command(command, approver=approver)
+
+    async def background(self, command_id: str) -> BackgroundCommand:
+        """Return a background command with its present status; errors: see ``background_output``."""
+        return await self._background.background(command_id)
+
+    async def background_commands(self) -> tuple[BackgroundCommand, ...]:
+        """Return all remembered background commands with their present status, the oldest first; errors: see ``background``."""
+        return await self._background.background_commands()
+
+    async def background_output(self, command_id: str, *, lines: int = 1000) -> BackgroundOutput:
+        """Return the newest ``lines`` of stdout and of stderr, 10,000 at most; the output of a lost command is gone."""
+        return await self._background.background_output(command_id, lines=lines)
+
+    async def kill_background(self, command_id: str) -> BackgroundCommand:
+        """End a background command with all its processes: SIGTERM, and SIGKILL half a second later."""
+        return await self._background.kill_background(command_id)
+
+    async def install(
+        self,
+        packages: Requirement | Iterable[Requirement],
+        *more: Requirement | Iterable[Requirement],
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """Install packages into the session's virtual environment, and make them available to cells at once."""
+        return await self._packages.install(packages, *more, wheels=wheels, network=network, timeout=timeout)
+
+    async def rebuild(
+        self,
+        lock: str | os.PathLike[str] | None = None,
+        *,
+        wheels: str | os.PathLike[str] | None = None,
+        network: Network | None = None,
+        timeout: float | None = None,
+    ) -> Installation:
+        """Replace the virtual environment by one with exactly the packages of a lock, by default its own. See ``install``."""
+        return await self._packages.rebuild(lock, wheels=wheels, network=network, timeout=timeout)
+
+    async def stats(self) -> Stats:
+        """Return the present use of the session's Python kernel and all its processes, also while a cell runs."""
+        return await self._limits.stats()
+
+    async def set_limits(
+        self,
+        profile: str | None = None,
+        *,
+        memory_bytes: int | str | None = None,
+        cpus: float | None = None,
+        timeout: float | None = None,
+    ) -> LimitsSet:
+        """Change the limits of the session's present and later kernels; the state is kept. None means no change."""
+        return await self._limits.set_limits(profile, memory_bytes=memory_bytes, cpus=cpus, timeout=timeout)
+
+    async def run_tests(
+        self, code: str, cases: Iterable[str], *, timeout: float = CASE_SECONDS, approver: Approver | None = None
+    ) -> TestReport:
+        """Run Python code, then each test case after it, in forked processes: they can use the session's variables."""
+        return await self._tests.run_tests(code, cases, timeout=timeout, approver=approver)
+
+    async def save_notebook(self) -> None:
+        """Wait, 10 s at most, until the notebook contains every cell that has ended; it is written soon after each result."""
+        await self._notebook_writer.save_notebook()
+
+    async def guidance(self, *, requirements: bool = False) -> str:
+        """Return text for a system prompt: the session's directories, packages, network, limits, prefix and rules."""
+        return await self._inspection.guidance(requirements=requirements)
+
+    async def debugging(self, execution_id: str | None = None) -> str:
+        """Return a prompt in five steps for fixing a failed cell: its code, its output, the known facts about the cause."""
+        return await self._inspection.debugging(execution_id)
+
+    async def execute_with_retry(
+        self,
+        code: str,
+        fix: Fix | None = None,
+        *,
+        max_retries: int = RETRIES,
+        between: Between = "keep",
+        language: str = "python",
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        approver: Approver | None = None,
+    ) -> Attempts:
+        """Run a cell until it succeeds, ``max_retries`` times at most, including the first try.
+
+        Args:
+            code: the first try's source.
+            fix: called after a failure with the attempts so far; returns the next try's source, or None to give up. A plain
+                function, which is called in a thread, or a coroutine function. Without it the same code runs again.
+            max_retries: the number of all tries, 1 to 100.
+            between: the change of the session between two tries: ``keep`` changes nothing, ``restore`` restores the
+                variables from a snapshot before the first try, ``restart`` starts an empty kernel.
+            language: the language of all tries, as in ``execute``.
+            timeout: the timeout of each try.
+            on_output: called with the outputs of all tries.
+            approver: decides about each try.
+
+        Raises:
+            InvalidRequest: before anything ran; later too, if ``fix`` returns neither text nor None.
+        """
+        run = partial(self.execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
+        return await run_with_retry(run, self.restart, self._snapshots, code, fix, max_retries, between)
+
+    def mask_value(self, value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
+        """Return a JSON value with masked secrets."""
+        return self._context.masking.mask_value(value)
+
+    def mask_history(self, history: History) -> History:
+        """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
+        return self._context.masking.mask_history(history)
+
+    async def check_kernelspec(self, name: str) -> None:
+        """Raise ``InvalidRequest`` if no kernelspec of that name or language is installed."""
+        await self._kernels.check_kernelspec(name)
+
+    async def read_language_info(self, language: str = "python") -> dict[str, Any]:
+        """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
+        return await self._kernels.read_language_info(language)
 
     @overload
     async def branch(self, name: str | None = ..., *, n: None = ..., **options: Unpack[BranchKeywords]) -> AsyncSession: ...
@@ -545,40 +584,6 @@ class AsyncSession:
         self.scope.check_caller()
         await self.scope.stop()
 
-    async def _stop(self) -> None:
-        """End all runs, in the session's task."""
-        names = map(self.mask, self.names[:_NAMES_MAX] if self.has_run else ())
-        self._dispatch(SessionClosing(self.name, tuple(names)))
-        self._notebook_writer.stop()
-        self._culling.stop()
-        if self._files is not None:
-            self._files.stop_transfers()
-        self._queue.abort_waiting()
-        self._queue.report_late_outputs()
-        await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.stop)
 
-    async def _remove(self) -> None:
-        """Remove the session's files, in its task, after the last run has ended."""
-        try:
-            self._queue.abort_unstarted_runs()
-            await self._kernels.stop(0.0)
-            await self._notebook_writer.close()
-            await run_in_thread(self._remove_files)
-        finally:
-            self._dispatch(SessionClosed(self.name, self._kernels.cut))
-            if self._ledger is not None:
-                self._ledger.close()
-            self._on_close(self)
-
-    def _note_event(self, event: Event) -> None:
-        self._checkpoints.note_event(event)
-
-    def _list_notebooks(self) -> frozenset[str]:
-        """Return the paths in the workspace of its notebook, and of those of the executor's other open sessions."""
-        paths = [session.notebook for session in (self, *self._others) if session.notebook is not None]
-        return frozenset(str(path.relative_to(self.workspace)) for path in paths if path.is_relative_to(self.workspace))
-
-    def _remove_files(self) -> None:
-        self._changes.close()
-        self._queue.history.clear()
-        self._branches.remove_directories()
+def _check_wait(wait: float | None) -> float | None:
+    return None if wait is None else check_seconds(wait, "wait")

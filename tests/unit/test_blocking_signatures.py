@@ -10,6 +10,15 @@ from unittest import mock
 import pytest
 
 from kernelexec import AsyncExecutor, AsyncFiles, AsyncSession, Closed, Executor, Files, Session
+from kernelexec.session.features.background_commands import BackgroundCommands
+from kernelexec.session.features.inspection import Inspection
+from kernelexec.session.features.limits import SessionLimits
+from kernelexec.session.features.packages.installer import PackageInstaller
+from kernelexec.session.features.saved_state.branches import SessionBranches
+from kernelexec.session.features.saved_state.checkpoints import SessionCheckpoints
+from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
+from kernelexec.session.features.trials import CodeTests
+from kernelexec.session.features.variable_values import VariableValues
 
 PAIRS = [
     *((Executor, AsyncExecutor, name) for name in ("__init__", "session", "sessions", "close_session")),
@@ -48,6 +57,28 @@ def test_a_blocking_method_has_the_signature_of_its_async_twin(blocking: type, t
         assert list(ours.parameters.values()) == list(theirs.parameters.values())
     else:
         assert str(ours) == str(theirs)
+
+
+PARTS = [
+    *(BackgroundCommands, CodeTests, Inspection, PackageInstaller, SessionBranches, SessionCheckpoints, SessionLimits),
+    *(VariableSnapshots, VariableValues),
+]
+
+
+#: Methods of parts that are others than those of a session with their names.
+OTHERS = {(SessionBranches, "open"), (SessionCheckpoints, "restore")}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_method_of_a_session_has_the_signature_and_the_docstring_of_its_parts_method(part: type) -> None:
+    shared = vars(part).keys() & vars(AsyncSession).keys()
+    methods = {
+        name for name in shared if inspect.isfunction(vars(part)[name]) and name[0] != "_" and (part, name) not in OTHERS
+    }
+    assert methods
+    for name in methods:
+        ours, theirs = vars(AsyncSession)[name], vars(part)[name]
+        assert (ours.__doc__, str(inspect.signature(ours))) == (theirs.__doc__, str(inspect.signature(theirs)))
 
 
 def test_errors_about_arguments_name_the_blocking_method() -> None:

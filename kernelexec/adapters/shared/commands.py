@@ -20,7 +20,7 @@ from kernelexec.errors import KernelexecError
 from kernelexec.executor.blocking import Session, await_target
 from kernelexec.results import ExecutionResult, Output, Stream, model_notes
 from kernelexec.session import AsyncSession
-from kernelexec.session.features.executions import interrupting_cells
+from kernelexec.session.cells.queue import interrupting_cells
 from kernelexec.text import escape_invisible, escape_unseen, format_note, format_notes
 
 T = TypeVar("T")

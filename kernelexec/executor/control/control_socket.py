@@ -30,7 +30,7 @@ from kernelexec.provisioning.runtime.discovery import CONTROL, CONTROL_KEY
 from kernelexec.results import ExecutionResult, Progress
 from kernelexec.results.json_values import JsonConvertible
 from kernelexec.session import AsyncSession
-from kernelexec.session.features.executions import calling_client, iterate_outputs
+from kernelexec.session.cells.queue import calling_client, iterate_outputs
 from kernelexec.session.features.saved_state.checkpoints import AsyncCheckpoint
 from kernelexec.session.lifecycle import find_first_exception, short_turns
 from kernelexec.text import clean, escape_line

@@ -57,26 +57,24 @@ class CellApproval:
         self._session = session
         self._judge = Policy.from_config(config)
         self._ask_mode = config.rules.ask
+        self.asks = bool(validators) or self._ask_mode != "never"
+        """Whether validators or an approver decide, just before a cell runs; else the rules alone, when it is submitted."""
         self._answer_seconds = config.budgets.approval
         self._limit = config.capacity.code_bytes
         self._validators = tuple(validators)
         self._approver = approver
         self._secrets = secrets
 
-    async def check(self, run: CellRun, case_runs: Sequence[CellRun] | None = None, *, early: bool = False) -> str | None:
+    async def check(self, run: CellRun, case_runs: Sequence[CellRun] | None = None) -> str | None:
         """Return the reason for refusing a run, or None; a validator may have changed its cell.
 
         Args:
-            run: the run, which is approved once.
+            run: the run.
             case_runs: the cells of the run, each of which is judged; the approver decides once, about the whole run.
-            early: decide only if the rules decide alone; validators and the approver decide just before the run.
         """
-        asks = bool(self._validators) or self._ask_mode != "never"
-        if run.internal or run.in_flight or run.is_approved or (early and asks):
+        if run.internal or run.in_flight:
             return None
-        refusal = await self._decide(run, (run,) if case_runs is None else case_runs)
-        run.is_approved = refusal is None
-        return refusal
+        return await self._decide(run, (run,) if case_runs is None else case_runs)
 
     async def _decide(self, run: CellRun, case_runs: Sequence[CellRun]) -> str | None:
         reasons: list[str] = []

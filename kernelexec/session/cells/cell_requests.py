@@ -9,6 +9,7 @@ from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
@@ -53,18 +54,18 @@ async def answer_input_requests(
         tasks.cancel_scope.cancel()
 
 
+@dataclass(slots=True)
 class _InputAnswers:
     """The answers to one cell's input requests: after one without an answer in time all others are refused at once."""
 
-    def __init__(self, run: CellRun, kernel: Kernel, execution: Execution, session: str, seconds: float) -> None:
-        self._run = run
-        self._kernel = kernel
-        self._execution = execution
-        self._session = session
-        self._seconds = seconds
-        self._pending = 0
-        self._refusal = ""
-        self._received: asyncio.Queue[InputRequestMessage] = asyncio.Queue()
+    _run: CellRun
+    _kernel: Kernel
+    _execution: Execution
+    _session: str
+    _seconds: float
+    _pending: int = 0
+    _refusal: str = ""
+    _received: asyncio.Queue[InputRequestMessage] = field(default_factory=asyncio.Queue)
 
     def receive(self, request: InputRequestMessage) -> None:
         """Accept an input request from the connection, or refuse it at once."""
@@ -129,30 +130,21 @@ async def serve_command(run: CellRun, kernel: Kernel, execution: Execution, *, c
             tasks.cancel_scope.cancel()
 
 
+@dataclass(slots=True)
 class _CommandService:
     """The answers to one command's requests. The kernel is not trusted: it can read the input and send output, no more."""
 
-    def __init__(
-        self,
-        run: CellRun,
-        cell: ShellCell,
-        options: CommandOptions,
-        kernel: Kernel,
-        execution: Execution,
-        cwd: str,
-        tasks: TaskGroup,
-    ) -> None:
-        self._run = run
-        self._cell = cell
-        self._options = options
-        self._kernel = kernel
-        self._execution = execution
-        self._cwd = cwd
-        self._tasks = tasks
-        self._position = 0
-        self._is_started = False
-        self._running: RunningUserCommand | None = None
-        self._ended = asyncio.Event()
+    _run: CellRun
+    _cell: ShellCell
+    _options: CommandOptions
+    _kernel: Kernel
+    _execution: Execution
+    _cwd: str
+    _tasks: TaskGroup
+    _position: int = 0
+    _is_started: bool = False
+    _running: RunningUserCommand | None = None
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def receive(self, request: CommandRequestMessage) -> None:
         """Answer a request."""

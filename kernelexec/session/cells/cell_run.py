@@ -114,7 +114,6 @@ class CellRun:
     refusal: Refusal | None = None
     rules_overridden: bool = False
     """Whether the approver allowed the cell against the rules."""
-    is_approved: bool = False
     interrupt_requested: bool = False
     queue_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     approval_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)

@@ -48,7 +48,7 @@ class RequestIds:
             )
 
     async def submit_once(
-        self, request_id: str, run: CellRun, enqueue: Callable[[CellRun], None], supervisor: KernelSupervisor
+        self, request_id: str, run: CellRun, enqueue: Callable[[CellRun], object], supervisor: KernelSupervisor
     ) -> CellRun:
         """Add a run to the queue if its request is new; return it, or the earlier run of the same request.
 

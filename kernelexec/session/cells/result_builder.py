@@ -224,6 +224,21 @@ class ResultMasking:
         """Return a cell with masked secrets."""
         return cell if self.secrets is None else self.secrets.masker.mask_cell(cell)
 
+    def mask_result(self, result: ExecutionResult) -> ExecutionResult:
+        """Return a result with masked secrets. Its outputs were masked when they arrived."""
+        if self.secrets is None:
+            return result
+        masker = self.secrets.masker
+        return replace(
+            result,
+            notes=masker.mask_texts(result.notes),
+            files=masker.mask_texts(result.files),
+            lost_names=masker.mask_texts(result.lost_names),
+            work_dir=result.work_dir and masker.mask_text(result.work_dir),
+            literal=False if isinstance(result.literal, str) and result.literal.startswith(ENCODED_VALUE) else result.literal,
+            diagnosis=None if result.diagnosis is None else _mask_diagnosis(masker, result.diagnosis),
+        )
+
     def mask_history(self, history: History) -> History:
         """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
         if self.secrets is None:
@@ -239,22 +254,6 @@ class ResultMasking:
             error.args = masker.mask_texts(map(str, error.args))
             source = masker.mask_text(source) if isinstance(source, str) else source
         return CellRefused(self._session, kind, source, error, request_id)
-
-
-def mask_result(result: ExecutionResult, secrets: SecretStore | None) -> ExecutionResult:
-    """Return a result with masked secrets. Its outputs were masked when they arrived."""
-    if secrets is None:
-        return result
-    masker = secrets.masker
-    return replace(
-        result,
-        notes=masker.mask_texts(result.notes),
-        files=masker.mask_texts(result.files),
-        lost_names=masker.mask_texts(result.lost_names),
-        work_dir=result.work_dir and masker.mask_text(result.work_dir),
-        literal=False if isinstance(result.literal, str) and result.literal.startswith(ENCODED_VALUE) else result.literal,
-        diagnosis=None if result.diagnosis is None else _mask_diagnosis(masker, result.diagnosis),
-    )
 
 
 def _mask_diagnosis(masker: Masker, diagnosis: Diagnosis) -> Diagnosis:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +27,7 @@ from kernelexec.launcher import protocol
 from kernelexec.provisioning import Backend
 from kernelexec.results import DisplayData, ExecuteResult, ExecutionResult, Output, Timing
 from kernelexec.session.cells.cell_run import CellRun
+from kernelexec.workspace.safe_files import replace_file
 
 #: The version of the key format; results under other versions are ignored.
 _KEY_VERSION = 6
@@ -124,11 +124,13 @@ class CellResultCache:
         return "" if reply is None or reply.get("status", "ok") != "ok" else _hash_values(self._settings, reply)
 
 
-def check_cacheable(cell: Cell, config: Config, backend: Backend, workspace: Path, *, has_inputs: bool) -> None:
+def check_cacheable(run: CellRun, config: Config, backend: Backend, workspace: Path, *, has_inputs: bool) -> None:
     """Raise ``InvalidRequest`` if the result of a cell cannot be stored; one with inputs has what its key has not."""
-    if not isinstance(cell, CodeCell) or cell.kernel != "python":
+    if not isinstance(run.uses_cache, bool):
+        raise InvalidRequest(f"cache={run.uses_cache!r:.100} must be True or False.")
+    if not isinstance(run.cell, CodeCell) or run.cell.kernel != "python":
         raise InvalidRequest("cache=True is for Python cells only.")
-    if has_inputs:
+    if has_inputs or run.on_input is not None:
         raise InvalidRequest("cache=True cannot be combined with inputs or on_input, which are not part of a result's key.")
     if (reason := _explain_missing(config, backend, workspace)) is not None:
         raise InvalidRequest(f"cache=True: {reason}")
@@ -210,7 +212,8 @@ class ResultStore:
         except OSError:
             return None
         except ValueError:
-            self.delete(key)
+            with suppress(OSError):
+                path.unlink()
             return None
         return result
 
@@ -220,23 +223,13 @@ class ResultStore:
         if len(content) > self._limit_bytes // _SIZE_DIVISOR:
             return False
         path = self._make_path(key)
-        temporary_path = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123 - rights
-                file.write(content)
-            temporary_path.replace(path)
+            replace_file(path, content, mode=0o600)
         except OSError:
-            with suppress(OSError):
-                temporary_path.unlink()
             return False
         self._enforce_limit(len(content))
         return True
-
-    def delete(self, key: str) -> None:
-        """Delete a result."""
-        with suppress(OSError):
-            self._make_path(key).unlink()
 
     def _make_path(self, key: str) -> Path:
         return self._directory / key[:2] / f"{key}.json"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kernelexec.cells import CodeCell
-from kernelexec.config import Config
+from kernelexec.cells import Cell, CodeCell
+from kernelexec.config import Config, check_seconds
 from kernelexec.errors import Closed, KernelNotAnswering
 from kernelexec.events import CellStarted, DisplayUpdated, Event, Hook, OutputReceived
 from kernelexec.kernel import Execution, Kernel
@@ -21,7 +21,7 @@ from kernelexec.session.cells.approval import CellApproval
 from kernelexec.session.cells.cell_requests import answer_input_requests, serve_command
 from kernelexec.session.cells.cell_run import CellRun, OnOutput
 from kernelexec.session.cells.idempotency import RequestIds
-from kernelexec.session.cells.result_builder import build_result, build_unknown_result, mask_result
+from kernelexec.session.cells.result_builder import ResultMasking, build_result, build_unknown_result
 from kernelexec.session.kernels.languages import LanguageKernels
 from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import (
@@ -32,11 +32,10 @@ from kernelexec.session.kernels.verdict import (
     report_lost_state,
     report_new_state,
 )
-from kernelexec.session.lifecycle import run_in_thread
-from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile
+from kernelexec.session.lifecycle import TaskScope, run_in_thread
+from kernelexec.workspace import DisplayFiles, FileChanges, SpillFile, Workspace
 
 if TYPE_CHECKING:
-    from kernelexec.rules.secrets import SecretStore
     from kernelexec.session.cells.result_cache import CellResultCache
 
 logger = logging.getLogger("kernelexec")
@@ -46,22 +45,59 @@ _RESTARTED = "The kernel was restarted before the cell was sent."
 _FROM_CACHE = "From the cache: the cell did not run, so `_` and `Out` do not have its value."
 
 
-@dataclass(slots=True, kw_only=True)
-class CellRunner:
-    """The runner of one session's cells, one at a time."""
+@dataclass(slots=True)
+class SessionSettings:
+    """The current configuration of a session, which ``set_limits`` replaces."""
 
-    session: str
     config: Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The state of one session that its runs need, from the queue to the result."""
+
+    name: str
+    isolation: str
+    workspace: Workspace
+    """The workspace; ``workspace_path`` is its path on this machine."""
+    runtime_dir: Path
+    """The session's private directory."""
+    settings: SessionSettings
+    scope: TaskScope
     kernels: LanguageKernels
     approval: CellApproval
     requests: RequestIds
-    secrets: SecretStore | None
-    result_cache: CellResultCache | None
-    workspace: Path
-    changes: FileChanges
-    spills: Path
-    """The directory of the output that does not fit into results."""
+    masking: ResultMasking
     dispatch: Callable[[Event], None]
+    """Passes an event to all hooks."""
+
+    @property
+    def config(self) -> Config:
+        """The current configuration."""
+        return self.settings.config
+
+    @property
+    def workspace_path(self) -> Path:
+        """The workspace's path on this machine."""
+        return self.workspace.path
+
+    def choose_timeout(self, timeout: float | None) -> float:
+        """Return the seconds for a cell: the configuration's for None. An invalid number raises ``InvalidTimeout``."""
+        return self.config.budgets.timeout if timeout is None else check_seconds(timeout, "timeout")
+
+    def make_run(self, cell: Cell, timeout: float, **options: Any) -> CellRun:  # noqa: ANN401 - further fields of ``CellRun``
+        """Return a run of a cell in this session."""
+        masked_cell = self.masking.mask_cell(cell)
+        return CellRun(cell=cell, masked_cell=masked_cell, timeout=timeout, isolation=self.isolation, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class CellRunner:
+    """The runner of one session's cells, one at a time."""
+
+    context: RunContext
+    result_cache: CellResultCache | None
+    changes: FileChanges
     dispatch_output: Callable[[Event], None] | None
     """Passes an output to the hooks that want outputs, if there are any."""
 
@@ -72,24 +108,26 @@ class CellRunner:
         """
         if not run.in_flight:
             run.timestamps.dequeued = time.monotonic()
-        with run.approval_scope:
-            if (refusal := await self.approval.check(run)) is not None:
-                return refusal
-        if run.approval_scope.cancelled_caught:
-            return "Cancelled during its approval."
+        approval = self.context.approval
+        if approval.asks:
+            with run.approval_scope:
+                if (refusal := await approval.check(run)) is not None:
+                    return refusal
+            if run.approval_scope.cancelled_caught:
+                return "Cancelled during its approval."
 
         is_prepared = run.prepare is not None or run.choose_checkpoint is not None  # for one kernel only
         return await self._run_in_kernel(run, may_repeat=not run.in_flight and not is_prepared)
 
     async def _run_in_kernel(self, run: CellRun, *, may_repeat: bool) -> ExecutionResult | str:
         """Run an approved cell; once more, if it ``may_repeat``, where an earlier cell ended its kernel before it began."""
-        supervisor = self.kernels.get_supervisor(run.cell)
+        context, supervisor = self.context, self.context.kernels.get_supervisor(run.cell)
         with run.startup_scope:
             kernel = await self._acquire_kernel(run, supervisor)
         if run.startup_scope.cancelled_caught:
             return "Cancelled while its kernel started."
         lost_state, former = (None, None) if run.internal else supervisor.losses.take(by_client=run.by_client)
-        result_cache = self.result_cache if supervisor is self.kernels.python else None
+        result_cache = self.result_cache if supervisor is context.kernels.python else None
         if result_cache is not None and not run.in_flight:
             cached_result = await result_cache.find(run, supervisor.epoch, kernel)
             if cached_result is not None and lost_state is None:
@@ -99,10 +137,10 @@ class CellRunner:
         if not isinstance(execution, Execution):
             return execution
 
-        seconds = self.config.budgets.approval
+        seconds = context.config.budgets.approval
         async with (
-            answer_input_requests(run, kernel, execution, session=self.session, seconds=seconds),
-            serve_command(run, kernel, execution, cwd=self.kernels.backend.cwd),
+            answer_input_requests(run, kernel, execution, session=context.name, seconds=seconds),
+            serve_command(run, kernel, execution, cwd=context.kernels.backend.cwd),
         ):
             seconds = self._compute_remaining_seconds(run)
             verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
@@ -119,7 +157,7 @@ class CellRunner:
             supervisor.losses.note_client_result(result)
         if result_cache is not None:
             await result_cache.record(run, result, kernel)
-        return mask_result(result, self.secrets)
+        return context.masking.mask_result(result)
 
     async def _run_elsewhere(self, run: CellRun, kernel: Kernel, verdict: Verdict) -> ExecutionResult | str | None:
         """Run a cell that its kernel has not run in the next one, or not at all; None if the session has been closed."""
@@ -140,18 +178,19 @@ class CellRunner:
 
     async def _send(self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel) -> Execution | ExecutionResult | str:
         """Send a cell, or resume the cell of a previous owner; return a result or a reason if that fails."""
+        context = self.context
         make_collector = partial(
             self._make_collector_factory(),
             displays=kernel.displays,
             widgets=kernel.widgets,
-            on_update=lambda *update: self.dispatch(DisplayUpdated(self.session, *update)),
+            on_update=lambda *update: context.dispatch(DisplayUpdated(context.name, *update)),
         )
         run.collector = self._make_collector(run, make_collector)
-        late_collector = make_collector(self.config.output.late, on_output=self._make_output_callback(run, None))
+        late_collector = make_collector(context.config.output.late, on_output=self._make_output_callback(run, None))
         if run.in_flight:
             run.execution = await self._resume(run, supervisor, kernel, run.collector, late_collector)
             if run.execution is None:
-                return build_unknown_result(run, self.session, supervisor.epoch)
+                return build_unknown_result(run, context.name, supervisor.epoch)
         else:
             if not run.timestamps.sent:  # else it is sent again
                 await self._announce(run, supervisor)
@@ -190,10 +229,10 @@ class CellRunner:
         return build_result(
             run,
             verdict,
-            session=self.session,
+            session=self.context.name,
             epoch=supervisor.epoch,
             files=files,
-            networked=self.config.has_network,
+            networked=self.context.config.has_network,
             missing=supervisor.losses.list_missing(supervisor.kernel),
         )
 
@@ -218,7 +257,7 @@ class CellRunner:
         result = replace(
             cached_result,
             execution_id=run.execution_id,
-            session=self.session,
+            session=self.context.name,
             kernel_epoch=supervisor.epoch,
             state=verdict.state,
             cause=verdict.cause,
@@ -227,24 +266,26 @@ class CellRunner:
             timing=run.timestamps.timing(),
             cached=True,
         )
-        return mask_result(result, self.secrets)
+        return self.context.masking.mask_result(result)
 
     def _make_collector_factory(self) -> Callable[..., Collector]:
         """Return the constructor of the two collectors of a cell, which share the masking of secrets."""
-        if self.secrets is None:
+        secrets = self.context.masking.secrets
+        if secrets is None:
             return Collector
         from kernelexec.outputs.masked_collector import MaskedCollector, StreamMasking  # noqa: PLC0415 - as secrets are rare
 
-        return partial(MaskedCollector, StreamMasking(self.secrets.masker))
+        return partial(MaskedCollector, StreamMasking(secrets.masker))
 
     def _make_collector(self, run: CellRun, factory: Callable[..., Collector]) -> Collector:
-        output = self.config.output
-        run.spill = SpillFile(self.spills / run.execution_id, output.spill_bytes)
+        output = self.context.config.output
+        run.spill = SpillFile(self.context.runtime_dir / "out" / run.execution_id, output.spill_bytes)
         return factory(output, spill=run.spill, on_output=self._make_output_callback(run, run.deliver_output))
 
     def _collect_files(self, verdict: Verdict, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """Return the files that a cell wrote, and the files of its displays; a note says if some may be missing."""
-        saver = DisplayFiles(self.workspace, self.config.output.files_bytes if self.config.save_displays else 0)
+        config = self.context.config
+        saver = DisplayFiles(self.context.workspace_path, config.output.files_bytes if config.save_displays else 0)
         saved = saver.save(cell, outputs)
         changed = self.changes.changes(saved)
         verdict.notes += [note for note in (saver.note, self.changes.note) if note is not None]
@@ -252,23 +293,24 @@ class CellRunner:
 
     async def _announce(self, run: CellRun, supervisor: KernelSupervisor) -> None:
         """Report the start of a cell to the hooks; write the journal to the disk if the request has an id."""
+        context = self.context
         if not run.internal:
             epoch, name = supervisor.epoch, run.request_id
-            self.dispatch(CellStarted(self.session, run.execution_id, run.masked_cell, epoch, name, run.timeout))
+            context.dispatch(CellStarted(context.name, run.execution_id, run.masked_cell, epoch, name, run.timeout))
         elif supervisor.repeater is not None and not run.keeps_variables and run.choose_checkpoint is None:
             supervisor.repeater.note_change()
         if run.request_id is not None:
-            await self.requests.fsync(run.request_id)
+            await context.requests.fsync(run.request_id)
 
     async def _resume(
         self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel, collector: Collector, late_collector: Collector
     ) -> Execution | None:
         """Resume the cell of a previous owner; kill the kernel and return None if it does not answer."""
-        seconds = max(self._compute_remaining_seconds(run), self.config.budgets.start)
+        seconds = max(self._compute_remaining_seconds(run), self.context.config.budgets.start)
         try:
             return await kernel.client.resume(run.execution_id, collector, late_collector, patience=seconds)
         except KernelNotAnswering:
-            logger.exception("kernelexec.cell_resume_failed", extra={"session": self.session})
+            logger.exception("kernelexec.cell_resume_failed", extra={"session": self.context.name})
             await supervisor.kill("timeout")
             return None
 
@@ -276,7 +318,7 @@ class CellRunner:
         """Return the remaining seconds of a run; a run in flight gets at least the time to send its output so far."""
         if not run.in_flight:
             return run.timeout
-        return max(run.timeout - (time.monotonic() - run.timestamps.sent), self.config.budgets.grace)
+        return max(run.timeout - (time.monotonic() - run.timestamps.sent), self.context.config.budgets.grace)
 
     def _make_output_callback(self, run: CellRun, callback: OnOutput | None) -> OnOutput | None:
         """Return a callback that passes outputs to the hooks first, if any hook wants outputs."""
@@ -285,7 +327,7 @@ class CellRunner:
             return callback
 
         def pass_on(output: Output) -> None:
-            dispatch(OutputReceived(self.session, run.execution_id, output))
+            dispatch(OutputReceived(self.context.name, run.execution_id, output))
             if callback is not None:
                 callback(output)
 

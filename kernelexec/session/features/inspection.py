@@ -26,7 +26,10 @@ _INDENT_MAX = 1000
 
 
 class Inspection:
-    """The inspection of one session. It starts no kernel: without a living one ``KernelNotAnswering`` is raised."""
+    """The inspection of one session. It starts no kernel: without a living one ``KernelNotAnswering`` is raised.
+
+    The prompts for its model are also written without a living kernel.
+    """
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
@@ -99,34 +102,6 @@ class Inspection:
         known_statuses: tuple[CodeStatus, ...] = get_args(CodeStatus)
         return next((known for known in known_statuses if known == status), "unknown"), str(indent) if is_blank else ""
 
-    def _check_cursor(self, code: object, cursor: object) -> int:
-        if code != "":
-            limit_bytes, is_blank = self._context.config.capacity.code_bytes, isinstance(code, str) and not code.strip()
-            cells.check(code, limit_bytes=limit_bytes, label="stdin" if is_blank else "code")
-        length = len(str(code))
-        return length if cursor is None else check_whole_number(cursor, "cursor", "a position in the code", 0, length)
-
-    async def _request_idle(self, msg_type: str, content: dict[str, Any], wait: float) -> dict[str, Any]:
-        """Send a request on the shell channel after a running cell, so that requests do not pile up in a busy kernel."""
-        timeout, queue = check_seconds(wait, "wait"), self._context.queue
-        end = anyio.current_time() + timeout
-        self._context.get_living_kernel()
-        with anyio.move_on_after(timeout):
-            while queue.first is not None:
-                await queue.first.done.wait()
-        if queue.first is not None:
-            message = f"Session {self._context.name!r} is busy: a cell runs, and the kernel answers once it has ended."
-            raise KernelNotAnswering(message)
-        return await self._context.request("shell", msg_type, content, max(0.0, end - anyio.current_time()))
-
-
-class SessionPrompts:
-    """The prompts of one session."""
-
-    def __init__(self, context: SessionContext, inspection: Inspection) -> None:
-        self._context = context
-        self._inspection = inspection
-
     async def guidance(self, *, requirements: bool = False) -> str:
         """Return text for a system prompt: the session's directories, packages, network, limits, prefix and rules.
 
@@ -142,7 +117,7 @@ class SessionPrompts:
         context.scope.check_open()
         environment: PythonEnvironment | None = None
         with suppress(KernelNotAnswering):
-            environment = await self._inspection.environment()
+            environment = await self.environment()
         config, backend = context.config, context.kernels.backend
         surroundings = PromptContext(
             config,
@@ -166,7 +141,6 @@ class SessionPrompts:
         """
         from kernelexec.session.model_prompts import write_debug_prompt  # noqa: PLC0415 - as above
 
-        self._context.scope.check_caller()
         queue = self._context.queue
         ids = reversed(queue.list_ids()) if execution_id is None else (execution_id,)
         for run in map(queue.find, ids):
@@ -176,3 +150,23 @@ class SessionPrompts:
         raise InvalidRequest(
             "No cell of this session has failed." if execution_id is None else f"execution_id={execution_id!r} has not failed."
         )
+
+    def _check_cursor(self, code: object, cursor: object) -> int:
+        if code != "":
+            limit_bytes, is_blank = self._context.config.capacity.code_bytes, isinstance(code, str) and not code.strip()
+            cells.check(code, limit_bytes=limit_bytes, label="stdin" if is_blank else "code")
+        length = len(str(code))
+        return length if cursor is None else check_whole_number(cursor, "cursor", "a position in the code", 0, length)
+
+    async def _request_idle(self, msg_type: str, content: dict[str, Any], wait: float) -> dict[str, Any]:
+        """Send a request on the shell channel after a running cell, so that requests do not pile up in a busy kernel."""
+        timeout, queue = check_seconds(wait, "wait"), self._context.queue
+        end = anyio.current_time() + timeout
+        self._context.get_living_kernel()
+        with anyio.move_on_after(timeout):
+            while queue.first is not None:
+                await queue.first.done.wait()
+        if queue.first is not None:
+            message = f"Session {self._context.name!r} is busy: a cell runs, and the kernel answers once it has ended."
+            raise KernelNotAnswering(message)
+        return await self._context.request("shell", msg_type, content, max(0.0, end - anyio.current_time()))

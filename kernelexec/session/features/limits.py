@@ -23,7 +23,7 @@ from kernelexec.results import (
     StatisticsAccumulator,
     Stats,
 )
-from kernelexec.session.context import SessionContext, SessionSettings
+from kernelexec.session.context import SessionContext
 from kernelexec.session.features.background_commands import BackgroundCommands
 
 #: The number of cells that are remembered one by one.
@@ -32,10 +32,12 @@ logger = logging.getLogger("kernelexec")
 
 
 class SessionLimits:
-    """The measured use and the limits of one session."""
+    """The measured use and the limits of one session, and the statistics of its cells that ran."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
+        self._timeouts: dict[str, float | None] = {}
+        self._tally = StatisticsAccumulator(CALLS_MAX)
 
     async def stats(self) -> Stats:
         """Return the present use of the session's Python kernel and all its processes, also while a cell runs.
@@ -96,17 +98,8 @@ class SessionLimits:
             return LimitsSet(None, None, config.budgets.timeout, missing)
         return LimitsSet(config.container.memory_bytes, config.container.cpus, config.budgets.timeout)
 
-
-class StatisticsHook:
-    """A hook that counts the cells of one session that ran."""
-
-    def __init__(self, settings: SessionSettings) -> None:
-        self._settings = settings
-        self._timeouts: dict[str, float | None] = {}
-        self._tally = StatisticsAccumulator(CALLS_MAX)
-
-    def __call__(self, event: Event, /) -> None:
-        """Count a cell that begins or ends."""
+    def note_event(self, event: Event, /) -> None:
+        """Count a cell that begins or ends: a hook of the session."""
         match event:
             case CellStarted():
                 self._timeouts[event.execution_id] = event.timeout
@@ -119,7 +112,7 @@ class StatisticsHook:
         return self._tally.statistics
 
     def _make_statistics(self, result: ExecutionResult, timeout: float | None) -> CallStatistics:
-        config, timing = self._settings.config, result.timing
+        config, timing = self._context.config, result.timing
         limits = config.container if result.isolation == "container" else None
         return CallStatistics(
             result.execution_id,
@@ -136,23 +129,6 @@ class StatisticsHook:
         )
 
 
-class IdleTimer:
-    """A hook that records the time of a session's last use, on the monotonic clock."""
-
-    def __init__(self) -> None:
-        self.last_use = time.monotonic()
-
-    def __call__(self, event: Event, /) -> None:
-        """Restart the timer at each use, and when a kernel has started for one; events that a kernel causes are none."""
-        has_started = isinstance(event, KernelChanged) and event.change == "started"
-        if has_started or not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
-            self.restart()
-
-    def restart(self) -> None:
-        """Count the idle time from now on."""
-        self.last_use = time.monotonic()
-
-
 class IdleCulling:
     """The end of a session's kernels after ``capacity.idle_seconds`` without a use.
 
@@ -160,20 +136,26 @@ class IdleCulling:
     their beginning to their end. Inspections and threads that a cell left running are not.
     """
 
-    def __init__(self, context: SessionContext, timer: IdleTimer, background: BackgroundCommands) -> None:
+    def __init__(self, context: SessionContext, background: BackgroundCommands) -> None:
         self._context = context
-        self._timer = timer
         self._background = background
         self._task = anyio.CancelScope()
+        self._last_use = time.monotonic()
         self.culled_at: float | None = None
         """The time, on the monotonic clock, of the last culling."""
 
+    def note_event(self, event: Event, /) -> None:
+        """Note each use, and when a kernel has started for one; events that a kernel causes are none: a hook of the session."""
+        has_started = isinstance(event, KernelChanged) and event.change == "started"
+        if has_started or not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
+            self._last_use = time.monotonic()
+
     async def run(self, idle_seconds: float) -> None:
         """End idle kernels, as a task of the session; its time begins now, since a start may take longer."""
-        self._timer.restart()
+        self._last_use = time.monotonic()
         with self._task:
             while True:
-                await anyio.sleep(max(0.0, self._timer.last_use + idle_seconds - time.monotonic()))
+                await anyio.sleep(max(0.0, self._last_use + idle_seconds - time.monotonic()))
                 if self._is_idle(idle_seconds) and not await self._background.has_running():
                     epochs = await self._context.kernels.cull(lambda: self._is_idle(idle_seconds))
                     if epochs:
@@ -181,7 +163,7 @@ class IdleCulling:
                         extra = {"session": self._context.name, "kernel_epoch": epochs, "idle": idle_seconds}
                         logger.info("kernelexec.kernel_culled", extra=extra)
                 if self._is_due(idle_seconds):
-                    self._timer.restart()  # the next check follows after another idle time
+                    self._last_use = time.monotonic()  # the next check follows after another idle time
 
     def stop(self) -> None:
         """End the task."""
@@ -191,5 +173,5 @@ class IdleCulling:
         return self._context.queue.first is None and self._is_due(idle_seconds)
 
     def _is_due(self, idle_seconds: float) -> bool:
-        self._timer.last_use = max(self._timer.last_use, self._context.kernels.last_visit)
-        return time.monotonic() >= self._timer.last_use + idle_seconds
+        self._last_use = max(self._last_use, self._context.kernels.last_visit)
+        return time.monotonic() >= self._last_use + idle_seconds

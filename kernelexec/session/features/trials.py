@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import Any, Literal
 
 import anyio.to_thread
@@ -22,7 +21,6 @@ from kernelexec.results import Attempt, Attempts, ExecutionResult, TestCase, Tes
 from kernelexec.results.json_values import is_count, read_list, read_seconds, read_text
 from kernelexec.results.reports import CASE_SECONDS
 from kernelexec.rules.policy.decisions import Approver
-from kernelexec.session.cells.cell_run import OnOutput
 from kernelexec.session.context import SessionContext, check_whole_number
 from kernelexec.session.features.saved_state.snapshots import VariableSnapshots
 
@@ -38,73 +36,40 @@ _SLACK_SECONDS = 6.0
 _TEXT_CHARS, _OUTPUT_CHARS = 4000, 16 * 1024
 
 
-class Retries:
-    """The repeated tries of one session's cells; ``execute`` runs one try, and ``restart`` replaces the session's kernels."""
-
-    def __init__(
-        self,
-        execute: Callable[..., Awaitable[ExecutionResult]],
-        restart: Callable[[], Awaitable[None]],
-        snapshots: VariableSnapshots,
-    ) -> None:
-        self._execute = execute
-        self._restart = restart
-        self._snapshots = snapshots
-
-    async def execute_with_retry(
-        self,
-        code: str,
-        fix: Fix | None = None,
-        *,
-        max_retries: int = RETRIES,
-        between: Between = "keep",
-        language: str = "python",
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-        approver: Approver | None = None,
-    ) -> Attempts:
-        """Run a cell until it succeeds, ``max_retries`` times at most, including the first try.
-
-        Args:
-            code: the first try's source.
-            fix: called after a failure with the attempts so far; returns the next try's source, or None to give up. A plain
-                function, which is called in a thread, or a coroutine function. Without it the same code runs again.
-            max_retries: the number of all tries, 1 to 100.
-            between: the change of the session between two tries: ``keep`` changes nothing, ``restore`` restores the
-                variables from a snapshot before the first try, ``restart`` starts an empty kernel.
-            language: the language of all tries, as in ``execute``.
-            timeout: the timeout of each try.
-            on_output: called with the outputs of all tries.
-            approver: decides about each try.
-
-        Raises:
-            InvalidRequest: before anything ran; later too, if ``fix`` returns neither text nor None.
-        """
-        if fix is not None and not callable(fix):
-            raise InvalidRequest(f"fix={fix!r:.100} must be a function of the attempts so far.")
-        check_whole_number(max_retries, "max_retries", "the number of all tries", 1, RETRIES_MAX)
-        if between not in _BETWEEN:
-            near = did_you_mean(str(between), _BETWEEN)
-            raise InvalidRequest(f"between={between!r:.100}{near} must be one of {', '.join(_BETWEEN)}.")
-        run = partial(self._execute, language=language, timeout=timeout, on_output=on_output, approver=approver)
-        before = await self._snapshots.snapshot() if between == "restore" else None
-        attempts: list[Attempt] = []
-        while True:
-            result = await run(code)
-            is_other_kernel = bool(attempts and attempts[-1].result.kernel_epoch != result.kernel_epoch)
-            restarted = result.state == "lost" or (is_other_kernel and result.state != "restored")
-            attempts.append(Attempt(len(attempts) + 1, code, result, restarted))
-            report = Attempts(tuple(attempts))
-            if result.ok or len(attempts) == max_retries:
-                return report
-            next_code = code if fix is None else await _call_fix(fix, report)
-            if next_code is None:
-                return report
-            code = next_code
-            if between == "restart":
-                await self._restart()
-            elif before is not None:
-                await self._snapshots.restore(before)
+async def run_with_retry(
+    run: Callable[[str], Awaitable[ExecutionResult]],
+    restart: Callable[[], Awaitable[None]],
+    snapshots: VariableSnapshots,
+    code: str,
+    fix: Fix | None,
+    max_retries: int,
+    between: Between,
+) -> Attempts:
+    """Run a cell until it succeeds; see ``AsyncSession.execute_with_retry``. ``restart`` replaces the session's kernels."""
+    if fix is not None and not callable(fix):
+        raise InvalidRequest(f"fix={fix!r:.100} must be a function of the attempts so far.")
+    check_whole_number(max_retries, "max_retries", "the number of all tries", 1, RETRIES_MAX)
+    if between not in _BETWEEN:
+        near = did_you_mean(str(between), _BETWEEN)
+        raise InvalidRequest(f"between={between!r:.100}{near} must be one of {', '.join(_BETWEEN)}.")
+    before = await snapshots.snapshot() if between == "restore" else None
+    attempts: list[Attempt] = []
+    while True:
+        result = await run(code)
+        is_other_kernel = bool(attempts and attempts[-1].result.kernel_epoch != result.kernel_epoch)
+        restarted = result.state == "lost" or (is_other_kernel and result.state != "restored")
+        attempts.append(Attempt(len(attempts) + 1, code, result, restarted))
+        report = Attempts(tuple(attempts))
+        if result.ok or len(attempts) == max_retries:
+            return report
+        next_code = code if fix is None else await _call_fix(fix, report)
+        if next_code is None:
+            return report
+        code = next_code
+        if between == "restart":
+            await restart()
+        elif before is not None:
+            await snapshots.restore(before)
 
 
 async def _call_fix(fix: Fix, attempts: Attempts) -> str | None:

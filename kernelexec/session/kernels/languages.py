@@ -16,7 +16,6 @@ from kernelexec.cells import Cell, CodeCell
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed, InvalidRequest, LimitRefused, did_you_mean
 from kernelexec.events import KernelEvent
-from kernelexec.kernel import Execution
 from kernelexec.provisioning import Backend, InstalledSpec
 from kernelexec.provisioning.runtime.discovery import write_language_file
 from kernelexec.session.kernels.supervisor import KernelSupervisor
@@ -132,11 +131,6 @@ class LanguageKernels:
             raise
         self.backend, self._make_supervisor = backend, partial(self._make_supervisor, backend=backend)
         return ()
-
-    def take_late_executions(self) -> list[Execution]:
-        """Return the ended executions with output since the last call."""
-        living_kernels = [supervisor.kernel for supervisor in self._supervisors.values() if supervisor.kernel is not None]
-        return [execution for kernel in living_kernels for execution in kernel.client.take_late()]
 
     @property
     def last_visit(self) -> float:

@@ -134,6 +134,49 @@ class PackageInstaller:
         if not installation.ok:
             raise KernelError(f"The virtual environment {installation.venv} cannot be replaced: {installation.output}")
 
+    async def preinstall(self) -> None:
+        """Install the configured system, Python and npm packages; the next result reports a failure. The executor calls it."""
+        wanted = self._context.config.programs.preinstall
+        if wanted.system and self._context.isolation != "container":
+            self._warn_not_installed("system", wanted.system, "system packages are installed in containers only")
+        elif wanted.system:
+            await self._run_install_command("system", wanted.system, _SYSTEM)
+        if wanted.python:
+            await self._install_python(wanted.python)
+        if wanted.npm:
+            await self._run_install_command("npm", wanted.npm, _NPM)
+
+    async def _install_python(self, names: tuple[str, ...]) -> None:
+        try:
+            installation = await self.install(names, wheels=self._context.config.programs.preinstall.wheels)
+        except KernelexecError as exc:
+            self._warn_not_installed("python", names, str(exc))
+        else:
+            self._context.kernels.python.notes.extend(installation.notes)
+            if not installation.ok:
+                self._warn_not_installed("python", names, installation.output)
+
+    async def _run_install_command(self, kind: str, names: tuple[str, ...], command: str) -> None:
+        """Run an internal command in the kernel's environment, without rules and without a record in the notebook."""
+        context = self._context
+        if not context.kernels.backend.network:
+            self._warn_not_installed(kind, names, "the session has no network")
+            return
+        script = command.format(shlex.join(names)).strip()
+        source = protocol.run_program_source(["sh", "-c", script])
+        try:
+            run, result = await context.run_internally(source, INSTALL_SECONDS, keeps_variables=True)
+        except KernelexecError as exc:
+            self._warn_not_installed(kind, names, str(exc))
+        else:
+            if result.status != "ok" or run.get_launcher_report().get("exit_code") != 0:
+                self._warn_not_installed(kind, names, result.stderr or result.stdout)
+
+    def _warn_not_installed(self, kind: str, names: Iterable[str], output: str) -> None:
+        reason = output.strip()[-_REASON_CHARS:].strip() or "no reason was reported"
+        message = f"programs.preinstall.{kind} ({', '.join(names)}) was not installed: {reason}"
+        self._context.kernels.python.notes.append(message)
+
     async def _install(
         self, request: InstallRequest, lock: locks.PackageLock | None = None, *, activate: bool = True
     ) -> Installation:
@@ -352,54 +395,3 @@ def _check_python_version(lock: locks.PackageLock | None, done: TaskResult) -> l
 def _is_directory(path: Path) -> bool:
     """Return whether a path is a directory and not a link, which a build may have created."""
     return path.is_dir() and not path.is_symlink()
-
-
-class Preinstaller:
-    """The installation of the packages in one session's configuration. The next result reports a failure."""
-
-    def __init__(self, context: SessionContext, packages: PackageInstaller) -> None:
-        self._context = context
-        self._packages = packages
-
-    async def preinstall(self) -> None:
-        """Install system packages, then Python packages, then npm packages. The executor calls it."""
-        wanted = self._context.config.programs.preinstall
-        if wanted.system and self._context.isolation != "container":
-            self._warn_not_installed("system", wanted.system, "system packages are installed in containers only")
-        elif wanted.system:
-            await self._run_install_command("system", wanted.system, _SYSTEM)
-        if wanted.python:
-            await self._install_python(wanted.python)
-        if wanted.npm:
-            await self._run_install_command("npm", wanted.npm, _NPM)
-
-    async def _install_python(self, names: tuple[str, ...]) -> None:
-        try:
-            installation = await self._packages.install(names, wheels=self._context.config.programs.preinstall.wheels)
-        except KernelexecError as exc:
-            self._warn_not_installed("python", names, str(exc))
-        else:
-            self._context.kernels.python.notes.extend(installation.notes)
-            if not installation.ok:
-                self._warn_not_installed("python", names, installation.output)
-
-    async def _run_install_command(self, kind: str, names: tuple[str, ...], command: str) -> None:
-        """Run an internal command in the kernel's environment, without rules and without a record in the notebook."""
-        context = self._context
-        if not context.kernels.backend.network:
-            self._warn_not_installed(kind, names, "the session has no network")
-            return
-        script = command.format(shlex.join(names)).strip()
-        source = protocol.run_program_source(["sh", "-c", script])
-        try:
-            run, result = await context.run_internally(source, INSTALL_SECONDS, keeps_variables=True)
-        except KernelexecError as exc:
-            self._warn_not_installed(kind, names, str(exc))
-        else:
-            if result.status != "ok" or run.get_launcher_report().get("exit_code") != 0:
-                self._warn_not_installed(kind, names, result.stderr or result.stdout)
-
-    def _warn_not_installed(self, kind: str, names: Iterable[str], output: str) -> None:
-        reason = output.strip()[-_REASON_CHARS:].strip() or "no reason was reported"
-        message = f"programs.preinstall.{kind} ({', '.join(names)}) was not installed: {reason}"
-        self._context.kernels.python.notes.append(message)
