@@ -42,6 +42,8 @@ from kernelexec.config.types import (
 from kernelexec.errors import InvalidConfig
 
 CheckpointMode = Literal["auto", "each", "named", "off"]
+#: The size of each stream, and of all displays, that arrive after the end of their cell.
+_LATE_BYTES = 64 * 1024
 
 
 class Confinement(FrozenModel):
@@ -225,27 +227,19 @@ class OutputLimits(FrozenModel):
     """Limits of the output that is kept, in bytes of UTF-8."""
 
     stream_bytes: Size = Field(default=1 * MIB, ge=2)
-    """The size of each of stdout and stderr in a result: head and tail, half each."""
+    """The size of each of stdout and stderr in a result, and of each text of a display: head and tail, half each."""
     display_bytes: Size = Field(default=16 * MIB, ge=0)
     """The size of all displays of one cell in its result."""
-    text_bytes: Size = Field(default=1 * MIB, ge=2)
-    """The size of one text representation of a display: head and tail."""
     record_bytes: Size = Field(default=64 * MIB, ge=0)
     """The size of one cell's displays in notebooks and in their files, besides those in its result. There no representation of
     a display is cut: one that does not fit is left out, and a line names it."""
-    message_bytes: Size = Field(default=64 * MIB, ge=1024)
-    """The largest message that is read. Larger ones are counted and dropped on arrival."""
     spill_bytes: Size = Field(default=256 * MIB, ge=0)
     """The size of the spill file, which holds one cell's streams if they exceed ``stream_bytes``."""
-    late_bytes: Size = Field(default=64 * 1024, ge=2)
-    """The size of each stream, and of all displays, that arrive after the end of their cell."""
-    files_bytes: Size = Field(default=256 * MIB, ge=0)
-    """The size of all files that one cell's displays write into the workspace."""
 
     @property
     def late(self) -> OutputLimits:
         """Return the limits of output after the end of its cell."""
-        return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes, "record_bytes": 0})
+        return self.model_copy(update={"stream_bytes": _LATE_BYTES, "display_bytes": _LATE_BYTES, "record_bytes": 0})
 
 
 class Limits(FrozenModel):

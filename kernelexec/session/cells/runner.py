@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from kernelexec.session.cells.result_cache import CellResultCache
 
 logger = logging.getLogger("kernelexec")
+#: The size of all files that one cell's displays write into the workspace.
+_FILES_BYTES = 256 * 1024 * 1024
 _SKIPPED = "Cancelled while it waited for a cell of another client of its kernel."
 _RESTARTED = "The kernel was restarted before the cell was sent."
 
@@ -244,7 +246,7 @@ class CellRunner:
 
     def _collect_files(self, verdict: Verdict, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """Return the files that a cell wrote, and the files of its displays; a note says if some may be missing."""
-        saver = DisplayFiles(self.workspace, self.config.output.files_bytes if self.config.save_displays else 0)
+        saver = DisplayFiles(self.workspace, _FILES_BYTES if self.config.save_displays else 0)
         saved = saver.save(cell, outputs)
         changed = self.changes.changes(saved)
         verdict.notes += [note for note in (saver.note, self.changes.note) if note is not None]

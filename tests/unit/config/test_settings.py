@@ -46,7 +46,7 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "seconds that are nan": ({"budgets": {"stop": math.nan}}, "budgets.stop: "),
     "an endless grace": ({"budgets": {"grace": math.inf}}, "budgets.grace: "),
     "a negative size": ({"output": {"spill_bytes": -1}}, "output.spill_bytes: "),
-    "a size too small": ({"output": {"message_bytes": 1}}, "output.message_bytes: "),
+    "a size too small": ({"output": {"stream_bytes": 1}}, "output.stream_bytes: "),
     "seconds that are true": ({"budgets": {"timeout": True}}, "budgets.timeout: "),
     "seconds that are text": ({"budgets": {"timeout": "5"}}, "budgets.timeout: "),
     "a size that is true": ({"output": {"stream_bytes": True}}, "output.stream_bytes: "),
@@ -190,8 +190,8 @@ def test_a_deep_copy_of_an_object_with_settings_has_equal_settings() -> None:
 
 
 def test_late_limits_differ_in_streams_displays_and_records_only() -> None:
-    limits = OutputLimits(late_bytes=7, text_bytes=9)
-    assert limits.late == OutputLimits(late_bytes=7, text_bytes=9, stream_bytes=7, display_bytes=7, record_bytes=0)
+    limits = OutputLimits(spill_bytes=7)
+    assert limits.late == OutputLimits(spill_bytes=7, stream_bytes=65_536, display_bytes=65_536, record_bytes=0)
 
 
 @pytest.mark.parametrize(("value", "taken"), [(0.001, 0.001), (1, 1.0), (2.5, 2.5), (10**6, 1e6), (math.inf, 1e9)])

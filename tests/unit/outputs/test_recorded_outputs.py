@@ -11,7 +11,7 @@ from kernelexec.outputs import Collector, Displays
 from kernelexec.results import DisplayData, Error, ExecuteResult, Output, Stream
 from kernelexec.text import cut_middle
 
-LIMITS = OutputLimits(stream_bytes=1000, display_bytes=4000, text_bytes=1000, record_bytes=20_000)
+LIMITS = OutputLimits(stream_bytes=1000, display_bytes=4000, record_bytes=20_000)
 
 
 def display(data: dict[str, Any], display_id: str | None = None) -> dict[str, Any]:
