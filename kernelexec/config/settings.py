@@ -323,21 +323,6 @@ class Capacity(FrozenModel):
     """The size of the values that one ``put`` or ``get`` carries, in bytes."""
 
 
-class FileBounds(FrozenModel):
-    """Bounds of listing, reading, writing, copying and deleting files for an agent."""
-
-    read_before_delete: bool = Field(default=True, strict=True)
-    """Whether a file must be read or created by these operations before they delete it. Generated files are exempt."""
-    read_bytes: Size = Field(default=MIB, ge=16)
-    """The number of bytes that one call reads at most; the next call continues."""
-    write_bytes: Size = Field(default=16 * MIB, ge=1)
-    """The number of bytes that one call writes at most."""
-    transfer_bytes: Size = Field(default=16 * 1024 * MIB, ge=1)
-    """The number of bytes that one upload or download copies at most."""
-    entries: Count = Field(default=10_000, ge=1, le=1_000_000)
-    """The number of directory entries that one call examines at most."""
-
-
 class Pool(FrozenModel):
     """Warm kernels, which are started before a session needs one."""
 
@@ -406,7 +391,8 @@ class Config(FrozenModel):
     most recently used ones; nothing of sessions with ``secrets`` and of ephemeral containers."""
     checkpoints: CheckpointChoice = Field(default_factory=all_defaults)
     """Stopped copies of Python kernels (Linux), to which sessions can go back, and from which they go on if a kernel dies."""
-    files: FileBounds = Field(default_factory=all_defaults)
+    read_before_delete: bool = Field(default=True, strict=True)
+    """Whether ``session.files`` deletes only files that it has read or created, and files that tools generate."""
     notebook: bool = True
     """Whether every session writes ``<name>.ipynb`` into its workspace."""
     journal: bool = True
