@@ -331,10 +331,6 @@ class Pool(FrozenModel):
     policy: Literal["temporary", "wait", "fail_fast"] = "temporary"
     """If no warm kernel is ready: start one for the session, wait for the next one (at most ``budgets.start`` seconds), or
     fail."""
-    max_age: Seconds = 3600.0
-    """The age in seconds at which a warm kernel is replaced."""
-    memory_bytes: Size | None = Field(default=None, ge=MIB)
-    """The memory of all warm kernels together; None for a quarter of the machine's memory."""
 
 
 class Config(FrozenModel):
@@ -366,15 +362,14 @@ class Config(FrozenModel):
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program name; it needs ipykernel."""
     programs: InterpreterOptions = Field(default_factory=all_defaults)
-    fork_server: bool = True
+    fork_server: bool | Literal["first_session"] = True
     """Whether kernels are forked from a process with their modules imported, instead of started one by one: on this machine,
-    and, for all but the first kernel, in a container with a read-only root and without ``sudo``."""
+    and, for all but the first kernel, in a container with a read-only root and without ``sudo``. True starts it with the
+    executor, so that the first session opens at once; ``first_session``, the default of `kernelexec mcp`, with the first
+    session, so that an executor without sessions costs no memory."""
     preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot")
     """Further modules that the fork server imports if they are installed: kernels share their memory and import them at once.
     Warm kernels in containers import them too."""
-    preload_at: Literal["start", "first_session"] = "start"
-    """When the fork server starts: with the executor, so that the first session opens at once; or with the first session, so
-    that an executor without sessions costs no memory, the default of `kernelexec mcp`."""
     pool: Pool = Field(default_factory=all_defaults)
     budgets: Budgets = Field(default_factory=all_defaults)
     output: OutputLimits = Field(default_factory=all_defaults)

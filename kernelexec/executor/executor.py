@@ -173,7 +173,7 @@ class AsyncExecutor:
         try:
             await scope.started.wait()
             scope.check_open()
-            if self._forks is not None and self.config.preload_at == "start":  # it starts while the parts are imported
+            if self._forks is not None and self.config.fork_server is True:  # it starts while the parts are imported
                 scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
             if self._temporary_workspace is not None:
                 self._temporary_workspace.mkdir(mode=0o700)

@@ -219,12 +219,10 @@ def test_sizes_may_be_text_in_every_branch(text: str, size: int) -> None:
         "output": {"spill_bytes": text},
         "profiles": {"own": {"memory_bytes": text, "cpus": 1.0, "timeout": 9.0}},
         "limits": {"fsize_bytes": text},
-        "pool": {"memory_bytes": text},
     }
     config = load("local", config=options)
     assert {config.container.memory_bytes, config.container.tmp_bytes, config.container.tmpfs["/scratch"]} == {size}
     assert {config.output.spill_bytes, config.profiles["own"].memory_bytes, config.limits.fsize_bytes} == {size}
-    assert config.pool.memory_bytes == size
 
 
 @pytest.mark.parametrize("text", ["", "1 gig", "-1m", "m", "1e9", "½g", True, 1.5])
