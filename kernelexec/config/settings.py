@@ -212,13 +212,12 @@ class Budgets(FrozenModel):
     timeout: CellSeconds = 60.0
     """How long a cell may run: wall-clock time from its start; ``float("inf")`` is no limit."""
     grace: Seconds = 1.0
-    """How long each step of the escalation (interrupt, terminate, kill) may take before the next one."""
+    """How long each step of the escalation (interrupt, terminate, kill) may take before the next one, and how long a kernel may
+    take to exit by itself when its session closes or restarts."""
     compiled: Seconds = 30.0
     """How long a call into compiled code, which no interrupt reaches, may take after a timeout before the kernel is killed."""
     start: Seconds = 60.0
     """How long a new kernel may take to become ready."""
-    stop: Seconds = 1.0
-    """How long a kernel may take to exit by itself when its session closes."""
     approval: Seconds = 300.0
     """How long an approver may take to answer. This time counts in no other budget. No answer means no."""
 
@@ -247,12 +246,8 @@ class Limits(FrozenModel):
 
     nofile: Count | None = Field(default=4096, ge=64)
     """Open file descriptors."""
-    fsize_bytes: Size | None = Field(default=None, ge=MIB)
-    """The largest file that a cell may write."""
     as_bytes: Size | None = Field(default=None, ge=256 * MIB)
     """Address space of each process. A cell that exceeds it gets MemoryError."""
-    nproc: Count | None = Field(default=None, ge=16)
-    """Processes and threads of the whole user (Linux counts per uid)."""
 
     def list_set(self) -> dict[str, int]:
         """Return the limits that are set, by their names."""
@@ -279,8 +274,6 @@ class Rules(FrozenModel):
     without an answer, such a cell does not run."""
     forbidden_modules: tuple[str, ...] = ()
     """Further modules, by their top-level name, that code may not import."""
-    forbidden_names: tuple[str, ...] = ()
-    """Further built-in functions that code may not use."""
 
 
 class Environment(FrozenModel):
@@ -313,14 +306,9 @@ class Capacity(FrozenModel):
     """The largest cell, in bytes of UTF-8."""
     background: Count = Field(default=10, ge=0)
     """Background commands that may run in one session at a time."""
-    results: Count = Field(default=100, ge=1)
-    """Finished executions that a session remembers."""
-    journal_bytes: Size = Field(default=64 * MIB, ge=64 * 1024)
-    """The size of a session's journal, in bytes. Above it the oldest quarter is deleted."""
-    snapshot_bytes: Size = Field(default=1024 * MIB, ge=0)
-    """The size of all snapshots in one workspace, in bytes. A variable that does not fit is omitted."""
     value_bytes: Size = Field(default=1024 * MIB, ge=0)
-    """The size of the values that one ``put`` or ``get`` carries, in bytes."""
+    """The size of the values that one ``put`` or ``get`` carries, and of all snapshots in one workspace, in bytes. A variable
+    that does not fit into a snapshot is omitted."""
 
 
 class Pool(FrozenModel):
@@ -505,8 +493,6 @@ class CheckpointOptions(FrozenModel):
     memory_bytes: Size = Field(default=1024 * MIB, ge=MIB)
     """The memory that they may take together: pages that a checkpoint shares with no other process. They are dropped
     in the same order but for the newest, when the next one is made."""
-    files_bytes: Size = Field(default=1024 * MIB, ge=0)
-    """The most bytes of the workspace that are copied for a branch; files beyond that are named, and not copied."""
 
 
 def _expand_shorthand(value: object) -> object:

@@ -55,8 +55,7 @@ class Order:
         """Return the settings of its host: limits, mounts and network."""
         options, limits = self.options, self.limits
         memory = options.memory_bytes
-        ulimits = {"core": 0, "fsize": limits.fsize_bytes, "as": limits.as_bytes}
-        ulimits |= {"nofile": limits.nofile, "nproc": limits.nproc}
+        ulimits = {"core": 0, "as": limits.as_bytes, "nofile": limits.nofile}
         return {
             "network_mode": self.options.network,
             "read_only": options.read_only_root,

@@ -131,7 +131,7 @@ class AsyncSession:
         self._requests = requests = RequestIds(name, ledger)
         self._notebook_writer = NotebookWriter(name, record, self.scope)
         self._statistics = StatisticsHook(settings)
-        timer, history = IdleTimer(), FinishedExecutions(config.capacity.results)
+        timer, history = IdleTimer(), FinishedExecutions()
         repeats = CellRepeats(config, workspace.path, history.runs)
         own_hooks = (self._notebook_writer, self._statistics, timer, repeats, self._note_event)
         all_hooks = [hook for hook in (ledger, *hooks, record, *own_hooks) if hook is not None]
@@ -557,7 +557,7 @@ class AsyncSession:
             self._files.stop_transfers()
         self._queue.abort_waiting()
         self._queue.report_late_outputs()
-        await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.stop)
+        await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.grace)
 
     async def _remove(self) -> None:
         """Remove the session's files, in its task, after the last run has ended."""

@@ -71,7 +71,7 @@ def inside(session: Session) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     options = {"memory_bytes": 512 * MIB, "cpus": 0.5, "pids": 100, "tmp_bytes": 32 * MIB, "shm_bytes": 16 * MIB}
-    config = {"container": {**dict(IMAGE), **options}, "limits": {"nofile": 512, "fsize_bytes": 64 * MIB}}  # type: ignore[call-overload]
+    config = {"container": {**dict(IMAGE), **options}, "limits": {"nofile": 512}}  # type: ignore[call-overload]
     with Executor(isolation="container", workspace=tmp_path_factory.mktemp("w"), config=config) as item:
         yield item
 
@@ -98,7 +98,7 @@ def test_the_engine_describes_a_container_that_is_locked_down(session: Session) 
     assert host["ShmSize"] == 16 * MIB
     assert host["Tmpfs"] == {"/tmp": f"rw,noexec,nosuid,nodev,size={32 * MIB},mode=1777"}
     limits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in host["Ulimits"]}
-    assert limits == {"core": (0, 0), "nofile": (512, 512), "fsize": (64 * MIB, 64 * MIB)}
+    assert limits == {"core": (0, 0), "nofile": (512, 512)}
     assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}}
     assert config["User"] == f"{os.getuid()}:{os.getgid()}"
     assert (host["Privileged"], host["PidMode"], host["UTSMode"], host["UsernsMode"]) == (False, "", "", "")

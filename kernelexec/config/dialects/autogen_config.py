@@ -62,7 +62,7 @@ REFUSED = {name: reason for reason, names in _REFUSALS.items() for name in names
 #: Options that need no value.
 _SWITCHES = ("--rm", "--init", "--read-only")
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-_ULIMITS = {"nofile": "nofile", "fsize": "fsize_bytes", "as": "as_bytes", "nproc": "nproc"}
+_ULIMITS = {"nofile": "nofile", "as": "as_bytes"}
 #: Options by branch of ``Config``.
 _Branches = dict[str, dict[str, Any]]
 _Handler = Callable[[str, str], _Branches]

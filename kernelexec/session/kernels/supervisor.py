@@ -47,7 +47,7 @@ _AWAITED = "The cell was in a call into compiled code, which no interrupt reache
 _AWAITED_SECONDS = 0.5
 _VISITS = "Another client has run {} in this kernel."
 #: The note on an idle kernel that did not exit in time.
-_CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
+_CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.grace)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
 #: How often the cells since a checkpoint are run again, once more after each one that ends otherwise than before.
@@ -520,7 +520,7 @@ class KernelSupervisor:
         """End an idle kernel, which runs its exit handlers first."""
         if (kernel := self.kernel) is None:
             return
-        was_alive, kernel.on_death, seconds = kernel.alive, None, self._config.budgets.stop
+        was_alive, kernel.on_death, seconds = kernel.alive, None, self._config.budgets.grace
         if not await kernel.ask_exit(seconds):
             self.notes.append(_CUT.format(seconds))
         await self._end_kernel(kernel, is_reported=False, cause=cause)

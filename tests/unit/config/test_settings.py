@@ -43,7 +43,7 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "zero seconds": ({"budgets": {"timeout": 0}}, "budgets.timeout: "),
     "negative seconds": ({"budgets": {"grace": -1}}, "(given: -1)"),
     "seconds that are no number": ({"budgets": {"start": "soon"}}, "(given: 'soon')"),
-    "seconds that are nan": ({"budgets": {"stop": math.nan}}, "budgets.stop: "),
+    "seconds that are nan": ({"budgets": {"approval": math.nan}}, "budgets.approval: "),
     "an endless grace": ({"budgets": {"grace": math.inf}}, "budgets.grace: "),
     "a negative size": ({"output": {"spill_bytes": -1}}, "output.spill_bytes: "),
     "a size too small": ({"output": {"stream_bytes": 1}}, "output.stream_bytes: "),
@@ -218,11 +218,11 @@ def test_sizes_may_be_text_in_every_branch(text: str, size: int) -> None:
         "container": {"memory_bytes": text, "tmp_bytes": text, "tmpfs": {"/scratch": text}},
         "output": {"spill_bytes": text},
         "profiles": {"own": {"memory_bytes": text, "cpus": 1.0, "timeout": 9.0}},
-        "limits": {"fsize_bytes": text},
+        "capacity": {"value_bytes": text},
     }
     config = load("local", config=options)
     assert {config.container.memory_bytes, config.container.tmp_bytes, config.container.tmpfs["/scratch"]} == {size}
-    assert {config.output.spill_bytes, config.profiles["own"].memory_bytes, config.limits.fsize_bytes} == {size}
+    assert {config.output.spill_bytes, config.profiles["own"].memory_bytes, config.capacity.value_bytes} == {size}
 
 
 @pytest.mark.parametrize("text", ["", "1 gig", "-1m", "m", "1e9", "½g", True, 1.5])

@@ -115,8 +115,7 @@ class CheckpointFiles:
             opened.callback(directory.remove)
             with suppress(OSError):  # a file system without locks keeps what a killed owner leaves
                 platform.lock(directory.fd, shared=True)
-            limit = self._context.config.checkpoints.files_bytes
-            files = copy_workspace(workspace, directory.fd, limit_bytes=limit, ignore=notebooks)
+            files = copy_workspace(workspace, directory.fd, ignore=notebooks)
             opened.pop_all()
         return FilesCopy(directory, files, notebooks)
 

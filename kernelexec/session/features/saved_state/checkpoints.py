@@ -100,7 +100,7 @@ class SessionCheckpoints:
 
         Args:
             name: a name by which ``restore`` finds it, 100 characters at most.
-            files: also copy the workspace's files, for ``restore(..., files=True)``, up to ``checkpoints.files_bytes`` and
+            files: also copy the workspace's files, for ``restore(..., files=True)``, up to 1 GiB and
                 without the directories of tools such as ``.venv``. Where the file system shares blocks, as Btrfs and XFS do,
                 the copy takes no space.
             timeout: seconds for it; the configuration's for cells by default.
