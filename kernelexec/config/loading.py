@@ -290,7 +290,7 @@ class LimitChange:
         return replace(self, **{name: value for name, value in limits.items() if getattr(self, name) is None})
 
     def apply_to(self, config: Config) -> Config:
-        """Return the configuration with these limits. The amount of swap in addition to memory does not change.
+        """Return the configuration with these limits.
 
         Raises:
             InvalidConfig, InvalidTimeout: a limit is invalid for any container.
@@ -301,8 +301,6 @@ class LimitChange:
             budgets["timeout"] = check_seconds(self.timeout, "timeout")
         if self.memory_bytes is not None:
             options["memory_bytes"] = self.memory_bytes
-            if before.memory_swap_bytes is not None and isinstance(self.memory_bytes, int):
-                options["memory_swap_bytes"] = self.memory_bytes + before.memory_swap_bytes - (before.memory_bytes or 0)
         if self.cpus is not None:
             options["cpus"] = self.cpus
         try:

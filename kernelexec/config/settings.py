@@ -429,7 +429,7 @@ class Config(FrozenModel):
 
     @model_validator(mode="after")
     def _check_secrets_are_set_once(self) -> Self:
-        variables = {*self.environment.set, *self.environment.pass_names, *self.container.environment}
+        variables = {*self.environment.set, *self.environment.pass_names}
         if twice := sorted(variables & {*self.secrets, *source_variables(self.secrets)}):
             message = f"{twice[0]} must not be both a secret and a variable that is set or passed on: remove one of them."
             raise ValueError(message)

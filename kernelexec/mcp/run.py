@@ -59,7 +59,7 @@ class ServerLife:
         if is_wanted and not can_keep_kernels(config):
             raise InvalidConfig(
                 "--keep-kernels: kernels end with their server unless they are in containers that the next server adopts: "
-                "isolation must be container, container.mode persistent, and container.adopt true."
+                "isolation must be container, container.mode persistent, and container.orphan_seconds above 0."
             )
         return cls(can_keep_kernels(config), is_wanted)
 
@@ -110,7 +110,7 @@ class Opening:
 def can_keep_kernels(config: Config) -> bool:
     """Return whether kernels can outlive their executor, for the next one in the workspace to adopt."""
     options = config.container
-    return config.isolation == "container" and options.adopt and options.mode == "persistent"
+    return config.isolation == "container" and options.orphan_seconds > 0 and options.mode == "persistent"
 
 
 async def run_until_signal(

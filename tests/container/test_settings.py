@@ -70,7 +70,7 @@ def inside(session: Session) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    options = {"memory_bytes": 512 * MIB, "cpus": 0.5, "pids": 100, "tmp_bytes": 32 * MIB, "shm_bytes": 16 * MIB}
+    options = {"memory_bytes": 512 * MIB, "cpus": 0.5, "pids": 100, "tmpfs": {"/tmp": 32 * MIB, "/dev/shm": 16 * MIB}}
     config = {"container": {**dict(IMAGE), **options}, "limits": {"nofile": 512}}  # type: ignore[call-overload]
     with Executor(isolation="container", workspace=tmp_path_factory.mktemp("w"), config=config) as item:
         yield item

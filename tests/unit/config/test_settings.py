@@ -215,13 +215,13 @@ SIZES = {"512m": 512 * 2**20, "1.5g": 3 * 2**29, "64 MiB": 64 * 2**20, "10737418
 @pytest.mark.parametrize(("text", "size"), SIZES.items())
 def test_sizes_may_be_text_in_every_branch(text: str, size: int) -> None:
     options: dict[str, Any] = {
-        "container": {"memory_bytes": text, "tmp_bytes": text, "tmpfs": {"/scratch": text}},
+        "container": {"memory_bytes": text, "tmpfs": {"/tmp": text, "/scratch": text}},
         "output": {"spill_bytes": text},
         "profiles": {"own": {"memory_bytes": text, "cpus": 1.0, "timeout": 9.0}},
         "capacity": {"value_bytes": text},
     }
     config = load("local", config=options)
-    assert {config.container.memory_bytes, config.container.tmp_bytes, config.container.tmpfs["/scratch"]} == {size}
+    assert {config.container.memory_bytes, *config.container.tmpfs.values()} == {size}
     assert {config.output.spill_bytes, config.profiles["own"].memory_bytes, config.capacity.value_bytes} == {size}
 
 

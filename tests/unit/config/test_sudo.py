@@ -49,7 +49,6 @@ def test_the_engine_gets_just_that() -> None:
     ("options", "hostname", "hosts"),
     [
         ({}, "kernel", {"kernel": "127.0.0.1"}),
-        ({"hostname": "box"}, "box", {"box": "127.0.0.1"}),
         ({"network": "bridge"}, None, None),
         ({"network": "host"}, None, None),
     ],
