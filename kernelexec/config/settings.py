@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
@@ -41,7 +41,8 @@ from kernelexec.config.types import (
 )
 from kernelexec.errors import InvalidConfig
 
-CheckpointMode = Literal["auto", "each", "named", "off"]
+#: The size of one cell's displays in notebooks and in their files, besides those in its result.
+RECORD_BYTES = 64 * MIB
 #: The size of each stream, and of all displays, that arrive after the end of their cell.
 _LATE_BYTES = 64 * 1024
 
@@ -101,11 +102,9 @@ class Preinstall(FrozenModel):
     system: tuple[_DebianPackage, ...] = ()
     """Debian packages, installed by ``apt-get`` in containers with a network and ``sudo``."""
     python: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    """Python packages, as for ``session.install``."""
+    """Python packages, as for ``session.install``; paths of wheels where there is no network."""
     npm: tuple[_NpmPackage, ...] = ()
     """Node packages, installed by ``npm install`` in the workspace if there is a network."""
-    wheels: Directory | None = None
-    """A directory of wheels for ``python``, as for ``session.install``."""
 
 
 class InterpreterOptions(FrozenModel):
@@ -229,16 +228,22 @@ class OutputLimits(FrozenModel):
     """The size of each of stdout and stderr in a result, and of each text of a display: head and tail, half each."""
     display_bytes: Size = Field(default=16 * MIB, ge=0)
     """The size of all displays of one cell in its result."""
-    record_bytes: Size = Field(default=64 * MIB, ge=0)
-    """The size of one cell's displays in notebooks and in their files, besides those in its result. There no representation of
-    a display is cut: one that does not fit is left out, and a line names it."""
-    spill_bytes: Size = Field(default=256 * MIB, ge=0)
-    """The size of the spill file, which holds one cell's streams if they exceed ``stream_bytes``."""
+
+    @property
+    def record_bytes(self) -> int:
+        """``RECORD_BYTES``. In records no representation of a display is cut: one that does not fit is left out, and named."""
+        return RECORD_BYTES
 
     @property
     def late(self) -> OutputLimits:
-        """Return the limits of output after the end of its cell."""
-        return self.model_copy(update={"stream_bytes": _LATE_BYTES, "display_bytes": _LATE_BYTES, "record_bytes": 0})
+        """The limits of output after the end of its cell."""
+        return _LateLimits.model_construct(stream_bytes=_LATE_BYTES, display_bytes=_LATE_BYTES)
+
+
+class _LateLimits(OutputLimits):
+    @property
+    def record_bytes(self) -> int:
+        return 0
 
 
 class Limits(FrozenModel):
@@ -280,15 +285,18 @@ class Environment(FrozenModel):
     """Environment variables of kernels."""
 
     pass_names: tuple[str, ...] = ()
-    """Variables of this process that kernels get although their names look like secrets."""
-    pass_all: bool = Field(default=False, strict=True)
-    """Whether kernels, also in containers, get all variables of this process, including keys and passwords. Sources of
-    ``secrets`` are excluded."""
+    """Variables of this process that kernels get although their names look like secrets. ``*`` stands for all variables, also
+    for kernels in containers, including keys and passwords; sources of ``secrets`` are excluded."""
     env_file: Directory | None = None
     """A file of lines ``NAME=VALUE``, with the lowest priority. Lines that begin with ``#`` and quotes around a value are
     ignored; other malformed lines are logged. These variables are visible to every user of the container engine."""
     set: Variables = Field(default_factory=dict)
     """Variables that are set for kernels; they override all others."""
+
+    @property
+    def passes_all(self) -> bool:
+        """Return whether kernels get all variables of this process."""
+        return "*" in self.pass_names
 
 
 class Capacity(FrozenModel):
@@ -304,8 +312,6 @@ class Capacity(FrozenModel):
     """Cells that may wait in one session while another one runs."""
     code_bytes: Size = Field(default=4 * MIB, ge=1)
     """The largest cell, in bytes of UTF-8."""
-    background: Count = Field(default=10, ge=0)
-    """Background commands that may run in one session at a time."""
     value_bytes: Size = Field(default=1024 * MIB, ge=0)
     """The size of the values that one ``put`` or ``get`` carries, and of all snapshots in one workspace, in bytes. A variable
     that does not fit into a snapshot is omitted."""
@@ -372,8 +378,11 @@ class Config(FrozenModel):
     """The directory of the result cache, private to this user: cells that are executed with ``cache=True`` return what they
     returned before, also in later sessions. Cells must not be able to write there. It keeps at most 256 MiB of results, the
     most recently used ones; nothing of sessions with ``secrets`` and of ephemeral containers."""
-    checkpoints: CheckpointChoice = Field(default_factory=all_defaults)
-    """Stopped copies of Python kernels (Linux), to which sessions can go back, and from which they go on if a kernel dies."""
+    checkpoints: Literal["auto", "each", "named", "off"] = "auto"
+    """When a checkpoint is made: a stopped copy of a Python kernel (Linux), to which its session can go back, and from which it
+    goes on if the kernel dies. ``auto``, by ``session.checkpoint``, and after each cell that may have changed anything, as long
+    as all together take at most 5 % of the time that passes; ``each``, after each cell; ``named``, by ``session.checkpoint``
+    only; ``off``, never."""
     read_before_delete: bool = Field(default=True, strict=True)
     """Whether ``session.files`` deletes only files that it has read or created, and files that tools generate."""
     notebook: bool = True
@@ -475,31 +484,3 @@ class Config(FrozenModel):
         except OSError as exc:
             message = f"workspace={str(self.workspace)!r}: the current directory is gone: name an absolute path."
             raise InvalidConfig(message) from exc
-
-
-class CheckpointOptions(FrozenModel):
-    """Options of checkpoints. ``Config(checkpoints="off")`` sets the mode alone.
-
-    A checkpoint is a fork of the kernel's process that waits: the memory of both is shared until one of them writes to it.
-    """
-
-    mode: CheckpointMode = "auto"
-    """When one is made: ``auto``, by ``session.checkpoint``, and after each cell that may have changed anything, as long as all
-    together take at most 5 % of the time that passes; ``each``, after each cell; ``named``, by ``session.checkpoint`` only;
-    ``off``, never."""
-    limit: Count = Field(default=10, ge=1, le=1000)
-    """The number of checkpoints that a session keeps. Those that were made after cells are dropped first, except for the newest
-    one, which counts no more if the others are by request; then the oldest."""
-    memory_bytes: Size = Field(default=1024 * MIB, ge=MIB)
-    """The memory that they may take together: pages that a checkpoint shares with no other process. They are dropped
-    in the same order but for the newest, when the next one is made."""
-
-
-def _expand_shorthand(value: object) -> object:
-    """Turn the name of a mode into options."""
-    return {"mode": value} if value in get_args(CheckpointMode) else value
-
-
-CheckpointChoice = Annotated[
-    CheckpointOptions, BeforeValidator(_expand_shorthand, json_schema_input_type=CheckpointMode | CheckpointOptions)
-]

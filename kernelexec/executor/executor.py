@@ -74,6 +74,8 @@ class ExecutorOptions(TypedDict, total=False):
     that exists as long as the executor is open."""
     config: Config | Mapping[str, Any] | None
     """A ``Config``, or a mapping of its options."""
+    quiet: bool
+    """``Config.quiet``: whether no line is printed about where code runs."""
     code_execution_config: Mapping[str, Any] | Literal[False] | None
     """A dictionary as of other frameworks, with ``work_dir``, ``use_docker``, ``timeout``, ``last_n_messages``,
     ``docker_image``, ``docker_container_name``, ``docker_run_args``; False switches execution off."""
@@ -164,7 +166,7 @@ class AsyncExecutor:
             raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
         if self.config.enabled:
             warn_about_isolation(self.config.isolation, quiet=self.config.quiet)
-            warn_about_environment(everything=self.config.environment.pass_all, quiet=self.config.quiet)
+            warn_about_environment(everything=self.config.environment.passes_all, quiet=self.config.quiet)
         self._directories.claim()
         scope = self._scope = TaskScope("The executor", self._close_sessions, self._remove)
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.

@@ -216,17 +216,16 @@ class KernelStarter:
 
     def _checkpoint_options(self) -> dict[str, Any] | None:
         process = self._process
-        settings = process.config.checkpoints
         if not process.makes_checkpoints:
             return None
         process.newest_before = max(list_checkpoints(process.runtime.path), default=0)
         return {
             "directory": str(process.runtime.path),
-            "limit": settings.limit,
-            "mode": settings.mode,
+            "limit": process.checkpoints_max,
+            "mode": process.config.checkpoints,
             "after": process.newest_before,
             "requested": process.requested_checkpoints,
-            "memory_bytes": settings.memory_bytes,
+            "memory_bytes": process.checkpoints_bytes,
         }
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:

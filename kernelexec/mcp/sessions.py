@@ -94,7 +94,7 @@ class SessionService:
     def has_checkpoints(self) -> bool:
         """Whether checkpoints follow the cells of Python sessions."""
         config = self._executor.config
-        return config.keeps_checkpoints and config.checkpoints.mode in ("auto", "each")
+        return config.keeps_checkpoints and config.checkpoints in ("auto", "each")
 
     def mask(self, text: str) -> str:
         """Return a text with masked secrets."""

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from kernelexec.session.cells.result_cache import CellResultCache
 
 logger = logging.getLogger("kernelexec")
+#: The size of the file that holds one cell's streams if they exceed ``output.stream_bytes``.
+SPILL_BYTES = 256 * 1024 * 1024
 #: The size of all files that one cell's displays write into the workspace.
 _FILES_BYTES = 256 * 1024 * 1024
 _SKIPPED = "Cancelled while it waited for a cell of another client of its kernel."
@@ -240,9 +242,8 @@ class CellRunner:
         return partial(MaskedCollector, StreamMasking(self.secrets.masker))
 
     def _make_collector(self, run: CellRun, factory: Callable[..., Collector]) -> Collector:
-        output = self.config.output
-        run.spill = SpillFile(self.spills / run.execution_id, output.spill_bytes)
-        return factory(output, spill=run.spill, on_output=self._make_output_callback(run, run.deliver_output))
+        run.spill = SpillFile(self.spills / run.execution_id, SPILL_BYTES)
+        return factory(self.config.output, spill=run.spill, on_output=self._make_output_callback(run, run.deliver_output))
 
     def _collect_files(self, verdict: Verdict, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """Return the files that a cell wrote, and the files of its displays; a note says if some may be missing."""

@@ -473,7 +473,7 @@ class KernelSupervisor:
 
     async def _start_for_repeats(self, *, is_accused: bool) -> Kernel | None:
         """Start a new kernel if cells can run again there, in no new container: the result waits for it."""
-        mode, is_gone = self._config.checkpoints.mode, self._backend.isolation == "container" and self._reuse_slot.is_empty
+        mode, is_gone = self._config.checkpoints, self._backend.isolation == "container" and self._reuse_slot.is_empty
         if self.repeater is None or is_gone or mode not in ("auto", "each"):
             return None
         if not await self.repeater.can_begin(is_accused=is_accused):

@@ -15,7 +15,7 @@ from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 from tests.support.pace import BOUND, RunningCell, slow, until, until_equal
 
-NO_COPIES: dict[str, Any] = {"checkpoints": {"mode": "off"}}
+NO_COPIES: dict[str, Any] = {"checkpoints": "off"}
 CONFIGS: dict[str, dict[str, Any]] = {"local": {}, "container": KINDS["container"]}
 
 

@@ -377,7 +377,7 @@ class Preinstaller:
 
     async def _install_python(self, names: tuple[str, ...]) -> None:
         try:
-            installation = await self._packages.install(names, wheels=self._context.config.programs.preinstall.wheels)
+            installation = await self._packages.install(names)
         except KernelexecError as exc:
             self._warn_not_installed("python", names, str(exc))
         else:

@@ -324,7 +324,7 @@ class SessionCheckpoints:
     async def _list(self) -> str:
         if present := await self.checkpoints():
             return ", ".join(map(repr, present))
-        kernel, mode = self._context.kernels.python.kernel, self._context.config.checkpoints.mode
+        kernel, mode = self._context.kernels.python.kernel, self._context.config.checkpoints
         if kernel is not None and not kernel.has_place_for_checkpoints:
             return "kernels make none here"
         if kernel is not None and not kernel.can_go_back:
