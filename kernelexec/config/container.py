@@ -206,11 +206,9 @@ class Container(FrozenModel):
     """The network of kernels. ``host`` is this machine's own: its loopback services can be reached."""
     read_only_root: bool = True
     """Whether the root directory is read-only: only ``/tmp``, the workspace and writable mounts can be written."""
-    no_new_privileges: bool = True
-    """Whether set-user-id programs gain no privileges."""
     sudo: bool = Field(default=False, strict=True)
     """Whether code can become root in the container by ``sudo``. A ``kernelexec/...`` image is replaced by its variant with
-    ``-sudo`` in the name, and three protections are lifted: ``no_new_privileges`` is off; root has all capabilities that
+    ``-sudo`` in the name, and three protections are lifted: programs can gain privileges; root has all capabilities that
     ``cap_add`` allows; the root directory is writable, unless ``read_only_root`` is set. The network does not change. Files
     that root creates in the workspace and in writable mounts belong to root on this machine too.
     """
@@ -240,9 +238,7 @@ class Container(FrozenModel):
     def _apply_sudo(self) -> Self:
         if not self.sudo:
             return self
-        if self.no_new_privileges and "no_new_privileges" in self.model_fields_set:
-            raise ValueError("sudo=True and no_new_privileges=True contradict each other: remove one of them")
-        lifted = {"image": tuple(map(sudo_variant, self.image)), "no_new_privileges": False, "cap_add": CAPABILITIES}
+        lifted = {"image": tuple(map(sudo_variant, self.image)), "cap_add": CAPABILITIES}
         if "read_only_root" not in self.model_fields_set:
             lifted["read_only_root"] = False
         for name, value in lifted.items():  # not marked as set: an override without sudo restores the defaults

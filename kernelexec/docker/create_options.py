@@ -61,7 +61,7 @@ class Order:
             "read_only": options.read_only_root,
             "cap_drop": ["ALL"],
             "cap_add": list(options.cap_add) or None,
-            "security_opt": ["no-new-privileges:true"] if options.no_new_privileges else None,
+            "security_opt": None if options.sudo else ["no-new-privileges:true"],
             "extra_hosts": {self._hostname: "127.0.0.1"} if self._hostname and self._is_alone else None,
             "init": not self.has_init,
             "ipc_mode": "private",

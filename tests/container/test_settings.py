@@ -187,7 +187,6 @@ RELAXED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the machine's network": ({"network": "host"}, {"NetworkMode": "host"}),
     "a root that can be written": ({"read_only_root": False}, {"ReadonlyRootfs": False, "Init": True}),
     "a capability": ({"cap_add": ["CHOWN"]}, {"CapAdd": ["CHOWN"], "CapDrop": ["ALL"]}),
-    "new privileges": ({"no_new_privileges": False}, {"SecurityOpt": None}),
     "no limit of memory": ({"memory_bytes": None}, {"Memory": 0, "MemorySwap": 0}),
     "no limit of processors": ({"cpus": None}, {"NanoCpus": 0}),
     "no limit of processes": ({"pids": None}, {"PidsLimit": None}),

@@ -317,8 +317,10 @@ def _tmpfs(name: str, value: str) -> _Branches:
 
 def _security(name: str, value: str) -> _Branches:
     option, _, setting = value.replace("=", ":", 1).partition(":")
-    if option == "no-new-privileges" and setting in {"", "true", "false"}:
-        return {"container": {"no_new_privileges": setting != "false"}}
+    if option == "no-new-privileges" and setting in {"", "true"}:
+        return {"container": {"sudo": False}}
+    if option == "no-new-privileges" and setting == "false":
+        raise _refusal(name, value, "programs gain privileges with container.sudo only")
     if option in {"seccomp", "apparmor", "label", "systempaths"}:
         raise _refusal(name, value, "the engine's own confinement must not change")
     raise _invalid_value(name, value, "no-new-privileges")

@@ -81,7 +81,7 @@ TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "container.memory_bytes": 536870912,
             "container.cpus": 0.5,
             "container.cap_add": (),
-            "container.no_new_privileges": True,
+            "container.sudo": False,
             "container.tmpfs": {},
         },
     ),

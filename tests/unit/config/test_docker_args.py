@@ -43,9 +43,8 @@ TAKEN: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("--net", "none"): ("container", {"network": "none"}),
     ("--pids-limit", "100"): ("container", {"pids": 100}),
     ("--pids-limit", "-1"): ("container", {"pids": None}),
-    ("--security-opt", "no-new-privileges"): ("container", {"no_new_privileges": True}),
-    ("--security-opt", "no-new-privileges=true"): ("container", {"no_new_privileges": True}),
-    ("--security-opt", "no-new-privileges:false"): ("container", {"no_new_privileges": False}),
+    ("--security-opt", "no-new-privileges"): ("container", {"sudo": False}),
+    ("--security-opt", "no-new-privileges=true"): ("container", {"sudo": False}),
     ("--shm-size", "128m"): ("container", {"tmpfs": {"/dev/shm": 128 * MIB}}),
     ("--tmpfs", "/tmp:rw,noexec,nosuid,nodev,mode=1777"): ("", {}),
     ("--tmpfs", "/tmp:size=64m"): ("container", {"tmpfs": {"/tmp": 64 * MIB}}),
@@ -86,6 +85,7 @@ REFUSED_VALUES: dict[tuple[str, str], str] = {
     ("--security-opt", "apparmor=unconfined"): "confinement must not change",
     ("--security-opt", "label=disable"): "confinement must not change",
     ("--security-opt", "systempaths=unconfined"): "confinement must not change",
+    ("--security-opt", "no-new-privileges:false"): "with container.sudo only",
     ("--volume", "/:/host"): "/ is a system directory",
     ("--volume", "/:/host:ro"): "/ is a system directory",
     ("--volume", "/../.:/host"): "/ is a system directory",
@@ -198,7 +198,7 @@ def test_the_secure_example_sets_exactly_that(form: str) -> None:
             arguments = [name if value is None else f"{name} {value}" for name, value in SECURE.items()]
     wall = config(*arguments).container
     assert (wall.memory_bytes, wall.cpus) == (536870912, 0.5)
-    assert (wall.network, wall.read_only_root, wall.no_new_privileges, wall.cap_add) == ("none", True, True, ())
+    assert (wall.network, wall.read_only_root, wall.sudo, wall.cap_add) == ("none", True, False, ())
     changed = {name for name in type(wall).model_fields if getattr(wall, name) != getattr(Config().container, name)}
     assert changed == {"memory_bytes", "cpus"}
 
