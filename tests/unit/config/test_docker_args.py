@@ -306,7 +306,7 @@ def test_an_argument_that_is_unknown_or_does_not_fit_is_named(arguments: tuple[s
 @pytest.mark.parametrize(("options", "message"), UNFIT_OPTIONS.values(), ids=UNFIT_OPTIONS)
 def test_an_option_refuses_the_same_from_every_source(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        load("container", config={"container": {**options, "environment": {"TOKEN": "hidden"}}})
+        load("container", config={"container": options, "environment": {"set": {"TOKEN": "hidden"}}})
     assert message in str(caught.value)
     assert "hidden" not in str(caught.value)
 
