@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
 from kernelexec.config.loading import (
-    LimitChange,
     check_seconds,
     in_container,
     isolation_help,
     isolation_variable,
     load,
     override,
+    with_limits,
 )
 from kernelexec.config.protected_paths import WORKSPACE_INSIDE, system_refusal
 from kernelexec.config.settings import (
@@ -39,7 +39,6 @@ __all__ = [
     "ContextPath",
     "Environment",
     "InterpreterOptions",
-    "LimitChange",
     "Limits",
     "Mount",
     "OutputLimits",
@@ -52,4 +51,5 @@ __all__ = [
     "override",
     "parse_size",
     "system_refusal",
+    "with_limits",
 ]
