@@ -182,7 +182,7 @@ class Container(FrozenModel):
     name: Name | None = None
     """A fixed container name, for an executor with one session; by default derived from the session's name."""
     instance: Name | None = None
-    """A suffix of the containers' names, which distinguishes parallel runs."""
+    """A suffix of the containers' names, which distinguishes parallel runs: ``--instance-id``."""
     python: Annotated[str, AfterValidator(_check_python)] = DEFAULT_PYTHON
     """The interpreter in the image, which needs ipykernel; as a path it may also be in the workspace or in a mount. If the
     default one does not serve, that of ``kernelexec/minimal`` is mounted; an interpreter set here is never replaced."""
@@ -225,7 +225,7 @@ class Container(FrozenModel):
     memory and at most as large as ``/tmp``, instead of the workspace.
     """
     share_home: bool = False
-    """Whether the caller's home directory, with its keys and start-up files, may be a workspace or a mount."""
+    """Whether the caller's home directory, with its keys and start-up files, may be a workspace or a mount, as of notebooks."""
     layout: Literal["host", "classic"] = "host"
     """``host``: workspace and mounts keep their paths of this machine. ``classic``: ``/workspace``, ``/context/<name>``."""
     mode: Literal["persistent", "ephemeral"] = "persistent"

@@ -311,7 +311,7 @@ class Capacity(FrozenModel):
     queue: Count = Field(default=64, ge=0)
     """Cells that may wait in one session while another one runs."""
     code_bytes: Size = Field(default=4 * MIB, ge=1)
-    """The largest cell, in bytes of UTF-8."""
+    """The largest cell, in bytes of UTF-8; the adapter of Inspect, whose tools send files in commands, sets 16 MiB."""
     value_bytes: Size = Field(default=1024 * MIB, ge=0)
     """The size of the values that one ``put`` or ``get`` carries, and of all snapshots in one workspace, in bytes. A variable
     that does not fit into a snapshot is omitted."""
@@ -333,7 +333,7 @@ class Config(FrozenModel):
     model_config = ConfigDict(hide_input_in_errors=True)  # an invalid reference may be the secret itself
 
     enabled: bool = True
-    """Whether code runs at all. If False, the executor opens no session."""
+    """Whether code runs at all. If False, as by ``code_execution_config=False``, the executor opens no session."""
     isolation: Isolation = "container"
     """Where kernels run: ``container``; ``local``, on this machine; ``bubblewrap``, on this machine in namespaces of their own;
     or ``container-host``, which is ``local`` for an executor that runs in a container itself."""
@@ -386,13 +386,13 @@ class Config(FrozenModel):
     read_before_delete: bool = Field(default=True, strict=True)
     """Whether ``session.files`` deletes only files that it has read or created, and files that tools generate."""
     notebook: bool = True
-    """Whether every session writes ``<name>.ipynb`` into its workspace."""
+    """Whether every session writes ``<name>.ipynb`` into its workspace; ``run``, ``exec`` and ``repl`` write none."""
     journal: bool = True
     """Whether every session writes ``.journals/<name>.jsonl`` into the executor's workspace; ``request_id`` needs it."""
     save_displays: bool = True
-    """Whether displayed pictures and tables are saved as files in ``outputs/`` of the workspace."""
+    """Whether displayed pictures and tables are saved as files in ``outputs/`` of the workspace; ``run`` saves none."""
     last_n_messages: LastMessages = "auto"
-    """How many messages an agent searches for code; ``auto`` searches all messages since its own last one."""
+    """How many messages an agent of AG2 searches for code; ``auto`` searches all messages since its own last one."""
     quiet: bool = Field(default=False, strict=True)
     """Whether nothing is printed on stderr about where code runs; the logger ``kernelexec`` has it. ``KERNELEXEC_QUIET=1``
     sets it for all executors of a process."""
