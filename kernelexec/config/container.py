@@ -238,7 +238,7 @@ class Container(FrozenModel):
     def _apply_sudo(self) -> Self:
         if not self.sudo:
             return self
-        lifted = {"image": tuple(map(sudo_variant, self.image)), "cap_add": CAPABILITIES}
+        lifted: dict[str, object] = {"image": tuple(map(sudo_variant, self.image)), "cap_add": CAPABILITIES}
         if "read_only_root" not in self.model_fields_set:
             lifted["read_only_root"] = False
         for name, value in lifted.items():  # not marked as set: an override without sudo restores the defaults

@@ -285,18 +285,15 @@ class Environment(FrozenModel):
     """Environment variables of kernels."""
 
     pass_names: tuple[str, ...] = ()
-    """Variables of this process that kernels get although their names look like secrets. ``*`` stands for all variables, also
-    for kernels in containers, including keys and passwords; sources of ``secrets`` are excluded."""
+    """Variables of this process that kernels get although their names look like secrets."""
+    pass_all: bool = Field(default=False, strict=True)
+    """Whether kernels, also in containers, get all variables of this process, including keys and passwords. Sources of
+    ``secrets`` are excluded."""
     env_file: Directory | None = None
     """A file of lines ``NAME=VALUE``, with the lowest priority. Lines that begin with ``#`` and quotes around a value are
     ignored; other malformed lines are logged. These variables are visible to every user of the container engine."""
     set: Variables = Field(default_factory=dict)
     """Variables that are set for kernels; they override all others."""
-
-    @property
-    def passes_all(self) -> bool:
-        """Return whether kernels get all variables of this process."""
-        return "*" in self.pass_names
 
 
 class Capacity(FrozenModel):

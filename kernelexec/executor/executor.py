@@ -166,7 +166,7 @@ class AsyncExecutor:
             raise InvalidRequest("The executor is already open: enter it once and pass the object on.")
         if self.config.enabled:
             warn_about_isolation(self.config.isolation, quiet=self.config.quiet)
-            warn_about_environment(everything=self.config.environment.passes_all, quiet=self.config.quiet)
+            warn_about_environment(everything=self.config.environment.pass_all, quiet=self.config.quiet)
         self._directories.claim()
         scope = self._scope = TaskScope("The executor", self._close_sessions, self._remove)
         # The one task without a parent: it belongs to this object, so that the block may be left in another task.

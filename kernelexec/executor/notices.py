@@ -12,7 +12,7 @@ _RISKS = {
     "bubblewrap": "code runs on this machine as you, in namespaces: `kernelexec doctor` shows its limits.",
     "container-host": "code runs in the container of this process: `kernelexec doctor` shows its limits.",
 }
-_ENVIRONMENT_PASSED = "kernels get all variables of this process, keys and passwords too: environment.pass_names has *."
+_ENVIRONMENT_PASSED = "kernels get all variables of this process, keys and passwords too: environment.pass_all."
 _printed_notices: set[str] = set()
 logger = logging.getLogger("kernelexec")
 

@@ -230,6 +230,7 @@ _ACCESS = {"ro": True, "rw": False}
 _CREDENTIALS = {
     "env_file": "environment.env_file",
     "env_vars": "environment.pass_names",
+    "pass_all_env": "environment.pass_all",
     "mount": "container.credentials",
 }
 
@@ -287,15 +288,11 @@ def _set_memory(options: dict[str, Any], key: str, value: object) -> None:
 
 def _set_credentials(options: dict[str, Any], key: str, value: object) -> None:
     credentials = _mapping(value, key)
-    check_known(credentials, ("additional_mounts", "env_vars_from_file", "pass_all_env", *_CREDENTIALS), f"{key}: ")
+    check_known(credentials, ("additional_mounts", "env_vars_from_file", *_CREDENTIALS), f"{key}: ")
     _check_names_of_file(credentials, key)
     for name, option in _CREDENTIALS.items():
         if name in credentials:
             _set_option(options, option, credentials[name])
-    if not isinstance(passes_all := credentials.get("pass_all_env", False), bool):
-        raise InvalidConfig(f"{key}.pass_all_env: must be true or false (given: {short_repr(passes_all)}).")
-    if passes_all:
-        _set_option(options, "environment.pass_names", ["*", *_list(credentials, "env_vars", f"{key}.env_vars")])
     mounts = []
     for source, mount_options in _mapping(credentials.get("additional_mounts"), f"{key}.additional_mounts").items():
         where = f"{key}.additional_mounts.{shorten(str(source))}"

@@ -79,7 +79,7 @@ def scrub_environment(
     variables = {
         name: value
         for name, value in source.items()
-        if name in rules.pass_names or (name not in excluded and (rules.passes_all or not looks_secret(name, value)))
+        if name in rules.pass_names or (name not in excluded and (rules.pass_all or not looks_secret(name, value)))
     }
     return {**read_env_file(rules.env_file), **variables, **rules.set}
 
@@ -98,7 +98,7 @@ def named_variables(config: Config) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in rules.pass_names or (rules.passes_all and name not in hidden and not name.startswith(_MACHINE_PREFIXES))
+        if name in rules.pass_names or (rules.pass_all and name not in hidden and not name.startswith(_MACHINE_PREFIXES))
     }
 
 

@@ -81,7 +81,7 @@ def test_all_variables_are_passed_on_request_and_that_is_reported_once(
     monkeypatch.setattr(notices, "_printed_notices", set())
     monkeypatch.setenv("KX_TOKEN", "a-token-of-this-process")
     monkeypatch.setenv("KX_SOURCE", "a-secret-by-reference")
-    value: dict[str, Any] = KINDS[kind] | {"environment": {"pass_names": ["*"]}, "secrets": {"KEY": {"env": "KX_SOURCE"}}}
+    value: dict[str, Any] = KINDS[kind] | {"environment": {"pass_all": True}, "secrets": {"KEY": {"env": "KX_SOURCE"}}}
     for name in ("one", "two"):
         with Executor(kind, workspace=tmp_path / name, config=value) as executor:
             code = "import os, shutil\nprint(os.environ['KX_TOKEN'], 'KX_SOURCE' in os.environ, os.environ['KEY'])"
@@ -98,4 +98,4 @@ def test_without_the_option_nothing_is_reported_and_nothing_passed(
     monkeypatch.setenv("KX_TOKEN", "a-token-of-this-process")
     with Executor("local", workspace=tmp_path) as executor:
         assert executor.session("a").execute("import os\n'KX_TOKEN' in os.environ").text.strip() == "False"
-    assert "pass_names" not in capsys.readouterr().err
+    assert "pass_all" not in capsys.readouterr().err
