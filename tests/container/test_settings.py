@@ -173,13 +173,10 @@ def test_each_bound_holds_inside(session: Session) -> None:
     assert full.error is not None
     assert "No space left" in full.error.evalue
     session.execute("import os; os.remove('/tmp/full')")
-    large = session.execute("open('large', 'wb').write(b'x' * (80 << 20))")
-    assert large.error is not None
-    assert "File too large" in large.error.evalue
     many = session.execute("held = [open('/dev/null') for _ in range(600)]")
     assert many.error is not None
     assert "Too many open files" in many.error.evalue
-    assert session.execute("import os; os.remove('large'); 1 + 1").text == "2"
+    assert session.execute("1 + 1").text == "2"
     assert session.execute_command("install -m 755 /dev/null /tmp/run.sh && /tmp/run.sh").exit_code == 126
 
 
