@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kernelexec.config import Config as Config
     from kernelexec.config import Container as Container
     from kernelexec.config import ContextPath as ContextPath
-    from kernelexec.config import FileBounds as FileBounds
     from kernelexec.config import InterpreterOptions as InterpreterOptions
     from kernelexec.config import Mount as Mount
     from kernelexec.config import Profile as Profile
@@ -136,7 +135,7 @@ __version__ = "0.1.0"
 #: The public names by their modules. A module is imported at the first use of one of its names: a program pays for its parts.
 _NAMES = {
     "executor.blocking": "AttachedSession Checkpoint Executor Files Session attach",
-    "config": "Config Container ContextPath FileBounds InterpreterOptions Mount Profile",
+    "config": "Config Container ContextPath InterpreterOptions Mount Profile",
     "executor.control.attached_session": "AsyncAttachedSession",
     "errors": (
         "CapacityReached CheckpointRefused Closed Disabled FileRefused InvalidCode InvalidConfig InvalidPath InvalidRequest "

@@ -255,7 +255,7 @@ class SessionClosed:
 
     session: str
     cut: tuple[str, ...] = ()
-    """The languages of idle kernels that were killed: threads or exit handlers had not ended after ``budgets.stop``."""
+    """The languages of idle kernels that were killed: threads or exit handlers had not ended after ``budgets.grace``."""
 
 
 CellEvent = CellRefused | CellStarted | CellExecuted | CellAborted

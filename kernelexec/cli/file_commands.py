@@ -11,10 +11,10 @@ import typer
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import ResultJsonOption, not_blank, option
 from kernelexec.cli.stdio import CELL_FAILED, OWN_FAILURE, current_directory, eprint, print_json, read_stdin, write_text
-from kernelexec.config import FileBounds
 from kernelexec.errors import InvalidRequest
 from kernelexec.workspace import FileOperations, Workspace
 from kernelexec.workspace.agent_files.access import Access, FileRoot
+from kernelexec.workspace.agent_files.operations import WRITE_BYTES
 
 files_app = typer.Typer(
     name="files",
@@ -87,7 +87,7 @@ def write(
 ) -> int:
     """Write a file atomically, and create missing directories."""
     operations = _operations(Path(work_dir))
-    content = read_stdin("write", operations.bounds.write_bytes + 1) if text is None else text
+    content = read_stdin("write", WRITE_BYTES + 1) if text is None else text
     done = operations.write(path, content, append=append)
     if as_json:
         return print_json(done.to_dict())
@@ -132,4 +132,4 @@ def delete(
 def _operations(work_dir: Path) -> FileOperations:
     current_directory()
     path = Workspace.at(work_dir.expanduser()).path
-    return FileOperations(Access([FileRoot(path, str(path))]), FileBounds(read_before_delete=False))
+    return FileOperations(Access([FileRoot(path, str(path))]), read_before_delete=False)

@@ -314,8 +314,8 @@ def _drop_unset(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - of any kind
 
 def _set_defaults(config: Config, *, over_http: bool) -> Config:
     """Return the settings with a server's own defaults where a file or option sets none."""
-    if "preload_at" not in config.model_fields_set:
-        config = config.model_copy(update={"preload_at": "first_session"})
+    if "fork_server" not in config.model_fields_set:
+        config = config.model_copy(update={"fork_server": "first_session"})
     if over_http and "idle_seconds" not in config.capacity.model_fields_set:
         capacity = config.capacity.model_copy(update={"idle_seconds": _IDLE_SECONDS})
         config = config.model_copy(update={"capacity": capacity})

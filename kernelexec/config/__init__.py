@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from kernelexec.config.container import CREDENTIALS, HOME_INSIDE, Container, Mount
 from kernelexec.config.loading import (
-    LimitChange,
     check_seconds,
     in_container,
     isolation_help,
     isolation_variable,
     load,
     override,
+    with_limits,
 )
 from kernelexec.config.protected_paths import WORKSPACE_INSIDE, system_refusal
 from kernelexec.config.settings import (
@@ -19,7 +19,6 @@ from kernelexec.config.settings import (
     Config,
     ContextPath,
     Environment,
-    FileBounds,
     InterpreterOptions,
     Limits,
     OutputLimits,
@@ -39,9 +38,7 @@ __all__ = [
     "Container",
     "ContextPath",
     "Environment",
-    "FileBounds",
     "InterpreterOptions",
-    "LimitChange",
     "Limits",
     "Mount",
     "OutputLimits",
@@ -54,4 +51,5 @@ __all__ = [
     "override",
     "parse_size",
     "system_refusal",
+    "with_limits",
 ]

@@ -25,9 +25,7 @@ from kernelexec.config.types import (
     Directory,
     FrozenModel,
     ReadOnlyMapping,
-    Seconds,
     Size,
-    Variables,
     absolute_path,
     as_tuple,
     matching,
@@ -64,6 +62,8 @@ CREDENTIALS = {
     "npm_config": ".npmrc",
     "pypi_config": ".pypirc",
 }
+#: The directories in memory that each container has, and their sizes in bytes.
+_IN_MEMORY = {"/tmp": 256 * MIB, "/dev/shm": 64 * MIB}  # noqa: S108 - the container's
 _USER = re.compile(r"\d{1,100}(:\d{1,100})?", re.ASCII)
 #: The largest user or group id, and the largest number of processes, that an engine accepts.
 _LARGEST_ID, _LARGEST_PIDS = 2**31 - 1, 2**22
@@ -98,9 +98,6 @@ Name = Annotated[
         "1 to 128 letters, digits, underscores, dots and dashes, and begin with a letter or digit",
     ),
 ]
-_Hostname = Annotated[
-    str, matching(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?", "1 to 63 letters, digits, dots and dashes")
-]
 
 
 def is_image_name(name: str) -> bool:
@@ -117,13 +114,6 @@ def _check_images(value: tuple[str, ...]) -> tuple[str, ...]:
 def _check_python(value: str) -> str:
     if not value.strip() or not value.isprintable():
         raise ValueError("must be the name of a program in the image, or its path there")
-    return value
-
-
-def _check_labels(value: Mapping[str, str]) -> Mapping[str, str]:
-    for name in value:
-        if name.startswith("kernelexec."):
-            raise ValueError(f"{name!r} is a label that kernelexec uses itself: choose another name")
     return value
 
 
@@ -156,9 +146,8 @@ def _check_tmpfs(value: Mapping[str, int]) -> Mapping[str, int]:
     sizes: dict[str, int] = {}
     for path, size in value.items():
         target = normalize_target(path)
-        if target == "/tmp":  # noqa: S108 - the container's
-            raise ValueError("must not be listed: every container has it, and tmp_bytes sets its size")
-        _raise_refusal(target_refusal(path))
+        if target not in _IN_MEMORY:
+            _raise_refusal(target_refusal(path))
         if target == WORKSPACE_INSIDE:
             raise ValueError("/workspace must not be in memory: the session's files would be lost")
         if target in sizes:
@@ -193,20 +182,14 @@ class Container(FrozenModel):
     name: Name | None = None
     """A fixed container name, for an executor with one session; by default derived from the session's name."""
     instance: Name | None = None
-    """A suffix of the containers' names, which distinguishes parallel runs."""
+    """A suffix of the containers' names, which distinguishes parallel runs: ``--instance-id``."""
     python: Annotated[str, AfterValidator(_check_python)] = DEFAULT_PYTHON
-    """The interpreter in the image; it needs ipykernel. An interpreter set here is never replaced by the mounted one;
-    as a path it may also be in the workspace or in a mount."""
-    runtime: Literal["auto", "image", "mounted"] = "auto"
-    """The Python that runs kernels: the image's, a mounted one, or a mounted one only if the image's does not work."""
-    runtime_image: Annotated[str, matching(_IMAGE, "an image name")] = "kernelexec/minimal"
-    """The image that provides the mounted Python and its packages."""
+    """The interpreter in the image, which needs ipykernel; as a path it may also be in the workspace or in a mount. If the
+    default one does not serve, that of ``kernelexec/minimal`` is mounted; an interpreter set here is never replaced."""
     user: Annotated[str | None, AfterValidator(_check_user)] = None
     """The user id of kernels, or user and group id; by default the caller's."""
     memory_bytes: Size | None = Field(default=1024 * MIB, ge=6 * MIB)
-    """The memory of one container; None for no limit."""
-    memory_swap_bytes: Size | None = None
-    """Memory and swap together; by default ``memory_bytes``, so that nothing is swapped."""
+    """The memory of one container, of which nothing is swapped; None for no limit."""
     cpus: Cpus | None = 1.0
     """The number of CPUs of one container; None for no limit."""
     gpus: Gpus | None = None
@@ -214,32 +197,23 @@ class Container(FrozenModel):
     this machine's kernel. No kernel starts where the engine has no runtime for GPUs."""
     pids: Count | None = Field(default=256, ge=16, le=_LARGEST_PIDS)
     """The number of processes and threads in one container; None for no limit."""
-    tmp_bytes: Size = Field(default=256 * MIB, ge=MIB)
-    """The size of ``/tmp``, which is in memory and counts there."""
     tmpfs: Annotated[Mapping[str, Annotated[Size, Field(ge=MIB)]], AfterValidator(_check_tmpfs), PlainSerializer(dict)] = Field(
         default_factory=dict
     )
-    """Further directories in memory: path in the container to size in bytes."""
-    shm_bytes: Size = Field(default=64 * MIB, ge=MIB)
-    """The size of ``/dev/shm``, which is in memory and counts there."""
+    """Directories in memory, which count there: path in the container to size in bytes. Each container has ``/tmp`` (256 MiB)
+    and ``/dev/shm`` (64 MiB), whose sizes can be set here too."""
     network: Literal["none", "bridge", "host"] = "none"
     """The network of kernels. ``host`` is this machine's own: its loopback services can be reached."""
     read_only_root: bool = True
     """Whether the root directory is read-only: only ``/tmp``, the workspace and writable mounts can be written."""
-    no_new_privileges: bool = True
-    """Whether set-user-id programs gain no privileges."""
     sudo: bool = Field(default=False, strict=True)
     """Whether code can become root in the container by ``sudo``. A ``kernelexec/...`` image is replaced by its variant with
-    ``-sudo`` in the name, and three protections are lifted: ``no_new_privileges`` is off; root has all capabilities that
+    ``-sudo`` in the name, and three protections are lifted: programs can gain privileges; root has all capabilities that
     ``cap_add`` allows; the root directory is writable, unless ``read_only_root`` is set. The network does not change. Files
     that root creates in the workspace and in writable mounts belong to root on this machine too.
     """
     cap_add: Annotated[tuple[str, ...], AfterValidator(_check_capabilities)] = ()
     """Capabilities to keep, from a short list of allowed ones; all others are dropped."""
-    hostname: _Hostname | None = None
-    """The host name in the container; by default the engine's choice, or ``kernel`` with sudo and no network."""
-    labels: Annotated[Variables, AfterValidator(_check_labels)] = Field(default_factory=dict)
-    """Labels of the containers, in addition to kernelexec's own."""
     mounts: tuple[Mount, ...] = ()
     """Directories and files of this machine that are mounted in addition to the workspace."""
     credentials: Annotated[
@@ -248,36 +222,23 @@ class Container(FrozenModel):
     ] = ()
     """The caller's credentials that all code in the container can read: ``~/.ssh``, ``~/.gitconfig``, ``~/.config/gh``,
     ``~/.npmrc``, ``~/.pypirc``. A result's notes name missing ones. The kernels' home directory is then ``/home/kernel``, in
-    memory and at most ``tmp_bytes`` large, instead of the workspace.
+    memory and at most as large as ``/tmp``, instead of the workspace.
     """
     share_home: bool = False
-    """Whether the caller's home directory, with its keys and start-up files, may be a workspace or a mount."""
+    """Whether the caller's home directory, with its keys and start-up files, may be a workspace or a mount, as of notebooks."""
     layout: Literal["host", "classic"] = "host"
     """``host``: workspace and mounts keep their paths of this machine. ``classic``: ``/workspace``, ``/context/<name>``."""
     mode: Literal["persistent", "ephemeral"] = "persistent"
     """``ephemeral``: every cell runs in a new container, so variables do not persist."""
-    adopt: bool = True
-    """Whether containers survive a killed owner, for the next executor in the same workspace."""
-    orphan_seconds: Seconds = 300.0
-    """How long a container without an owner waits for a new one before it ends itself."""
-    environment: Variables = Field(default_factory=dict)
-    """Environment variables of kernels in containers; they override ``environment.set``."""
-
-    @model_validator(mode="after")
-    def _check_swap(self) -> Self:
-        swap, memory = self.memory_swap_bytes, self.memory_bytes
-        if swap is not None and (memory is None or swap < memory):
-            message = f"memory_swap_bytes={swap} is memory and swap together: must be >= memory_bytes, which must be set too"
-            raise ValueError(message)
-        return self
+    orphan_seconds: Annotated[float, Field(strict=True, ge=0)] = 300.0
+    """How long a container whose owner was killed waits for the next executor in the same workspace before it ends itself;
+    0 for not at all."""
 
     @model_validator(mode="after")
     def _apply_sudo(self) -> Self:
         if not self.sudo:
             return self
-        if self.no_new_privileges and "no_new_privileges" in self.model_fields_set:
-            raise ValueError("sudo=True and no_new_privileges=True contradict each other: remove one of them")
-        lifted = {"image": tuple(map(sudo_variant, self.image)), "no_new_privileges": False, "cap_add": CAPABILITIES}
+        lifted: dict[str, object] = {"image": tuple(map(sudo_variant, self.image)), "cap_add": CAPABILITIES}
         if "read_only_root" not in self.model_fields_set:
             lifted["read_only_root"] = False
         for name, value in lifted.items():  # not marked as set: an override without sudo restores the defaults
@@ -297,11 +258,11 @@ class Container(FrozenModel):
     @property
     def memory_directories(self) -> dict[str, int]:
         """Return the sizes in bytes of the directories in memory, by their paths in the container."""
-        directories = ["/tmp"]  # noqa: S108 - the container's
-        directories += [HOME_INSIDE] if self.credentials else []
+        sizes = {**_IN_MEMORY, **self.tmpfs}
+        directories = [HOME_INSIDE] if self.credentials else []
         if "gh_config" in self.credentials:
             directories.append(f"{HOME_INSIDE}/.config")  # else the engine makes it, as root
-        return {**dict.fromkeys(directories, self.tmp_bytes), **self.tmpfs}
+        return {**dict.fromkeys(directories, sizes["/tmp"]), **sizes}  # noqa: S108 - the container's
 
     @property
     def ids(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -269,48 +269,25 @@ def isolation_variable(environ: Mapping[str, str] | None = None) -> str | None:
     return next((f"{name}={value}" for name, value in values if value.lower() not in {"", "none"}), None)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """New limits. None means no change, or the profile's value if there is a profile."""
+def with_limits(config: Config, profile: str | None, limits: Mapping[str, Any]) -> tuple[Config, Mapping[str, Any]]:
+    """Return the configuration with limits by their names in profiles, and all of them: those of ``profile`` for missing ones.
 
-    profile: str | None = None
-    memory_bytes: int | None = None
-    cpus: float | None = None
-    timeout: float | None = None
-
-    def resolve_profile(self, config: Config) -> LimitChange:
-        """Return the change with the profile's values.
-
-        Raises:
-            InvalidConfig: the profile does not exist.
-        """
-        if self.profile is None:
-            return self
-        limits = find_profile(config, self.profile).model_dump()
-        return replace(self, **{name: value for name, value in limits.items() if getattr(self, name) is None})
-
-    def apply_to(self, config: Config) -> Config:
-        """Return the configuration with these limits. The amount of swap in addition to memory does not change.
-
-        Raises:
-            InvalidConfig, InvalidTimeout: a limit is invalid for any container.
-        """
-        before = config.container
-        budgets, options = config.budgets.model_dump(exclude_unset=True), before.model_dump(exclude_unset=True)
-        if self.timeout is not None:
-            budgets["timeout"] = check_seconds(self.timeout, "timeout")
-        if self.memory_bytes is not None:
-            options["memory_bytes"] = self.memory_bytes
-            if before.memory_swap_bytes is not None and isinstance(self.memory_bytes, int):
-                options["memory_swap_bytes"] = self.memory_bytes + before.memory_swap_bytes - (before.memory_bytes or 0)
-        if self.cpus is not None:
-            options["cpus"] = self.cpus
-        try:
-            container = Container.model_validate(options)
-        except ValidationError as exc:
-            raise InvalidConfig(explain(exc, Container, "Limits")) from None
-        chosen = {"profile": self.profile} if self.profile is not None else {}
-        return config.model_copy(update={"container": container, "budgets": Budgets.model_validate(budgets), **chosen})
+    Raises:
+        InvalidConfig, InvalidTimeout: the profile does not exist, or a limit is invalid for any container.
+    """
+    chosen: dict[str, Any] = {}
+    if profile is not None:
+        limits, chosen = {**find_profile(config, profile).model_dump(), **limits}, {"profile": profile}
+    options = config.container.model_dump(exclude_unset=True)
+    options |= {name: limits[name] for name in limits.keys() & {"memory_bytes", "cpus"}}
+    try:
+        chosen["container"] = Container.model_validate(options)
+    except ValidationError as exc:
+        raise InvalidConfig(explain(exc, Container, "Limits")) from None
+    if "timeout" in limits:
+        budgets = config.budgets.model_dump(exclude_unset=True)
+        chosen["budgets"] = Budgets(**{**budgets, "timeout": check_seconds(limits["timeout"], "timeout")})
+    return config.model_copy(update=chosen), limits
 
 
 def in_container(root: Path = Path("/")) -> bool:

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
@@ -41,7 +41,10 @@ from kernelexec.config.types import (
 )
 from kernelexec.errors import InvalidConfig
 
-CheckpointMode = Literal["auto", "each", "named", "off"]
+#: The size of one cell's displays in notebooks and in their files, besides those in its result.
+RECORD_BYTES = 64 * MIB
+#: The size of each stream, and of all displays, that arrive after the end of their cell.
+_LATE_BYTES = 64 * 1024
 
 
 class Confinement(FrozenModel):
@@ -99,11 +102,9 @@ class Preinstall(FrozenModel):
     system: tuple[_DebianPackage, ...] = ()
     """Debian packages, installed by ``apt-get`` in containers with a network and ``sudo``."""
     python: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    """Python packages, as for ``session.install``."""
+    """Python packages, as for ``session.install``; paths of wheels where there is no network."""
     npm: tuple[_NpmPackage, ...] = ()
     """Node packages, installed by ``npm install`` in the workspace if there is a network."""
-    wheels: Directory | None = None
-    """A directory of wheels for ``python``, as for ``session.install``."""
 
 
 class InterpreterOptions(FrozenModel):
@@ -210,13 +211,12 @@ class Budgets(FrozenModel):
     timeout: CellSeconds = 60.0
     """How long a cell may run: wall-clock time from its start; ``float("inf")`` is no limit."""
     grace: Seconds = 1.0
-    """How long each step of the escalation (interrupt, terminate, kill) may take before the next one."""
+    """How long each step of the escalation (interrupt, terminate, kill) may take before the next one, and how long a kernel may
+    take to exit by itself when its session closes or restarts."""
     compiled: Seconds = 30.0
     """How long a call into compiled code, which no interrupt reaches, may take after a timeout before the kernel is killed."""
     start: Seconds = 60.0
     """How long a new kernel may take to become ready."""
-    stop: Seconds = 1.0
-    """How long a kernel may take to exit by itself when its session closes."""
     approval: Seconds = 300.0
     """How long an approver may take to answer. This time counts in no other budget. No answer means no."""
 
@@ -225,27 +225,25 @@ class OutputLimits(FrozenModel):
     """Limits of the output that is kept, in bytes of UTF-8."""
 
     stream_bytes: Size = Field(default=1 * MIB, ge=2)
-    """The size of each of stdout and stderr in a result: head and tail, half each."""
+    """The size of each of stdout and stderr in a result, and of each text of a display: head and tail, half each."""
     display_bytes: Size = Field(default=16 * MIB, ge=0)
     """The size of all displays of one cell in its result."""
-    text_bytes: Size = Field(default=1 * MIB, ge=2)
-    """The size of one text representation of a display: head and tail."""
-    record_bytes: Size = Field(default=64 * MIB, ge=0)
-    """The size of one cell's displays in notebooks and in their files, besides those in its result. There no representation of
-    a display is cut: one that does not fit is left out, and a line names it."""
-    message_bytes: Size = Field(default=64 * MIB, ge=1024)
-    """The largest message that is read. Larger ones are counted and dropped on arrival."""
-    spill_bytes: Size = Field(default=256 * MIB, ge=0)
-    """The size of the spill file, which holds one cell's streams if they exceed ``stream_bytes``."""
-    late_bytes: Size = Field(default=64 * 1024, ge=2)
-    """The size of each stream, and of all displays, that arrive after the end of their cell."""
-    files_bytes: Size = Field(default=256 * MIB, ge=0)
-    """The size of all files that one cell's displays write into the workspace."""
+
+    @property
+    def record_bytes(self) -> int:
+        """``RECORD_BYTES``. In records no representation of a display is cut: one that does not fit is left out, and named."""
+        return RECORD_BYTES
 
     @property
     def late(self) -> OutputLimits:
-        """Return the limits of output after the end of its cell."""
-        return self.model_copy(update={"stream_bytes": self.late_bytes, "display_bytes": self.late_bytes, "record_bytes": 0})
+        """The limits of output after the end of its cell."""
+        return _LateLimits.model_construct(stream_bytes=_LATE_BYTES, display_bytes=_LATE_BYTES)
+
+
+class _LateLimits(OutputLimits):
+    @property
+    def record_bytes(self) -> int:
+        return 0
 
 
 class Limits(FrozenModel):
@@ -253,12 +251,8 @@ class Limits(FrozenModel):
 
     nofile: Count | None = Field(default=4096, ge=64)
     """Open file descriptors."""
-    fsize_bytes: Size | None = Field(default=None, ge=MIB)
-    """The largest file that a cell may write."""
     as_bytes: Size | None = Field(default=None, ge=256 * MIB)
     """Address space of each process. A cell that exceeds it gets MemoryError."""
-    nproc: Count | None = Field(default=None, ge=16)
-    """Processes and threads of the whole user (Linux counts per uid)."""
 
     def list_set(self) -> dict[str, int]:
         """Return the limits that are set, by their names."""
@@ -285,8 +279,6 @@ class Rules(FrozenModel):
     without an answer, such a cell does not run."""
     forbidden_modules: tuple[str, ...] = ()
     """Further modules, by their top-level name, that code may not import."""
-    forbidden_names: tuple[str, ...] = ()
-    """Further built-in functions that code may not use."""
 
 
 class Environment(FrozenModel):
@@ -316,32 +308,10 @@ class Capacity(FrozenModel):
     queue: Count = Field(default=64, ge=0)
     """Cells that may wait in one session while another one runs."""
     code_bytes: Size = Field(default=4 * MIB, ge=1)
-    """The largest cell, in bytes of UTF-8."""
-    background: Count = Field(default=10, ge=0)
-    """Background commands that may run in one session at a time."""
-    results: Count = Field(default=100, ge=1)
-    """Finished executions that a session remembers."""
-    journal_bytes: Size = Field(default=64 * MIB, ge=64 * 1024)
-    """The size of a session's journal, in bytes. Above it the oldest quarter is deleted."""
-    snapshot_bytes: Size = Field(default=1024 * MIB, ge=0)
-    """The size of all snapshots in one workspace, in bytes. A variable that does not fit is omitted."""
+    """The largest cell, in bytes of UTF-8; the adapter of Inspect, whose tools send files in commands, sets 16 MiB."""
     value_bytes: Size = Field(default=1024 * MIB, ge=0)
-    """The size of the values that one ``put`` or ``get`` carries, in bytes."""
-
-
-class FileBounds(FrozenModel):
-    """Bounds of listing, reading, writing, copying and deleting files for an agent."""
-
-    read_before_delete: bool = Field(default=True, strict=True)
-    """Whether a file must be read or created by these operations before they delete it. Generated files are exempt."""
-    read_bytes: Size = Field(default=MIB, ge=16)
-    """The number of bytes that one call reads at most; the next call continues."""
-    write_bytes: Size = Field(default=16 * MIB, ge=1)
-    """The number of bytes that one call writes at most."""
-    transfer_bytes: Size = Field(default=16 * 1024 * MIB, ge=1)
-    """The number of bytes that one upload or download copies at most."""
-    entries: Count = Field(default=10_000, ge=1, le=1_000_000)
-    """The number of directory entries that one call examines at most."""
+    """The size of the values that one ``put`` or ``get`` carries, and of all snapshots in one workspace, in bytes. A variable
+    that does not fit into a snapshot is omitted."""
 
 
 class Pool(FrozenModel):
@@ -352,10 +322,6 @@ class Pool(FrozenModel):
     policy: Literal["temporary", "wait", "fail_fast"] = "temporary"
     """If no warm kernel is ready: start one for the session, wait for the next one (at most ``budgets.start`` seconds), or
     fail."""
-    max_age: Seconds = 3600.0
-    """The age in seconds at which a warm kernel is replaced."""
-    memory_bytes: Size | None = Field(default=None, ge=MIB)
-    """The memory of all warm kernels together; None for a quarter of the machine's memory."""
 
 
 class Config(FrozenModel):
@@ -364,7 +330,7 @@ class Config(FrozenModel):
     model_config = ConfigDict(hide_input_in_errors=True)  # an invalid reference may be the secret itself
 
     enabled: bool = True
-    """Whether code runs at all. If False, the executor opens no session."""
+    """Whether code runs at all. If False, as by ``code_execution_config=False``, the executor opens no session."""
     isolation: Isolation = "container"
     """Where kernels run: ``container``; ``local``, on this machine; ``bubblewrap``, on this machine in namespaces of their own;
     or ``container-host``, which is ``local`` for an executor that runs in a container itself."""
@@ -387,15 +353,14 @@ class Config(FrozenModel):
     python: Interpreter = Field(default_factory=lambda: sys.executable)
     """The interpreter of new kernels: a path, relative to the current directory, or a program name; it needs ipykernel."""
     programs: InterpreterOptions = Field(default_factory=all_defaults)
-    fork_server: bool = True
+    fork_server: bool | Literal["first_session"] = True
     """Whether kernels are forked from a process with their modules imported, instead of started one by one: on this machine,
-    and, for all but the first kernel, in a container with a read-only root and without ``sudo``."""
+    and, for all but the first kernel, in a container with a read-only root and without ``sudo``. True starts it with the
+    executor, so that the first session opens at once; ``first_session``, the default of `kernelexec mcp`, with the first
+    session, so that an executor without sessions costs no memory."""
     preload: tuple[str, ...] = ("numpy", "pandas", "matplotlib.pyplot")
     """Further modules that the fork server imports if they are installed: kernels share their memory and import them at once.
     Warm kernels in containers import them too."""
-    preload_at: Literal["start", "first_session"] = "start"
-    """When the fork server starts: with the executor, so that the first session opens at once; or with the first session, so
-    that an executor without sessions costs no memory, the default of `kernelexec mcp`."""
     pool: Pool = Field(default_factory=all_defaults)
     budgets: Budgets = Field(default_factory=all_defaults)
     output: OutputLimits = Field(default_factory=all_defaults)
@@ -410,17 +375,21 @@ class Config(FrozenModel):
     """The directory of the result cache, private to this user: cells that are executed with ``cache=True`` return what they
     returned before, also in later sessions. Cells must not be able to write there. It keeps at most 256 MiB of results, the
     most recently used ones; nothing of sessions with ``secrets`` and of ephemeral containers."""
-    checkpoints: CheckpointChoice = Field(default_factory=all_defaults)
-    """Stopped copies of Python kernels (Linux), to which sessions can go back, and from which they go on if a kernel dies."""
-    files: FileBounds = Field(default_factory=all_defaults)
+    checkpoints: Literal["auto", "each", "named", "off"] = "auto"
+    """When a checkpoint is made: a stopped copy of a Python kernel (Linux), to which its session can go back, and from which it
+    goes on if the kernel dies. ``auto``, by ``session.checkpoint``, and after each cell that may have changed anything, as long
+    as all together take at most 5 % of the time that passes; ``each``, after each cell; ``named``, by ``session.checkpoint``
+    only; ``off``, never."""
+    read_before_delete: bool = Field(default=True, strict=True)
+    """Whether ``session.files`` deletes only files that it has read or created, and files that tools generate."""
     notebook: bool = True
-    """Whether every session writes ``<name>.ipynb`` into its workspace."""
+    """Whether every session writes ``<name>.ipynb`` into its workspace; ``run``, ``exec`` and ``repl`` write none."""
     journal: bool = True
     """Whether every session writes ``.journals/<name>.jsonl`` into the executor's workspace; ``request_id`` needs it."""
     save_displays: bool = True
-    """Whether displayed pictures and tables are saved as files in ``outputs/`` of the workspace."""
+    """Whether displayed pictures and tables are saved as files in ``outputs/`` of the workspace; ``run`` saves none."""
     last_n_messages: LastMessages = "auto"
-    """How many messages an agent searches for code; ``auto`` searches all messages since its own last one."""
+    """How many messages an agent of AG2 searches for code; ``auto`` searches all messages since its own last one."""
     quiet: bool = Field(default=False, strict=True)
     """Whether nothing is printed on stderr about where code runs; the logger ``kernelexec`` has it. ``KERNELEXEC_QUIET=1``
     sets it for all executors of a process."""
@@ -466,7 +435,7 @@ class Config(FrozenModel):
 
     @model_validator(mode="after")
     def _check_secrets_are_set_once(self) -> Self:
-        variables = {*self.environment.set, *self.environment.pass_names, *self.container.environment}
+        variables = {*self.environment.set, *self.environment.pass_names}
         if twice := sorted(variables & {*self.secrets, *source_variables(self.secrets)}):
             message = f"{twice[0]} must not be both a secret and a variable that is set or passed on: remove one of them."
             raise ValueError(message)
@@ -512,33 +481,3 @@ class Config(FrozenModel):
         except OSError as exc:
             message = f"workspace={str(self.workspace)!r}: the current directory is gone: name an absolute path."
             raise InvalidConfig(message) from exc
-
-
-class CheckpointOptions(FrozenModel):
-    """Options of checkpoints. ``Config(checkpoints="off")`` sets the mode alone.
-
-    A checkpoint is a fork of the kernel's process that waits: the memory of both is shared until one of them writes to it.
-    """
-
-    mode: CheckpointMode = "auto"
-    """When one is made: ``auto``, by ``session.checkpoint``, and after each cell that may have changed anything, as long as all
-    together take at most 5 % of the time that passes; ``each``, after each cell; ``named``, by ``session.checkpoint`` only;
-    ``off``, never."""
-    limit: Count = Field(default=10, ge=1, le=1000)
-    """The number of checkpoints that a session keeps. Those that were made after cells are dropped first, except for the newest
-    one, which counts no more if the others are by request; then the oldest."""
-    memory_bytes: Size = Field(default=1024 * MIB, ge=MIB)
-    """The memory that they may take together: pages that a checkpoint shares with no other process. They are dropped
-    in the same order but for the newest, when the next one is made."""
-    files_bytes: Size = Field(default=1024 * MIB, ge=0)
-    """The most bytes of the workspace that are copied for a branch; files beyond that are named, and not copied."""
-
-
-def _expand_shorthand(value: object) -> object:
-    """Turn the name of a mode into options."""
-    return {"mode": value} if value in get_args(CheckpointMode) else value
-
-
-CheckpointChoice = Annotated[
-    CheckpointOptions, BeforeValidator(_expand_shorthand, json_schema_input_type=CheckpointMode | CheckpointOptions)
-]

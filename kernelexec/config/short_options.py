@@ -38,8 +38,6 @@ class ShortOptions(TypedDict, total=False):
     """The same in Docker's form: with ``"/a:/b"`` a container has the folder ``/a`` as ``/b``, and can write it."""
     volumes: Folders
     """See ``mounts``; also as in ``{"/a": {"bind": "/b", "mode": "ro"}}``."""
-    quiet: bool
-    """Whether no line is printed about where code runs; the log has it in any case."""
 
 
 NAMES = frozenset(ShortOptions.__annotations__)
@@ -49,8 +47,8 @@ _FOLDERS = ("context_paths", "mounts", "volumes")
 
 
 def pick(options: Mapping[str, Any]) -> ShortOptions:
-    """Return those of some options that have short names."""
-    return cast("ShortOptions", {name: value for name, value in options.items() if name in NAMES})
+    """Return those of some options that have short names, and ``quiet``."""
+    return cast("ShortOptions", {name: value for name, value in options.items() if name in NAMES or name == "quiet"})
 
 
 def check_isolation(options: Mapping[str, Any], isolation: str) -> None:
@@ -100,7 +98,6 @@ def _long_options(name: str, value: Any) -> list[tuple[tuple[str, ...], Any]]:  
         "timeout": ("budgets", "timeout"),
         "env": ("environment", "set"),
         "packages": ("programs", "preinstall", "python"),
-        "quiet": ("quiet",),
     }[name]
     return [(path, value)]
 

@@ -46,7 +46,7 @@ class Order:
             "environment": dict(self.environment),
             "user": self.user,
             "working_dir": self.cwd,
-            "labels": {**self.options.labels, **self.labels},
+            "labels": dict(self.labels),
             "hostname": self._hostname,
             "use_config_proxy": False,
         }
@@ -54,25 +54,24 @@ class Order:
     def host(self) -> dict[str, Any]:
         """Return the settings of its host: limits, mounts and network."""
         options, limits = self.options, self.limits
-        memory = options.memory_bytes
-        ulimits = {"core": 0, "fsize": limits.fsize_bytes, "as": limits.as_bytes}
-        ulimits |= {"nofile": limits.nofile, "nproc": limits.nproc}
+        memory, in_memory = options.memory_bytes, options.memory_directories
+        ulimits = {"core": 0, "as": limits.as_bytes, "nofile": limits.nofile}
         return {
             "network_mode": self.options.network,
             "read_only": options.read_only_root,
             "cap_drop": ["ALL"],
             "cap_add": list(options.cap_add) or None,
-            "security_opt": ["no-new-privileges:true"] if options.no_new_privileges else None,
+            "security_opt": None if options.sudo else ["no-new-privileges:true"],
             "extra_hosts": {self._hostname: "127.0.0.1"} if self._hostname and self._is_alone else None,
             "init": not self.has_init,
             "ipc_mode": "private",
-            "shm_size": options.shm_bytes,
+            "shm_size": in_memory.pop("/dev/shm"),  # noqa: S108 - the container's
             "mem_limit": memory,
-            "memswap_limit": options.memory_swap_bytes or memory,
+            "memswap_limit": memory,
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
             "device_requests": _request_gpus(options.gpus),
             "pids_limit": options.pids,
-            "tmpfs": {path: self._in_memory(path, size) for path, size in options.memory_directories.items()} | self._private(),
+            "tmpfs": {path: self._in_memory(path, size) for path, size in in_memory.items()} | self._private(),
             "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in ulimits.items() if value is not None],
             "log_config": LogConfig(type="json-file", config=_DEAF),
             "mounts": [_mount(*mount) for mount in self.mounts],
@@ -95,8 +94,8 @@ class Order:
 
     @property
     def _hostname(self) -> str | None:
-        """Return the chosen host name, or ours for sudo, which looks it up and has no network."""
-        return self.options.hostname or ("kernel" if self._is_alone else None)
+        """Return our host name for sudo, which looks it up and has no network; else it is the engine's choice."""
+        return "kernel" if self._is_alone else None
 
 
 def _request_gpus(gpus: str | int | tuple[str, ...] | None) -> list[DeviceRequest] | None:

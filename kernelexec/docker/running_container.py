@@ -246,14 +246,12 @@ def usage_figures(used: Mapping[str, Any], inspected: Mapping[str, Any]) -> Stat
     )
 
 
-def change_limits(
-    engine: Engine, container: str, *, memory_bytes: int | None, swap_bytes: int | None, cpus: float | None
-) -> None:
-    """Set limits of a running container; None changes nothing. ``swap_bytes`` is memory and swap together.
+def change_limits(engine: Engine, container: str, *, memory_bytes: int | None, cpus: float | None) -> None:
+    """Set limits of a running container; None changes nothing. Nothing is swapped.
 
     The library's own call does not know `NanoCpus`, and only `NanoCpus` can change limits that were set by it.
     """
-    wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": swap_bytes}
+    wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": memory_bytes}
     if cpus is not None:
         wanted["NanoCpus"] = round(cpus * _BILLION)
     api = engine.api

@@ -47,7 +47,7 @@ class ExecutorDirectories:
 
         Of sessions with the same name, the owner of that name's journal comes first: the journal knows the request ids.
         """
-        if self._config.isolation != "container" or not self._config.container.adopt:
+        if self._config.isolation != "container" or not self._config.container.orphan_seconds:
             return []
         from kernelexec.provisioning.container.containers import adopt_orphans  # noqa: PLC0415 - only containers outlive their owner
         from kernelexec.provisioning.runtime.discovery import note_adopter  # noqa: PLC0415 - as above

@@ -74,6 +74,8 @@ class ExecutorOptions(TypedDict, total=False):
     that exists as long as the executor is open."""
     config: Config | Mapping[str, Any] | None
     """A ``Config``, or a mapping of its options."""
+    quiet: bool
+    """``Config.quiet``: whether no line is printed about where code runs."""
     code_execution_config: Mapping[str, Any] | Literal[False] | None
     """A dictionary as of other frameworks, with ``work_dir``, ``use_docker``, ``timeout``, ``last_n_messages``,
     ``docker_image``, ``docker_container_name``, ``docker_run_args``; False switches execution off."""
@@ -173,7 +175,7 @@ class AsyncExecutor:
         try:
             await scope.started.wait()
             scope.check_open()
-            if self._forks is not None and self.config.preload_at == "start":  # it starts while the parts are imported
+            if self._forks is not None and self.config.fork_server is True:  # it starts while the parts are imported
                 scope.tasks.start_soon(self._forks.prepare_ahead, self._directories.root)
             if self._temporary_workspace is not None:
                 self._temporary_workspace.mkdir(mode=0o700)

@@ -37,8 +37,10 @@ _WORKSPACES = ".pool"
 _PAUSE, _PAUSE_MAX = 1.0, 60.0
 #: The pause after a kernel was taken, and after the last one was, in seconds: its session runs its first cells meanwhile.
 _SETTLING, _SETTLING_LAST = 0.25, 0.05
-#: The divisor of the machine's memory that gives the limit for idle kernels if none is configured.
+#: The divisor of the machine's memory that gives the limit for all idle kernels together.
 _SHARE = 4
+#: The age in seconds at which an idle kernel is replaced.
+_MAX_AGE = 3600.0
 
 
 @dataclass(eq=False)
@@ -218,10 +220,10 @@ class KernelPool:
                 await self.discard(slot)
 
     def _seconds_left(self, slot: WarmSlot) -> float:
-        return slot.started_at + self._options.max_age - time.monotonic()
+        return slot.started_at + _MAX_AGE - time.monotonic()
 
     def _has_room(self) -> bool:
-        limit = self._options.memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE
         sizes = [slot.memory_bytes for slot in self._ready]
         return sum(sizes) + max(sizes, default=0) <= limit
 

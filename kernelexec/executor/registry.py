@@ -50,7 +50,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _SIMILAR = 0.8
 #: In names that programs make; no user mistypes them.
 _DIGEST = re.compile(r"[0-9a-f]{16}")
-_CUT = "the kernel ({}) was killed: its threads or exit handlers had not ended after the time of budgets.stop."
+_CUT = "the kernel ({}) was killed: its threads or exit handlers had not ended after the time of budgets.grace."
 
 
 class FormerSessions:

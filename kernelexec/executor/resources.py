@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kernelexec.session.cells.takeover import OrphanedSession
 
 logger = logging.getLogger("kernelexec")
+#: The size of a session's journal, in bytes. Above it the oldest quarter is deleted.
+_JOURNAL_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class SessionResources:
             if config.journal:
                 from kernelexec.records.journal import Journal, journal_path  # noqa: PLC0415 - for a journal only
 
-                journal = Journal(journal_path(config.workspace, name), limit_bytes=config.capacity.journal_bytes)
+                journal = Journal(journal_path(config.workspace, name), limit_bytes=_JOURNAL_BYTES)
             ignored = frozenset({recorder.path.name} if recorder else ())
             changes = FileChanges(workspace.path, ignore=ignored, watcher=watcher)
             cleanup.pop_all()

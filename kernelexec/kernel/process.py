@@ -142,6 +142,11 @@ class ReuseSlot:
 class KernelProcess:
     """One process from before its launch until after its death; ``KernelStarter`` starts it."""
 
+    checkpoints_max, checkpoints_bytes = 10, 1024 * 1024 * 1024
+    """The limits of its checkpoints: their number, and the memory that they take together, in pages that they share with no
+    other process. Those that were made after cells are dropped first, but for the newest, then the oldest; the newest one
+    counts no more in the number if the others are by request."""
+
     def __init__(
         self,
         config: Config,
@@ -232,7 +237,7 @@ class KernelProcess:
     @property
     def makes_checkpoints(self) -> bool:
         """Whether copies of the process can outlive it and become kernels."""
-        return self.has_place_for_checkpoints and self.config.checkpoints.mode != "off"
+        return self.has_place_for_checkpoints and self.config.checkpoints != "off"
 
     @property
     def has_place_for_checkpoints(self) -> bool:
@@ -324,7 +329,7 @@ class KernelProcess:
             numbers = [only] if only in numbers else []
         try:
             with anyio.move_on_after(_CHECKPOINTS_SECONDS):
-                for number in numbers[: self.config.checkpoints.limit + 1]:  # the newest automatic one counts no more
+                for number in numbers[: self.checkpoints_max + 1]:  # the newest automatic one counts no more
                     with suppress(KernelConnectionFailed):
                         sockets.append(await CheckpointSocket.connect(self.runtime.path, number, uid=self.uid))
         except BaseException:

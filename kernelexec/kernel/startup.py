@@ -25,6 +25,8 @@ from kernelexec.workspace.directory import explain_unusable_workspace
 
 #: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.
 _KEPT_STREAMS = 2
+#: The largest message that is read, in bytes. Larger ones are counted and dropped on arrival.
+_MESSAGE_BYTES = 64 * 1024 * 1024
 #: The most seconds in which a copy of a checkpoint serves: it has nothing to import.
 _COPY_SECONDS = 10.0
 _STOPPED = "The kernel was stopped before it started."
@@ -209,18 +211,17 @@ class KernelStarter:
 
     def _checkpoint_options(self) -> dict[str, Any] | None:
         process = self._process
-        settings = process.config.checkpoints
         if not process.makes_checkpoints:
             return None
         process.newest_before = max(list_checkpoints(process.runtime.path), default=0)
         return {
             "directory": str(process.runtime.path),
-            "limit": settings.limit,
-            "mode": settings.mode,
+            "limit": process.checkpoints_max,
+            "mode": process.config.checkpoints,
             "after": process.newest_before,
             "requested": [checkpoint.number for checkpoint in process.earlier_checkpoints if not checkpoint.is_automatic],
             "processes": {checkpoint.number: checkpoint.own_pid for checkpoint in process.earlier_checkpoints},
-            "memory_bytes": settings.memory_bytes,
+            "memory_bytes": process.checkpoints_bytes,
         }
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
@@ -247,7 +248,7 @@ class KernelStarter:
         accepts = partial(provisioner.accepts_peer, guarded=not process.has_ready_pipe)
         connector = Connector(connection, provisioner.pid, is_serving=process.has_ready_pipe, accepts=accepts)
         self._connector = connector
-        client = KernelClient(connection.key, self._identity, process.config.output.message_bytes, self._on_metadata)
+        client = KernelClient(connection.key, self._identity, _MESSAGE_BYTES, self._on_metadata)
         process.client = client
         if process.secrets is not None:
             client.mask(process.secrets)

@@ -27,8 +27,6 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which mmap does not know
 _LIMITS = {
     "nofile": "RLIMIT_NOFILE",
     "core": "RLIMIT_CORE",
-    "fsize_bytes": "RLIMIT_FSIZE",
-    "nproc": "RLIMIT_NPROC",
     "as_bytes": "RLIMIT_AS",
 }
 

@@ -106,7 +106,7 @@ class ServerRun:
         if self.keeps_kernels and not self._can_keep_kernels:
             raise InvalidConfig(
                 "--keep-kernels: kernels end with their server unless they are in containers that the next server adopts: "
-                "isolation must be container, container.mode persistent, and container.adopt true."
+                "isolation must be container, container.mode persistent, and container.orphan_seconds above 0."
             )
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> signal.Signals | None:
@@ -145,7 +145,7 @@ class ServerRun:
     @property
     def _can_keep_kernels(self) -> bool:
         options = self.executor.config.container
-        return self.executor.config.isolation == "container" and options.adopt and options.mode == "persistent"
+        return self.executor.config.isolation == "container" and options.orphan_seconds > 0 and options.mode == "persistent"
 
     async def _run_executor(self, tasks: TaskGroup, serve: Callable[[], Awaitable[None]]) -> None:
         """Keep the executor open until the server is to stop."""

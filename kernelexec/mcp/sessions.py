@@ -80,7 +80,7 @@ class SessionService:
     @property
     def has_checkpoints(self) -> bool:
         """Whether checkpoints follow the cells of Python sessions."""
-        return self.config.keeps_checkpoints and self.config.checkpoints.mode in ("auto", "each")
+        return self.config.keeps_checkpoints and self.config.checkpoints in ("auto", "each")
 
     def check_wait(self, wait: float | None) -> float:
         """Return the seconds that a call may block, by default the server's; 0 becomes the shortest timeout.

@@ -278,7 +278,7 @@ class Collector:
 
     def _display(self, msg_type: str, content: Mapping[str, Any]) -> None:
         self._apply_pending_clear()
-        bundle, whole = read_bundle(content, self._limits.text_bytes), WholeBundles(content)
+        bundle, whole = read_bundle(content, self._limits.stream_bytes), WholeBundles(content)
         display_id = _display_id(content)
         if display_id is not None:
             self._update_displays(display_id, bundle, whole)
@@ -301,7 +301,7 @@ class Collector:
     def _update(self, content: Mapping[str, Any]) -> None:
         display_id = _display_id(content)
         if display_id is not None and display_id in self._displays:
-            bundle = read_bundle(content, self._limits.text_bytes)
+            bundle = read_bundle(content, self._limits.stream_bytes)
             self.dropped_bytes += bundle.dropped_bytes
             self._update_displays(display_id, bundle, WholeBundles(content))
 

@@ -99,7 +99,7 @@ class SessionBase:
         self._ledger = ledger
         self._on_close, self._others = on_close, others
         self._notebook_writer = NotebookWriter(name, record, self.scope)
-        history = FinishedExecutions(config.capacity.results)
+        history = FinishedExecutions()
         repeats = CellRepeats(config, workspace.path, history.runs)
         own_hooks = (self._notebook_writer, repeats, self._note_event)
         all_hooks = [*([] if ledger is None else [ledger]), *hooks, *own_hooks]
@@ -243,7 +243,7 @@ class SessionBase:
             self._files.stop_transfers()
         self._queue.abort_waiting()
         self._queue.report_late_outputs()
-        await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.stop)
+        await self._kernels.stop(0.0 if self.busy else self._context.config.budgets.grace)
 
     async def _remove(self) -> None:
         """Remove the session's files, in its task, after the last run has ended."""

@@ -200,7 +200,7 @@ def _rule_lines(config: Config) -> Iterator[str]:
             yield f"{sentence}: {', '.join(f'`{pattern.pattern}`' for pattern in patterns)}."
     if rules.code is not None:
         yield f"The rules named {rules.code!r} refuse code that imports system modules, or that uses open, exec and eval."
-    if forbidden := (*rules.forbidden_modules, *rules.forbidden_names):
-        yield f"Code that uses these is refused: {', '.join(forbidden)}."
+    if rules.forbidden_modules:
+        yield f"Code that uses these is refused: {', '.join(rules.forbidden_modules)}."
     if rules.ask != "never":
         yield f"A person is asked about {'every cell' if rules.ask == 'always' else 'refused cells'} before it runs."

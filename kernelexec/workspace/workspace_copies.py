@@ -34,6 +34,8 @@ from kernelexec.workspace.system_calls import open_beneath
 
 #: Directories of tools, and of the journals of sessions, which both sides use together; a repository belongs to the files.
 _SHARED = IGNORED - {".git"} | {".journals"}
+#: The bytes of all files together that one copy has at most.
+COPIED_BYTES = 1024 * 1024 * 1024
 _ENTRIES_MAX = 100_000
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -107,21 +109,20 @@ class CopiedFiles:
         return tuple(parts) or ("No file has changed since.",)
 
 
-def copy_workspace(
-    source: Path | int, target: Path | int, *, limit_bytes: int, ignore: frozenset[str] = frozenset()
-) -> CopiedFiles:
+def copy_workspace(source: Path | int, target: Path | int, *, ignore: frozenset[str] = frozenset()) -> CopiedFiles:
     """Copy the files of a workspace into a new, empty directory. For a thread. No link is followed; links are copied.
+
+    Files that exceed the rest of ``COPIED_BYTES`` are left out.
 
     Args:
         source: the workspace; a directory of ours in it is given by its descriptor.
         target: the directory, or its descriptor.
-        limit_bytes: the most bytes of all files together; files that exceed the rest of it are left out.
         ignore: paths of files in the workspace that are not copied, nor what they are just replaced by.
 
     Raises:
         OSError: the workspace cannot be listed, or the target cannot be written.
     """
-    copied, left = CopiedFiles(), limit_bytes
+    copied, left = CopiedFiles(), COPIED_BYTES
     with _opened(source) as top, _opened(target) as target_fd:
         walked = walk(top, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
         for entry in walked.entries:
@@ -155,13 +156,11 @@ class BranchChanges:
     is_complete: bool
 
 
-def find_changes(
-    source: Path | int, copied: CopiedFiles, *, limit_bytes: int, ignore: frozenset[str] = frozenset()
-) -> BranchChanges:
+def find_changes(source: Path | int, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset()) -> BranchChanges:
     """Find the changes of the ``copied`` files of a branch. Other arguments and errors are those of ``copy_workspace``.
 
     Raises:
-        InvalidRequest: the files to copy have more than ``limit_bytes`` together, with their holes; nothing has changed.
+        InvalidRequest: the files to copy have more than ``COPIED_BYTES`` together, with their holes; nothing has changed.
     """
     with _opened(source) as top:
         walked = walk(top, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
@@ -171,9 +170,9 @@ def find_changes(
         for path, entry in present.items()
         if not _stays(entry, ignore) and copied.states.get(path) != _state(entry.seen)
     }
-    if (size := sum(entry.seen.st_size for entry in changes.values() if entry.kind == "file")) > limit_bytes:
-        message = f"The changed files of the branch have {size} bytes, and checkpoints.files_bytes is {limit_bytes}"
-        raise InvalidRequest(f"{message}: remove some there, or raise the limit. Nothing has changed.")
+    if (size := sum(entry.seen.st_size for entry in changes.values() if entry.kind == "file")) > COPIED_BYTES:
+        message = f"The changed files of the branch have {size} bytes, and at most {COPIED_BYTES} are copied"
+        raise InvalidRequest(f"{message}: remove some there. Nothing has changed.")
     unreadable = ["/".join(parts) for parts, _ in walked.unreadable]
     return BranchChanges(changes, sorted(copied.states.keys() - present.keys(), reverse=True), unreadable, walked.complete)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import psutil
 
 from kernelexec import AsyncExecutor, AsyncSession
+from kernelexec.kernel.process import KernelProcess
 from tests.benchmarks.report import show_times
 from tests.support.engine import IMAGE
 
@@ -31,7 +32,8 @@ T = TypeVar("T")
 
 
 def make_executor(isolation: str, mode: str) -> AsyncExecutor:
-    config = {"checkpoints": {"mode": mode, "memory_bytes": 8192 * MIB}}
+    KernelProcess.checkpoints_bytes = 8192 * MIB
+    config = {"checkpoints": mode}
     container: Any = {"image": IMAGE, "memory": "16g"} if isolation == "container" else {}
     return AsyncExecutor(isolation, workspace="temporary", config=config, **container)
 

@@ -151,10 +151,10 @@ def test_a_retry_of_the_killed_servers_request_joins_the_running_cell(tmp_path: 
 
 
 def test_without_adoption_nothing_labelled_is_left(tmp_path: Path) -> None:
-    killed_server(tmp_path, adopt=False)
+    killed_server(tmp_path, orphan_seconds=0)
 
     async def run() -> None:
-        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(orphan_seconds=0)) as executor:
             assert executor.sessions() == ()
             await swept(tmp_path)
             assert (await (await executor.session("a")).execute("'x' in globals()")).text == "False"
@@ -168,7 +168,7 @@ def test_an_owner_that_adopts_nothing_removes_what_waits(tmp_path: Path) -> None
     killed_server(tmp_path)
 
     async def run() -> None:
-        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(adopt=False)) as executor:
+        async with AsyncExecutor("container", workspace=tmp_path, config=options_of(orphan_seconds=0)) as executor:
             assert executor.sessions() == ()
             await swept(tmp_path)
 
@@ -284,7 +284,7 @@ def test_other_workspaces_and_what_is_not_ours_are_left_alone(tmp_path: Path) ->
         waiting = {actual.id for actual in labelled(item)}
 
         async def run() -> None:
-            async with AsyncExecutor("container", workspace=other, config=options_of(adopt=False)) as executor:
+            async with AsyncExecutor("container", workspace=other, config=options_of(orphan_seconds=0)) as executor:
                 await executor.session("b")
                 assert {actual.id for actual in labelled(item) if actual.running} == waiting
 

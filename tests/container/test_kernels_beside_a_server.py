@@ -190,7 +190,7 @@ def test_a_dead_owners_container_that_runs_and_whose_directory_is_not_seen_may_h
 def test_an_owner_that_adopts_nothing_leaves_what_waits_in_other_workspaces(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load("container", workspace=tmp_path, config={"container": {"adopt": False}})
+    config = load("container", workspace=tmp_path, config={"container": {"orphan_seconds": 0}})
     with Left(engine, DEAD, monkeypatch) as left:
         running = left.make(running=True)
         sweep_containers(config, threading.Event())

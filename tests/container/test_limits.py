@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kernelexec import Executor, InvalidConfig, InvalidRequest, InvalidTimeout, LimitRefused, Session
-from kernelexec.config import LimitChange, load
 from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 from tests.support.low_memory import MIB
@@ -149,9 +148,3 @@ def test_the_patience_of_a_profile_is_in_force_everywhere(session: Session) -> N
 def test_a_profile_that_is_not_there_is_refused_with_the_nearest(session: Session) -> None:
     with pytest.raises(InvalidConfig, match="did you mean 'simple'"):
         session.set_limits("simpel")
-
-
-def test_swap_beside_the_memory_stays_beside_it() -> None:
-    before = load("container", config={"container": {"memory_bytes": 100 * MIB, "memory_swap_bytes": 150 * MIB}})
-    after = LimitChange(memory_bytes=300 * MIB).apply_to(before).container
-    assert (after.memory_bytes, after.memory_swap_bytes) == (300 * MIB, 350 * MIB)

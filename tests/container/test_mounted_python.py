@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from kernelexec import Executor, KernelStartFailed, Session
-from kernelexec.config import Config
 from kernelexec.docker.client import Engine
 from kernelexec.docker.images import image_python
 from kernelexec.docker.labels import RUNTIME_INSIDE
@@ -21,7 +20,14 @@ pytestmark = needs_engine
 
 
 def options(image: str, **more: Any) -> dict[str, Any]:
-    return {"container": {"image": image, "runtime_image": MINIMAL, **more}}
+    return {"container": {"image": image, **more}}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _provider() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mounts, "RUNTIME_IMAGE", MINIMAL)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -102,26 +108,8 @@ def test_an_image_that_serves_is_neither_asked_nor_given_anything(tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_a_mounted_one_can_be_asked_for(tmp_path: Path) -> None:
-    with Executor("container", workspace=tmp_path, config=options(IMAGE, runtime="mounted")) as executor:
-        session = executor.session()
-        assert session.environment().prefix == "/opt/kernelexec/rt"
-        assert session.execute("1").notes[0].startswith("The kernel runs on a Python that is mounted there (3.")
-
-
-@pytest.mark.nightly
-def test_the_images_own_can_be_insisted_on(tmp_path: Path) -> None:
-    with (
-        Executor("container", workspace=tmp_path, config=options(BASE, runtime="image")) as executor,
-        pytest.raises(KernelStartFailed, match=rf"python3 in the image {BASE} has no ipykernel: install it there"),
-    ):
-        executor.session()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("runtime", ["auto", "mounted", "image"])
-def test_an_interpreter_that_was_mistyped_is_not_replaced(runtime: str, tmp_path: Path) -> None:
-    config = options(MINIMAL, runtime=runtime, python="python3.99")
+def test_an_interpreter_that_was_mistyped_is_not_replaced(tmp_path: Path) -> None:
+    config = options(MINIMAL, python="python3.99")
     reported = rf"The image {MINIMAL} has no 'python3\.99' that runs.*: python3 there is Python 3\.\d+\.\d+ \(/.+\)\. Name an"
     with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=reported):
         executor.session()
@@ -136,8 +124,10 @@ def test_an_interpreter_that_is_named_where_there_is_none_is_not_replaced(tmp_pa
 
 
 @pytest.mark.nightly
-def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path) -> None:
-    config = options(BASE, runtime_image="kernelexec/none-of-that-name")
+def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "RUNTIME_IMAGE", "kernelexec/none-of-that-name")
+    monkeypatch.setattr(mounts, "_chosen", {})
+    config = options(BASE)
     reported = rf"has no ipykernel.*none-of-that-name is not here.*kernelexec image check {BASE}"
     with Executor("container", workspace=tmp_path, config=config) as executor, pytest.raises(KernelStartFailed, match=reported):
         executor.session()
@@ -178,12 +168,6 @@ def run(engine: Engine, image: str, command: tuple[str, ...], volume: str) -> in
         return int(engine.api.wait(container, timeout=120)["StatusCode"])
     finally:
         engine.remove(container)
-
-
-@pytest.mark.nightly
-def test_what_is_no_name_of_an_image_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be an image name"):
-        Config.model_validate(options("a", runtime_image="-x"))
 
 
 @pytest.mark.nightly

@@ -126,7 +126,7 @@ def test_a_kernel_outlives_the_time_in_which_it_waits_for_its_owner(
 ) -> None:
     patience = slow(2)
     monkeypatch.setattr(kernel_directory, "RELAY_SECONDS", patience)
-    config = {"container": {"image": IMAGE, "adopt": False}}
+    config = {"container": {"image": IMAGE, "orphan_seconds": 0}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
         session = executor.session("a")
         session.execute("x = 1")
@@ -167,7 +167,7 @@ def test_another_language_is_refused_with_the_ways_out(engine: RemoteEngine, tmp
 
 
 def test_a_kernel_that_does_not_start_says_why_and_leaves_nothing(engine: RemoteEngine, tmp_path: Path) -> None:
-    config = {"container": {"image": IMAGE, "python": "/bin/false", "runtime": "image"}}
+    config = {"container": {"image": IMAGE, "python": "/bin/false"}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
         with pytest.raises(KernelStartFailed):
             executor.session("a").execute("1")
@@ -197,7 +197,7 @@ def kill_owner(workspace: Path, config: dict[str, object], patience: float) -> N
 
 
 def test_a_kernel_that_is_not_adopted_ends_after_its_owner(engine: RemoteEngine, tmp_path: Path) -> None:
-    kill_owner(tmp_path, {"container": {"image": IMAGE, "adopt": False}}, slow(2))
+    kill_owner(tmp_path, {"container": {"image": IMAGE, "orphan_seconds": 0}}, slow(2))
     with Engine() as opened:
         until(lambda: not any(each.running for each in opened.list_containers(f"{WORKSPACE}={tmp_path}")))
     with Executor("container", workspace=tmp_path, config=OPTIONS), Engine() as opened:

@@ -196,7 +196,8 @@ def test_the_first_process_is_out_of_reach(session: Session) -> None:
 
 def test_an_image_whose_python_has_threads_from_the_start_is_served_too(tmp_path: Path) -> None:
     threads = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
-    with opened(tmp_path, {"work_dir": tmp_path / "w"}, layout="classic", environment={"PYTHONPATH": "/workspace"}) as executor:
+    settings = {"work_dir": tmp_path / "w", "environment": {"set": {"PYTHONPATH": "/workspace"}}}
+    with opened(tmp_path, settings, layout="classic") as executor:
         (tmp_path / "w").mkdir(exist_ok=True)
         (tmp_path / "w" / "sitecustomize.py").write_text(threads)
         session = executor.session("a")

@@ -70,8 +70,8 @@ def inside(session: Session) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    options = {"memory_bytes": 512 * MIB, "cpus": 0.5, "pids": 100, "tmp_bytes": 32 * MIB, "shm_bytes": 16 * MIB}
-    config = {"container": {**dict(IMAGE), **options}, "limits": {"nofile": 512, "fsize_bytes": 64 * MIB}}  # type: ignore[call-overload]
+    options = {"memory_bytes": 512 * MIB, "cpus": 0.5, "pids": 100, "tmpfs": {"/tmp": 32 * MIB, "/dev/shm": 16 * MIB}}
+    config = {"container": {**dict(IMAGE), **options}, "limits": {"nofile": 512}}  # type: ignore[call-overload]
     with Executor(isolation="container", workspace=tmp_path_factory.mktemp("w"), config=config) as item:
         yield item
 
@@ -98,7 +98,7 @@ def test_the_engine_describes_a_container_that_is_locked_down(session: Session) 
     assert host["ShmSize"] == 16 * MIB
     assert host["Tmpfs"] == {"/tmp": f"rw,noexec,nosuid,nodev,size={32 * MIB},mode=1777"}
     limits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in host["Ulimits"]}
-    assert limits == {"core": (0, 0), "nofile": (512, 512), "fsize": (64 * MIB, 64 * MIB)}
+    assert limits == {"core": (0, 0), "nofile": (512, 512)}
     assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}}
     assert config["User"] == f"{os.getuid()}:{os.getgid()}"
     assert (host["Privileged"], host["PidMode"], host["UTSMode"], host["UsernsMode"]) == (False, "", "", "")
@@ -173,13 +173,10 @@ def test_each_bound_holds_inside(session: Session) -> None:
     assert full.error is not None
     assert "No space left" in full.error.evalue
     session.execute("import os; os.remove('/tmp/full')")
-    large = session.execute("open('large', 'wb').write(b'x' * (80 << 20))")
-    assert large.error is not None
-    assert "File too large" in large.error.evalue
     many = session.execute("held = [open('/dev/null') for _ in range(600)]")
     assert many.error is not None
     assert "Too many open files" in many.error.evalue
-    assert session.execute("import os; os.remove('large'); 1 + 1").text == "2"
+    assert session.execute("1 + 1").text == "2"
     assert session.execute_command("install -m 755 /dev/null /tmp/run.sh && /tmp/run.sh").exit_code == 126
 
 
@@ -187,7 +184,6 @@ RELAXED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the machine's network": ({"network": "host"}, {"NetworkMode": "host"}),
     "a root that can be written": ({"read_only_root": False}, {"ReadonlyRootfs": False, "Init": True}),
     "a capability": ({"cap_add": ["CHOWN"]}, {"CapAdd": ["CHOWN"], "CapDrop": ["ALL"]}),
-    "new privileges": ({"no_new_privileges": False}, {"SecurityOpt": None}),
     "no limit of memory": ({"memory_bytes": None}, {"Memory": 0, "MemorySwap": 0}),
     "no limit of processors": ({"cpus": None}, {"NanoCpus": 0}),
     "no limit of processes": ({"pids": None}, {"PidsLimit": None}),

@@ -253,7 +253,7 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_a_relay_next_time(
     )
     silent.chmod(0o755)
     mounts = [{"source": str(silent), "target": "/opt/silent"}]
-    options = {"container": {"image": IMAGE, "python": "/opt/silent", "mounts": mounts, "runtime": "image"}}
+    options = {"container": {"image": IMAGE, "python": "/opt/silent", "mounts": mounts}}
     config = options | {"budgets": {"start": 2.0}}
     with (
         Executor("container", workspace=tmp_path / "w", config=config) as executor,
@@ -268,7 +268,8 @@ def test_a_kernel_whose_sockets_never_appear_is_reached_by_a_relay_next_time(
 def test_a_trial_in_an_image_without_python_has_one_mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     signs(monkeypatch, None)
     monkeypatch.setattr(mounts, "_chosen", {})
-    options = {"container": {"image": static_image(BASE), "runtime_image": MINIMAL}}
+    monkeypatch.setattr(mounts, "RUNTIME_IMAGE", MINIMAL)
+    options = {"container": {"image": static_image(BASE)}}
     with Executor("container", workspace=tmp_path, config=options) as executor:
         assert executor.session("a").execute("6 * 7").text == "42"
     assert list(socket_probe._reachable.values()) == [True]

@@ -23,6 +23,7 @@ import kernelexec
 from kernelexec import Config
 from kernelexec.cli.application import ENTRIES, load_application
 from kernelexec.mcp.clients import make_server_entry
+from kernelexec.session.cells.runner import SPILL_BYTES
 from tests.conftest import Command
 from tests.fuzz.test_mcp_calls import TOOLS
 from tests.support import session_picture
@@ -236,7 +237,7 @@ def test_the_figures_are_the_defaults() -> None:
     kept = re.search(r"stdout and stderr keeps (\d+) MiB.*?up to (\d+) MiB a cell", " ".join(README.split()))
     assert kept is not None
     output = Config().output
-    assert [int(size) * 2**20 for size in kept.groups()] == [output.stream_bytes, output.spill_bytes]
+    assert [int(size) * 2**20 for size in kept.groups()] == [output.stream_bytes, SPILL_BYTES]
 
 
 @pytest.mark.nightly

@@ -100,7 +100,7 @@ CONFIGS: dict[str, Any] = {
         "isolation": "local",
         "environment": {"set": {"A": "b"}},
         "profiles": {"own": {"memory_bytes": "1g", "cpus": 2, "timeout": 5}},
-        "container": {"tmpfs": {"/scratch": "64m"}, "labels": {"a": "b"}, "environment": {"A": "b"}},
+        "container": {"tmpfs": {"/scratch": "64m"}},
         "secrets": {"TOKEN": {"env": "TOKEN"}, "KEY": {"file": "/srv/key"}, "OWN": read_secret},
         "rules": {"blocked_commands": ["rm .*"]},
     },

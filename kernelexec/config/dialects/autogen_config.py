@@ -28,9 +28,7 @@ _SHORT = {
     "-a": "--attach",
     "-d": "--detach",
     "-e": "--env",
-    "-h": "--hostname",
     "-i": "--interactive",
-    "-l": "--label",
     "-m": "--memory",
     "-p": "--publish",
     "-t": "--tty",
@@ -62,7 +60,7 @@ REFUSED = {name: reason for reason, names in _REFUSALS.items() for name in names
 #: Options that need no value.
 _SWITCHES = ("--rm", "--init", "--read-only")
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-_ULIMITS = {"nofile": "nofile", "fsize": "fsize_bytes", "as": "as_bytes", "nproc": "nproc"}
+_ULIMITS = {"nofile": "nofile", "as": "as_bytes"}
 #: Options by branch of ``Config``.
 _Branches = dict[str, dict[str, Any]]
 _Handler = Callable[[str, str], _Branches]
@@ -313,14 +311,16 @@ def _tmpfs(name: str, value: str) -> _Branches:
             raise _invalid_value(name, value, "a path, and after a colon size=SIZE, rw, noexec, nosuid, nodev, mode=1777")
     target = normalize_target(path)
     if target == "/tmp":  # noqa: S108 - the container's
-        return {} if bytes_ is None else {"container": {"tmp_bytes": bytes_}}
+        return {} if bytes_ is None else {"container": {"tmpfs": {target: bytes_}}}
     return {"container": {"tmpfs": {target: 64 * MIB if bytes_ is None else bytes_}}}
 
 
 def _security(name: str, value: str) -> _Branches:
     option, _, setting = value.replace("=", ":", 1).partition(":")
-    if option == "no-new-privileges" and setting in {"", "true", "false"}:
-        return {"container": {"no_new_privileges": setting != "false"}}
+    if option == "no-new-privileges" and setting in {"", "true"}:
+        return {"container": {"sudo": False}}
+    if option == "no-new-privileges" and setting == "false":
+        raise _refusal(name, value, "programs gain privileges with container.sudo only")
     if option in {"seccomp", "apparmor", "label", "systempaths"}:
         raise _refusal(name, value, "the engine's own confinement must not change")
     raise _invalid_value(name, value, "no-new-privileges")
@@ -355,12 +355,11 @@ def _ulimit(name: str, value: str) -> _Branches:
 
 def _env(_name: str, value: str) -> _Branches:
     variable, equals, content = value.partition("=")
-    return {"container": {"environment": {variable: content}}} if equals else {"environment": {"pass_names": (variable,)}}
+    return {"environment": {"set": {variable: content}} if equals else {"pass_names": (variable,)}}
 
 
-def _label(_name: str, value: str) -> _Branches:
-    label, _, content = value.partition("=")
-    return {"container": {"labels": {label: content}}}
+def _shared_memory(name: str, value: str) -> _Branches:
+    return {"container": {"tmpfs": {"/dev/shm": _bytes(name, value)}}}  # noqa: S108 - the container's
 
 
 def _volume(name: str, value: str) -> _Branches:
@@ -389,19 +388,16 @@ _OPTIONS: dict[str, _Handler] = {
     "--cgroupns": _fixed("private", _NAMESPACE),
     "--cpus": _container_option("cpus", _number),
     "--env": _env,
-    "--hostname": _container_option("hostname"),
     "--init": _fixed("true", _LAUNCHER),
     "--ipc": _fixed("private", _NAMESPACE),
-    "--label": _label,
     "--memory": _container_option("memory_bytes", _bytes),
-    "--memory-swap": _container_option("memory_swap_bytes", _bytes),
     "--name": _container_option("name"),
     "--network": _network,
     "--pids-limit": _container_option("pids", _count),
     "--read-only": _container_option("read_only_root", _boolean),
     "--rm": _fixed("true", _LAUNCHER),
     "--security-opt": _security,
-    "--shm-size": _container_option("shm_bytes", _bytes),
+    "--shm-size": _shared_memory,
     "--tmpfs": _tmpfs,
     "--ulimit": _ulimit,
     "--user": _container_option("user"),

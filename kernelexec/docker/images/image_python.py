@@ -144,10 +144,10 @@ class PythonVolume:
     """The requirement that the image lacks; empty if it lacks none."""
 
 
-def provide_python(options: Container) -> PythonVolume | None:
-    """Return the mounted Python for kernels with these options; None if the image's own serves. It blocks: for a thread.
+def provide_python(options: Container, provider: str) -> PythonVolume | None:
+    """Return the Python of the image ``provider`` for kernels with these options; None if their image's own serves.
 
-    The first call for an image runs a container that fills the volume, if it is empty.
+    It blocks: for a thread. The first call for an image runs a container that fills the volume, if it is empty.
 
     Raises:
         KernelStartFailed: the image does not have the interpreter that the options name.
@@ -158,8 +158,6 @@ def provide_python(options: Container) -> PythonVolume | None:
     try:
         facts = known_facts(options.image, python)
     except (EngineFailed, ImageMissing):
-        if options.runtime == "mounted":
-            raise
         return None
     if facts.python is None and python != DEFAULT_PYTHON and not may_be_mounted:
         usual = known_facts(options.image, DEFAULT_PYTHON)
@@ -172,14 +170,13 @@ def provide_python(options: Container) -> PythonVolume | None:
             f"The image {' or '.join(options.image)} has no {python!r} that runs, which `container.python` names: {has}. Name"
             " an interpreter that it has, or leave the option out."
         )
-    serves = not facts.lacking or (facts.python is None and may_be_mounted)
-    if options.runtime == "image" or (options.runtime == "auto" and serves):
+    if not facts.lacking or (facts.python is None and may_be_mounted):
         return None
     with Engine.acquire() as engine:
-        answer = engine.inspect_image(options.runtime_image)
+        answer = engine.inspect_image(provider)
         if answer["Architecture"] != facts.architecture:
             raise EngineRefused(
-                f"The image {options.runtime_image} is for {answer['Architecture']}, and the kernel's for {facts.architecture}."
+                f"The image {provider} is for {answer['Architecture']}, and the kernel's for {facts.architecture}."
             )
         return _fill(engine, str(answer["Id"]), facts.lacking)
 

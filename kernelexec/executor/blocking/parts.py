@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from kernelexec.config import FileBounds
 from kernelexec.executor.blocking.portal import Portal, make_blocking
 from kernelexec.imports import FILES, explain_attribute
 from kernelexec.results import Snapshot
@@ -43,7 +42,6 @@ class Files:
         self._portal = portal
         self._target = files
         self.tracker: ReadTracker = files.tracker
-        self.bounds: FileBounds = files.bounds
 
     list = make_blocking(AsyncFiles.list)
     read = make_blocking(AsyncFiles.read)

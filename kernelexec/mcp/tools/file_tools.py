@@ -104,7 +104,7 @@ class FileTools(SessionMethods):
     ) -> ToolResult:
         """Read a piece of a file."""
         opened = await self._sessions.get_session_with_files(session)
-        most = min(limit, _PIECE_MOST, opened.files.bounds.read_bytes)
+        most = min(limit, _PIECE_MOST)
         read = await opened.files.read(path, offset=offset, limit=most)
         if _is_binary(read.text):
             return await self._show_binary(opened.files, replace(read, path=opened.mask(read.path)), path)

@@ -106,7 +106,7 @@ class ContainerBackend:
     def adoption_seconds(self) -> float:
         """Seconds in which a new executor of the same workspace may take over kernels, if their adoption is on."""
         options = self.config.container
-        return options.orphan_seconds if options.adopt and options.mode == "persistent" else 0.0
+        return options.orphan_seconds if options.mode == "persistent" else 0.0
 
     @property
     def python(self) -> str:
@@ -257,8 +257,7 @@ class ContainerBackend:
     @property
     def keeps_path(self) -> bool:
         """Whether the kernel's interpreter is not first on commands' PATH, which is set on purpose, or knows no mounted one."""
-        settings = self.config.container
-        return "PATH" in {**self.config.environment.set, **settings.environment} or chosen_python(settings) is not None
+        return "PATH" in self.config.environment.set or chosen_python(self.config.container) is not None
 
     @property
     def network(self) -> Network:

@@ -52,7 +52,6 @@ class ContainerState:
         """Memory that everything in the container may use together."""
         self.are_limits_changed = False
         """Whether the limits differ from those that the container was created with."""
-        self._swap_bytes = 0
 
     async def connect(self) -> EventStream:
         """Subscribe to the engine's events, until the container is removed.
@@ -75,7 +74,7 @@ class ContainerState:
         branch = ContainerState()
         branch.id, branch.pid, branch.events = self.id, self.pid, self.events
         branch.image = self.image
-        branch.memory_bytes, branch._swap_bytes = self.memory_bytes, self._swap_bytes
+        branch.memory_bytes = self.memory_bytes
         return branch
 
     def reset_kernel(self) -> None:
@@ -95,7 +94,6 @@ class ContainerState:
     def take_limits(self, options: Container) -> None:
         """Take the limits of a new container."""
         self.memory_bytes = options.memory_bytes
-        self._swap_bytes = options.memory_swap_bytes - (options.memory_bytes or 0) if options.memory_swap_bytes else 0
 
     async def stats(self) -> Stats:
         """Return the use of the container."""
@@ -118,11 +116,8 @@ class ContainerState:
                 f"Its limit is still {now}: delete variables first, or restart the session."
             )
             raise LimitRefused(message)
-        both = None if memory_bytes is None else memory_bytes + self._swap_bytes
         try:
-            await run_in_thread(
-                lambda: change_limits(events.engine, self.id, memory_bytes=memory_bytes, swap_bytes=both, cpus=cpus)
-            )
+            await run_in_thread(lambda: change_limits(events.engine, self.id, memory_bytes=memory_bytes, cpus=cpus))
         except EngineRefused as exc:
             message = f"The limits stay as they are (memory {now}, of which {format_size(used)} are in use): {exc}"
             raise LimitRefused(message) from exc

@@ -258,7 +258,7 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
             if not _is_orphan(engine, container):
                 continue
             root = container.labels.get(ROOT, "")
-            wanted = config.container.adopt or container.labels.get(WORKSPACE) != own_workspace
+            wanted = config.container.orphan_seconds > 0 or container.labels.get(WORKSPACE) != own_workspace
             if not (_waits_for_owner(container) and wanted):
                 _remove(engine, container)
             elif os.path.exists(Path(root, RECORD_FILE)):  # noqa: PTH110 - also false without permission

@@ -41,6 +41,8 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 _TARGET_COLUMN = 4
 #: The interpreter of the mounted Python.
 _MOUNTED_PYTHON = f"{RUNTIME_INSIDE}/bin/python3"
+#: The image that provides the mounted Python and its packages.
+RUNTIME_IMAGE = "kernelexec/minimal"
 _chosen: dict[tuple[object, ...], PythonVolume] = {}
 
 
@@ -79,7 +81,7 @@ def build_mounts(
             message = f"{source_path} must be mounted read-only: it holds the records of executed code."
             raise InvalidConfig(message)
     mounts += _overlay_mounts(mounts, permissions(contexts) | dict.fromkeys([*own_code_paths(), *records], False))
-    for path in options.tmpfs:
+    for path in options.tmpfs.keys() - {"/tmp", "/dev/shm"}:  # noqa: S108 - each container has these
         _check_tmpfs(PurePosixPath(path), mounts, options.tmpfs)
     return mounts
 
@@ -271,21 +273,20 @@ def chosen_python(options: Container) -> PythonVolume | None:
 
 
 async def choose_python(options: Container, failure: KernelStartFailed | None) -> None:
-    """Find a mounted Python for the next kernel with these options, if one is configured or the image's own caused ``failure``.
+    """Find a mounted Python for the next kernel with these options, if the image's own caused ``failure``.
 
     Raises:
         KernelStartFailed: a mounted Python is needed but not available, or the named one is missing in the image.
     """
-    if chosen_python(options) is not None or (failure is None and options.runtime != "mounted"):
+    if failure is None or chosen_python(options) is not None:
         return
     from kernelexec.docker.images.image_python import provide_python  # noqa: PLC0415 - docker, as above
 
     try:
-        volume = await anyio.to_thread.run_sync(provide_python, options)
+        volume = await anyio.to_thread.run_sync(provide_python, options, RUNTIME_IMAGE)
     except (EngineFailed, ImageMissing) as exc:
-        before = f"{failure} " if failure else ""
         message = (
-            f"{before}No Python can be mounted from the image {options.runtime_image} in place of the image's own: {exc} "
+            f"{failure} No Python can be mounted from the image {RUNTIME_IMAGE} in place of the image's own: {exc} "
             f"`kernelexec image check {options.image[0]}` says what it lacks, and how to add it."
         )
         raise KernelStartFailed(message) from exc
@@ -304,9 +305,9 @@ def describe_python(options: Container) -> tuple[str, ...]:
     mounted = chosen_python(options)
     if mounted is None:
         return ()
-    lacks = f"The image {' or '.join(options.image)} has {mounted.missing}: the" if mounted.missing else "The"
-    return (f"{lacks} kernel runs on a Python that is mounted there ({mounted.version}); commands see the image as it is.",)
+    image, python = " or ".join(options.image), f"a Python that is mounted there ({mounted.version})"
+    return (f"The image {image} has {mounted.missing}: the kernel runs on {python}; commands see the image as it is.",)
 
 
 def _options_key(options: Container) -> tuple[object, ...]:
-    return options.image, options.python, options.runtime_image, options.runtime
+    return options.image, options.python

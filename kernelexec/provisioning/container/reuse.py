@@ -22,8 +22,6 @@ from kernelexec.provisioning.runtime.processes import read_peer
 _MESSAGE_BYTES, _ANSWER_BYTES = 96 * 1024, 1024
 #: How long the end of all processes of a container may take, in seconds.
 _SWEEP_SECONDS = 5.0
-#: Directories of a container that are in memory, besides those that its options name.
-_IN_MEMORY = frozenset({"/tmp", "/dev/shm", "/dev/mqueue"})  # noqa: S108 - the container's own
 Mounts = Iterable[tuple[str, str, bool]]
 
 
@@ -179,7 +177,7 @@ class ContainerReuse:
     def listen(self, path: str, options: Container, mounts: Mounts) -> None:
         """Prepare for a container that is about to start: its init connects to the socket ``path``, if there is one."""
         self._sources = _identities(mounts)
-        self._in_memory = sorted(_IN_MEMORY | options.memory_directories.keys())
+        self._in_memory = sorted({"/dev/mqueue", *options.memory_directories})
         if path:
             self.init.listen(Path(path), options.ids)
 

@@ -124,7 +124,7 @@ def container_environment(config: Config, workspace: str) -> dict[str, str]:
     if not config.has_network:
         fixed |= _WITHOUT_NETWORK
     variables = {**read_env_file(rules.env_file), **fixed, **named_variables(config)}
-    return {**variables, **rules.set, **config.container.environment}
+    return {**variables, **rules.set}
 
 
 def read_env_file(path: Path | None) -> Mapping[str, str]:

@@ -117,7 +117,7 @@ class CodeRules:
         """Return the rules of a configuration."""
         rules, tutorial = config.rules, config.rules.code == "tutorial"
         modules, names = (TUTORIAL_MODULES, TUTORIAL_NAMES) if tutorial else (frozenset[str](), frozenset[str]())
-        return cls(modules | set(rules.forbidden_modules), names | set(rules.forbidden_names))
+        return cls(modules | set(rules.forbidden_modules), names)
 
     @property
     def has_rules(self) -> bool:

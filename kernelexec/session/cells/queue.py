@@ -36,6 +36,8 @@ calling_client: ContextVar[str | None] = ContextVar("calling_client", default=No
 _interrupts: ContextVar[bool] = ContextVar("interrupts", default=False)
 #: The limits for the output of all remembered executions of a session, in bytes: in memory, and in spill files.
 MEMORY_BYTES_MAX, SPILLED_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024
+#: The finished executions that a session remembers.
+_REMEMBERED_MAX = 100
 _LATE_NOTES_MAX, _LATE_NOTE_BYTES = 3, 2000
 
 
@@ -52,8 +54,7 @@ def interrupting_cells() -> Iterator[None]:
 class FinishedExecutions:
     """The finished runs by execution id. The oldest are dropped first, with their spill files."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self.runs: OrderedDict[str, CellRun] = OrderedDict()
         self._memory_bytes = 0
         self._spilled_bytes = 0
@@ -66,7 +67,7 @@ class FinishedExecutions:
         self._memory_bytes += run.memory_bytes
         self._spilled_bytes += run.spilled_bytes
         while len(self.runs) > 1 and (
-            len(self.runs) > self._limit or self._memory_bytes > MEMORY_BYTES_MAX or self._spilled_bytes > SPILLED_BYTES_MAX
+            len(self.runs) > _REMEMBERED_MAX or self._memory_bytes > MEMORY_BYTES_MAX or self._spilled_bytes > SPILLED_BYTES_MAX
         ):
             self._drop(self.runs.popitem(last=False)[1])
 

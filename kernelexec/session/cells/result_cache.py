@@ -159,7 +159,7 @@ def _collect_settings(config: Config, backend: Backend, workspace: Path) -> Mapp
         "prefix": config.programs.prefix_words,
         "variables": dict(config.environment.set),
         "output": config.output.model_dump(mode="json"),
-        "container": {name: container.get(name) for name in ("image", "python", "environment")},
+        "container": {name: container.get(name) for name in ("image", "python")},
     }
 
 

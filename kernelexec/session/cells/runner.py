@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from kernelexec.session.cells.result_cache import CellResultCache
 
 logger = logging.getLogger("kernelexec")
+#: The size of the file that holds one cell's streams if they exceed ``output.stream_bytes``.
+SPILL_BYTES = 256 * 1024 * 1024
+#: The size of all files that one cell's displays write into the workspace.
+_FILES_BYTES = 256 * 1024 * 1024
 _SKIPPED = "Cancelled while it waited for a cell of another client of its kernel."
 _RESTARTED = "The kernel was restarted before the cell was sent."
 
@@ -279,13 +283,12 @@ class CellRunner:
 
     def _make_collector(self, run: CellRun, factory: Callable[..., Collector]) -> Collector:
         output = self.context.config.output
-        run.spill = SpillFile(self.context.runtime_dir / "out" / run.execution_id, output.spill_bytes)
+        run.spill = SpillFile(self.context.runtime_dir / "out" / run.execution_id, SPILL_BYTES)
         return factory(output, spill=run.spill, on_output=self._make_output_callback(run, run.deliver_output))
 
     def _collect_files(self, verdict: Verdict, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
         """Return the files that a cell wrote, and the files of its displays; a note says if some may be missing."""
-        config = self.context.config
-        saver = DisplayFiles(self.context.workspace_path, config.output.files_bytes if config.save_displays else 0)
+        saver = DisplayFiles(self.context.workspace_path, _FILES_BYTES if self.context.config.save_displays else 0)
         saved = saver.save(cell, outputs)
         changed = self.changes.changes(saved)
         verdict.notes += [note for note in (saver.note, self.changes.note) if note is not None]

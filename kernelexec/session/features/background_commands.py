@@ -23,6 +23,8 @@ from kernelexec.text import apply_cursor_moves, apply_returns, clean_text
 _ANSWER_SECONDS = 4.0
 #: The seconds that a killed command may take to end, and the seconds between two checks.
 _ENDING_SECONDS, _PAUSE = 5.0, 0.05
+#: The number of commands that may run in one session at a time.
+RUNNING_MAX = 10
 #: The number of ended commands that are remembered.
 _REMEMBERED = 100
 LINES_MAX = 10_000
@@ -49,7 +51,7 @@ class BackgroundCommands:
         Raises:
             InvalidCode, InvalidWorkDir, Closed: nothing ran.
             SecurityError: the command was refused; nothing ran.
-            CapacityReached: ``capacity.background`` commands run already.
+            CapacityReached: 10 commands run already.
             KernelStartFailed, KernelNotAnswering: no kernel answers.
         """
         context, supervisor = self._context, self._context.kernels.python
@@ -57,7 +59,7 @@ class BackgroundCommands:
         directory = context.resolve_work_dir(work_dir)
         run = await self._approve(command, directory, approver)
         running = [command for command in await self.background_commands() if command.status == "running"]
-        if len(running) >= context.config.capacity.background:
+        if len(running) >= RUNNING_MAX:
             message = f"{len(running)} background commands run in session {context.name!r}, its limit: end one first."
             raise CapacityReached(message)
         async with context.scope.hold_open():

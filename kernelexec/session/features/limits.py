@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import anyio
 
-from kernelexec.config import LimitChange, parse_size
+from kernelexec.config import parse_size, with_limits
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import CellExecuted, CellStarted, Event, KernelChanged, MemoryHigh, OutputReceived
 from kernelexec.results import (
@@ -80,16 +82,17 @@ class SessionLimits:
         """
         self._context.scope.check_open()
         memory = parse_size(memory_bytes, "memory_bytes") if isinstance(memory_bytes, str) else memory_bytes
-        change = LimitChange(profile, memory, cpus, timeout)
-        if change == LimitChange():
+        limits = {"memory_bytes": memory, "cpus": cpus, "timeout": timeout}
+        limits = {name: value for name, value in limits.items() if value is not None}
+        if profile is None and not limits:
             raise InvalidRequest("set_limits() needs at least one limit: pass profile, memory_bytes, cpus or timeout.")
         async with self._context.kernels.languages_lock:
-            return await self._apply_change(change.resolve_profile(self._context.config))
+            return await self._apply_change(profile, limits)
 
-    async def _apply_change(self, change: LimitChange) -> LimitsSet:
+    async def _apply_change(self, profile: str | None, limits: Mapping[str, Any]) -> LimitsSet:
         settings, kernels = self._context.settings, self._context.kernels
-        config = change.apply_to(settings.config)
-        if missing := await kernels.apply_limits(config, change.memory_bytes, change.cpus):
+        config, limits = with_limits(settings.config, profile, limits)
+        if missing := await kernels.apply_limits(config, limits.get("memory_bytes"), limits.get("cpus")):
             for supervisor in kernels.select_supervisors(None):
                 supervisor.notes.extend(missing)
             config = config.model_copy(update={"container": settings.config.container})

@@ -50,9 +50,8 @@ class AsyncFiles:
     def __init__(self, context: SessionContext) -> None:
         access = Access(file_roots(context.config, context.workspace_path, context.to_kernel_path))
         self._context = context
-        self._operations = FileOperations(access, context.config.files)
+        self._operations = FileOperations(access, read_before_delete=context.config.read_before_delete)
         self.tracker = self._operations.tracker
-        self.bounds = self._operations.bounds
         self._access = access
         self._transfers: dict[CallerCalls, str] = {}
         self._limiter, self._transfer_limiter = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
@@ -133,7 +132,7 @@ class AsyncFiles:
                 goes into a path that is a directory, and each copy into a path that ends in a slash.
 
         Raises:
-            InvalidRequest: the source cannot be read, or exceeds ``Config(files={"transfer_bytes": ..., "entries": ...})``.
+            InvalidRequest: the source cannot be read, or has more than 10,000 entries or 16 GiB.
             InvalidPath, InvalidWorkDir, FileRefused, Closed: as ``write``.
         """
         name = path if path is not None else source if isinstance(source, str | os.PathLike) else "upload"
@@ -153,7 +152,7 @@ class AsyncFiles:
                 that is open for writing.
 
         Raises:
-            InvalidRequest: the target cannot be written, or the copy exceeds ``Config(files={"transfer_bytes": ...})``.
+            InvalidRequest: the target cannot be written, or the copy has more than 10,000 entries or 16 GiB.
             InvalidPath, InvalidWorkDir, FileRefused, Closed: as ``read``.
         """
         await self._context.queue.notebook_writer.flush()
@@ -164,7 +163,7 @@ class AsyncFiles:
         """Delete a file, a link, an empty directory, or with ``recursive`` a directory with all its entries.
 
         Files that these operations neither read nor created are refused, except files that tools create again, and except
-        with ``Config(files={"read_before_delete": False})``. The workspace itself, ``.git``, ``.env`` and similar entries are
+        with ``Config(read_before_delete=False)``. The workspace itself, ``.git``, ``.env`` and similar entries are
         always refused.
 
         Raises:
@@ -238,7 +237,7 @@ class AsyncFiles:
                 return outcome.get()
 
     def _make_transfers(self, calls: CallerCalls) -> FileTransfers:
-        return FileTransfers(self._access, self._context.config.files, self.tracker, calls)
+        return FileTransfers(self._access, self.tracker, calls)
 
     async def _run(self, call: Callable[[], _R], limiter: anyio.CapacityLimiter) -> _R:
         """Return the result of a call in a thread, one call of a limiter at a time; mask the errors that it raises."""

@@ -46,7 +46,7 @@ _AWAITED = "The cell was in a call into compiled code, which no interrupt reache
 _AWAITED_SECONDS = 0.5
 _VISITS = "Another client has run {} in this kernel."
 #: The note on an idle kernel that did not exit in time.
-_CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.stop)."
+_CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.grace)."
 #: The newest checkpoints that a session tries to go on from.
 _MOST_TRIED = 3
 #: The number of the first checkpoint of a branch, which is where it branched off.
@@ -484,7 +484,7 @@ class KernelSupervisor:
 
     async def _start_for_repeats(self, *, is_accused: bool) -> Kernel | None:
         """Start a new kernel if cells can run again there, in no new container: the result waits for it."""
-        mode, is_gone = self._config.checkpoints.mode, self._backend.isolation == "container" and self._reuse_slot.is_empty
+        mode, is_gone = self._config.checkpoints, self._backend.isolation == "container" and self._reuse_slot.is_empty
         if self.repeater is None or is_gone or mode not in ("auto", "each"):
             return None
         if not await self.repeater.can_begin(is_accused=is_accused):
@@ -531,7 +531,7 @@ class KernelSupervisor:
         """End an idle kernel, which runs its exit handlers first."""
         if (kernel := self.kernel) is None:
             return
-        was_alive, kernel.on_death, seconds = kernel.alive, None, self._config.budgets.stop
+        was_alive, kernel.on_death, seconds = kernel.alive, None, self._config.budgets.grace
         if not await kernel.ask_exit(seconds):
             self.notes.append(_CUT.format(seconds))
         await self._end_kernel(kernel, is_reported=False, cause=cause)

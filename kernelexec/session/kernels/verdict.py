@@ -52,7 +52,7 @@ def add_obstacles_note(verdict: Verdict, ended: Kernel) -> None:
     """Add a note on what has prevented a checkpoint before the cell, where the configuration asks for such checkpoints."""
     if obstacles := read_obstacles(ended.obstacles):
         reason = explain_obstacles(obstacles)
-    elif ended.installed is not None or ended.config.checkpoints.mode not in ("auto", "each") or ended.next_cell == 1:
+    elif ended.installed is not None or ended.config.checkpoints not in ("auto", "each") or ended.next_cell == 1:
         return
     elif not ended.has_place_for_checkpoints:
         reason = "kernels make none here."

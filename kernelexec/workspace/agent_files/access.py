@@ -40,6 +40,8 @@ _REFUSED = {
 }
 #: Flags for a directory that is listed.
 LISTED = os.O_RDONLY | os.O_DIRECTORY
+#: The entries of directories that one call examines at most.
+ENTRIES_MAX = 10_000
 #: Directories are nested at most so deep: each entry holds its whole path, so that deeper ones would cost much memory and time.
 DEPTH_MAX = 200
 
@@ -363,8 +365,8 @@ class WalkResult:
     """Whether all other entries are listed."""
 
 
-def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool], across: bool = False) -> WalkResult:
-    """List an open directory, and each directory in it for which ``enters`` is true, at most ``limit`` entries.
+def walk(top: int, limit: int | None = None, *, enters: Callable[[WalkEntry], bool], across: bool = False) -> WalkResult:
+    """List an open directory, and each directory in it for which ``enters`` is true: ``limit`` entries, or ``ENTRIES_MAX``.
 
     Directories that are nested deeper than ``DEPTH_MAX`` are not listed. With ``across`` directories of other file systems
     are listed too.
@@ -372,7 +374,7 @@ def walk(top: int, limit: int, *, enters: Callable[[WalkEntry], bool], across: b
     Raises:
         OSError: the directory cannot be listed.
     """
-    done, left = WalkResult(), limit
+    done, left = WalkResult(), ENTRIES_MAX if limit is None else limit
     pending: list[tuple[str, ...]] = [()]
     while pending:
         parts = pending.pop()

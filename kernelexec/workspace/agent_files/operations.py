@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
-from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
 from kernelexec.workspace.agent_files.access import (
@@ -33,6 +32,8 @@ from kernelexec.workspace.rmtree import clear
 from kernelexec.workspace.safe_files import closing_fd, replace_file, short_temporary_name
 from kernelexec.workspace.system_calls import open_beneath
 
+#: The bytes that one call reads at most (the next call continues), and that one call writes at most.
+READ_BYTES, WRITE_BYTES = 1024 * 1024, 16 * 1024 * 1024
 #: The least size of a piece, in bytes: any character fits into it.
 PIECE_BYTES = 4
 _FURTHEST = 2**62
@@ -59,7 +60,7 @@ class FileOperations:
 
     Args:
         access: opens the files.
-        bounds: the bounds of one call, and whether files must have been read before they are deleted.
+        read_before_delete: whether files must have been read or created before they are deleted.
 
     Raises, in each operation:
         InvalidRequest: a number is out of range, a pattern is malformed, or the content is too large or not text in UTF-8.
@@ -67,10 +68,9 @@ class FileOperations:
         FileRefused: the file is hidden, not regular, a link, has a second name, or must not or cannot be opened or changed.
     """
 
-    def __init__(self, access: Access, bounds: FileBounds) -> None:
-        self.tracker = ReadTracker(access, enforced=bounds.read_before_delete, entries=bounds.entries)
+    def __init__(self, access: Access, *, read_before_delete: bool = True) -> None:
+        self.tracker = ReadTracker(access, enforced=read_before_delete)
         self._access = access
-        self.bounds = bounds
 
     def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False, pattern: str | None = None) -> FileList:
         """List a directory, or with ``recursive`` all directories in it too; of a file, its own entry.
@@ -83,7 +83,7 @@ class FileOperations:
         if seen is not None and kind_of(seen) != "directory":
             return FileList(spot.shown, (_entry(spot, seen),))
         with self._access.directory(spot) as fd:
-            walked = walk(fd, self.bounds.entries, enters=lambda entry: recursive and entry.parts[-1] not in IGNORED)
+            walked = walk(fd, enters=lambda entry: recursive and entry.parts[-1] not in IGNORED)
         others = (entry for entry in walked.entries if entry.parts[-1] != OURS)
         matching = (entry for entry in others if globs is None or globs.matches(entry.parts))
         entries = tuple(_entry(spot / "/".join(entry.parts), entry.seen) for entry in matching)
@@ -91,7 +91,7 @@ class FileOperations:
 
     def read(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileText:
         """Return a piece of a file as text: the characters that begin within ``limit`` bytes from ``offset`` on."""
-        most = self.bounds.read_bytes
+        most = READ_BYTES
         room = most if limit is None else _number(limit, "limit", PIECE_BYTES, most)
         begin = _number(offset, "offset", 0, _FURTHEST)
         spot, before = self._access.spot(path), min(begin, PIECE_BYTES - 1)
@@ -102,7 +102,7 @@ class FileOperations:
 
     def read_bytes(self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None) -> FileBytes:
         """Return at most ``limit`` bytes of a file from ``offset`` on."""
-        most = self.bounds.read_bytes
+        most = READ_BYTES
         room = most if limit is None else _number(limit, "limit", 1, most)
         begin = _number(offset, "offset", 0, _FURTHEST)
         spot = self._access.spot(path)
@@ -117,7 +117,7 @@ class FileOperations:
 
         Missing directories are created. A root that is a single writable file is written in its place.
         """
-        raw = _encode(content, self.bounds.write_bytes)
+        raw = _encode(content, WRITE_BYTES)
         spot = self._access.spot(path)
         with self._access.changing(spot, make=True) as target:
             if target.seen is not None:
@@ -132,10 +132,10 @@ class FileOperations:
 
     def edit(self, path: str | os.PathLike[str], old: str, new: str, *, every: bool = False) -> FileWritten:
         """Replace a text that is in a file once, or with ``every`` all its occurrences; readers see the old or the new file."""
-        before, after = _encode(old, self.bounds.write_bytes), _encode(new, self.bounds.write_bytes)
+        before, after = _encode(old, WRITE_BYTES), _encode(new, WRITE_BYTES)
         if not before:
             raise InvalidRequest("The text to replace must not be empty: use write to make a file.")
-        spot, limit = self._access.spot(path), self.bounds.write_bytes
+        spot, limit = self._access.spot(path), WRITE_BYTES
         with self._access.file(spot) as (fd, seen), os.fdopen(fd, "rb", closefd=False) as file:  # it may grow meanwhile
             content = b"" if seen.st_size > limit else file.read(limit + 1)
         size = max(seen.st_size, len(content))
@@ -166,7 +166,7 @@ class FileOperations:
             raise InvalidRequest("include names no pattern: say which files, as in include=['*.tmp'].")
         top = self._access.spot(".")
         with self._access.directory(top) as fd:
-            seen = walk(fd, self.bounds.entries, enters=lambda entry: not is_critical(entry.parts[-1]))
+            seen = walk(fd, enters=lambda entry: not is_critical(entry.parts[-1]))
         chosen = [entry for entry in seen.entries if included.covers(entry.parts) and not excluded.covers(entry.parts)]
         refused = [
             NotDeleted((top / "/".join(parts)).shown, f"It cannot be looked into: {exc.strerror}.")
@@ -226,7 +226,7 @@ class FileOperations:
 
     def _delete_directory(self, spot: WorkspacePath, target: Target, *, recursive: bool) -> None:
         with closing_fd(open_beneath(target.directory, target.name, LISTED)) as fd:
-            seen = walk(fd, self.bounds.entries, enters=lambda _: True)
+            seen = walk(fd, enters=lambda _: True)
             if seen.entries and not recursive:
                 raise FileRefused(f"{spot.shown} is not empty: give recursive=True to delete it with all that is in it.")
             if reason := self._against(spot, seen):
@@ -250,7 +250,7 @@ class FileOperations:
                 held = (spot / "/".join(entry.parts)).shown
                 return f"{spot.shown} is not deleted: it contains {held}, which stays. Delete the other entries one by one."
         if not seen.complete:
-            return f"{spot.shown} holds more than {self.bounds.entries} entries: delete parts of it, or do it by a command."
+            return f"{spot.shown} holds more than {len(seen.entries)} entries: delete parts of it, or do it by a command."
         for parts, exc in seen.unreadable:
             return f"{spot.shown} is not deleted: {(spot / '/'.join(parts)).shown} cannot be looked into: {exc.strerror}."
         return self.tracker.unread_among(spot, seen.entries)

@@ -57,13 +57,11 @@ class ReadTracker:
     Args:
         access: resolves paths.
         enforced: whether a file must have been read or created before it is deleted.
-        entries: the bound of entries of a directory that are checked.
     """
 
-    def __init__(self, access: Access, *, enforced: bool, entries: int) -> None:
+    def __init__(self, access: Access, *, enforced: bool) -> None:
         self.enforced = enforced
         self._access = access
-        self._entries = entries
         self._read: dict[Path, None] = {}
         self._created: dict[Path, None] = {}
         self._changing = threading.Lock()
@@ -96,12 +94,12 @@ class ReadTracker:
             return True, None
         try:
             with self._access.directory(spot) as fd:
-                seen = walk(fd, self._entries, enters=lambda _: True)
+                seen = walk(fd, enters=lambda _: True)
         except InvalidPath:
             return True, None
         reason = self.unread_among(spot, seen.entries)
         if reason is None and not seen.complete:
-            reason = f"{spot.shown} holds more than {self._entries} entries: delete parts of it first."
+            reason = f"{spot.shown} holds more than {len(seen.entries)} entries: delete parts of it first."
         return reason is None, reason
 
     def clear(self) -> None:

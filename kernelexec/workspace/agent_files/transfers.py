@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernelexec.cancellation import CallerCalls
-from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import FilesCopied, NotCopied
 from kernelexec.results.one_line import format_bytes
-from kernelexec.workspace.agent_files.access import Access, WalkEntry, WorkspacePath, check_plain, kind_of, short, walk
+from kernelexec.workspace.agent_files.access import (
+    Access,
+    WalkEntry,
+    WalkResult,
+    WorkspacePath,
+    check_plain,
+    kind_of,
+    short,
+    walk,
+)
 from kernelexec.workspace.agent_files.tracking import ReadTracker
 from kernelexec.workspace.safe_files import (
     DIRECTORY,
@@ -27,6 +35,8 @@ from kernelexec.workspace.safe_files import (
 )
 from kernelexec.workspace.system_calls import open_beneath
 
+#: The bytes that one upload or download copies at most.
+TRANSFER_BYTES = 16 * 1024 * 1024 * 1024
 _PIECE_BYTES = 2**20
 _FOLLOWED = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _LINK, _OTHER = "it is a symbolic link, and none is followed", "it is not a regular file"
@@ -39,7 +49,6 @@ class FileTransfers:
 
     Args:
         access: opens the files of the session.
-        bounds: the bounds of one call.
         tracker: notes the files that the caller has read or created.
         calls: makes the calls of open files. An exception of ``calls.check``, which is called before each piece, ends the copy,
             and the unfinished file is removed.
@@ -50,9 +59,8 @@ class FileTransfers:
         FileRefused: the session's file must not or cannot be opened or changed.
     """
 
-    def __init__(self, access: Access, bounds: FileBounds, tracker: ReadTracker, calls: CallerCalls) -> None:
+    def __init__(self, access: Access, tracker: ReadTracker, calls: CallerCalls) -> None:
         self._access = access
-        self._bounds = bounds
         self._tracker = tracker
         self._calls = calls
 
@@ -82,7 +90,7 @@ class FileTransfers:
                 return self._upload_directory(fd, local, self._access.spot(_join(path, name)))
             if not stat.S_ISREG(seen.st_mode):
                 raise InvalidRequest(f"{short(str(local))} is not a regular file: pass it as an open binary file.")
-            self._check_size(str(local), seen.st_size)
+            _check_size(str(local), seen.st_size)
             spot = self._access.spot(_join(path, name, into=path is not None and self._is_directory(path)))
             size = self._replace(spot, self._read(fd, seen.st_size), mode=_mode(seen))
         return FilesCopied(spot.shown, (spot.shown,), size)
@@ -104,17 +112,16 @@ class FileTransfers:
             if local.exists() and not local.is_file():
                 raise InvalidRequest(f"{short(str(local))} is not a regular file: pass it as an open binary file.")
             local.parent.mkdir(parents=True, exist_ok=True)
-            size = self._save(spot, local.parent.resolve(), Path(local.name), self._bounds.transfer_bytes)
+            size = self._save(spot, local.parent.resolve(), Path(local.name), TRANSFER_BYTES)
         return FilesCopied(str(local), (str(local),), size)
 
     def _upload_directory(self, top: int, local: Path, spot: WorkspacePath) -> FilesCopied:
         """Copy an open directory of the caller, whose files are opened beneath it: a cell may work there meanwhile."""
-        walked = walk(top, self._bounds.entries, enters=lambda _: True, across=True)
-        if not walked.complete:
-            self._check_count(str(local), self._bounds.entries + 1)
+        walked = walk(top, enters=lambda _: True, across=True)
+        _check_count(str(local), walked)
         for parts, exc in walked.unreadable:
             raise InvalidRequest(f"{short(str(local.joinpath(*parts)))} cannot be read: {exc.strerror or exc}.") from exc
-        self._check_size(str(local), sum(entry.seen.st_size for entry in walked.entries if entry.kind == "file"))
+        _check_size(str(local), sum(entry.seen.st_size for entry in walked.entries if entry.kind == "file"))
         files, refused, size = list[str](), list[NotCopied](), 0
         with self._access.changing(spot / "_", make=True):
             pass  # the directory exists now
@@ -135,10 +142,9 @@ class FileTransfers:
 
     def _download_directory(self, spot: WorkspacePath, local: Path) -> FilesCopied:
         with self._access.directory(spot) as fd:
-            walked = walk(fd, self._bounds.entries, enters=lambda _: True)
-        if not walked.complete:
-            self._check_count(spot.shown, self._bounds.entries + 1)
-        self._check_size(spot.shown, sum(entry.seen.st_size for entry in walked.entries if entry.kind == "file"))
+            walked = walk(fd, enters=lambda _: True)
+        _check_count(spot.shown, walked)
+        _check_size(spot.shown, sum(entry.seen.st_size for entry in walked.entries if entry.kind == "file"))
         refused = [
             NotCopied((spot / "/".join(parts)).shown, f"it cannot be listed: {exc.strerror}")
             for parts, exc in walked.unreadable
@@ -156,7 +162,7 @@ class FileTransfers:
                 continue
             try:
                 source = self._access.spot_at(spot.path.joinpath(*entry.parts))
-                size += self._save(source, local, relative, self._bounds.transfer_bytes - size)
+                size += self._save(source, local, relative, TRANSFER_BYTES - size)
             except (FileRefused, InvalidPath) as exc:
                 refused.append(NotCopied((spot / "/".join(entry.parts)).shown, str(exc)))
             else:
@@ -166,7 +172,7 @@ class FileTransfers:
     def _download_into(self, spot: WorkspacePath, target: BinaryIO) -> FilesCopied:
         name, size = str(getattr(target, "name", "the open file")), 0
         with self._access.file(spot) as (fd, seen):
-            self._check_size(spot.shown, seen.st_size)
+            _check_size(spot.shown, seen.st_size)
             for piece in self._read(fd, seen.st_size):
                 with _writable(Path(name)):
                     self._calls.call(partial(_write_whole, target, piece))
@@ -177,7 +183,7 @@ class FileTransfers:
     def _save(self, spot: WorkspacePath, top: Path, relative: Path, limit: int) -> int:
         """Copy a file of the session to a path of the caller, below a directory; return its size."""
         with self._access.file(spot) as (fd, seen):
-            self._check_size(spot.shown, seen.st_size, limit)
+            _check_size(spot.shown, seen.st_size, limit)
             with _writable(top / relative):
                 replace_beneath(top, relative, self._read(fd, seen.st_size), mode=_mode(seen))
                 size = os.lstat(top / relative).st_size
@@ -213,22 +219,22 @@ class FileTransfers:
             if not isinstance(piece, bytes | bytearray | memoryview):
                 raise InvalidRequest("The open file must be in binary mode: open(path, 'rb').")
             size += len(piece)
-            self._check_size("the open file", size)
+            _check_size("the open file", size)
             yield bytes(piece)
 
     def _is_directory(self, path: str | os.PathLike[str]) -> bool:
         seen = self._access.look(self._access.spot(path)) if self.exists(path) else None
         return seen is not None and kind_of(seen) == "directory"
 
-    def _check_size(self, name: str, size: int, limit: int | None = None) -> None:
-        if size > (self._bounds.transfer_bytes if limit is None else limit):
-            most = format_bytes(self._bounds.transfer_bytes)
-            raise InvalidRequest(f"{short(name)} has more than {most}, which Config(files={{'transfer_bytes': ...}}) allows.")
 
-    def _check_count(self, name: str, count: int) -> None:
-        if count > self._bounds.entries:
-            message = f"{short(name)} has more than {self._bounds.entries} entries: copy parts of it, or raise files.entries."
-            raise InvalidRequest(message)
+def _check_size(name: str, size: int, limit: int | None = None) -> None:
+    if size > (TRANSFER_BYTES if limit is None else limit):
+        raise InvalidRequest(f"{short(name)} has more than {format_bytes(TRANSFER_BYTES)}: copy parts of it.")
+
+
+def _check_count(name: str, walked: WalkResult) -> None:
+    if not walked.complete:
+        raise InvalidRequest(f"{short(name)} has more than {len(walked.entries)} entries: copy parts of it, or an archive.")
 
 
 def _open_file(top: int, entry: WalkEntry) -> int:

@@ -57,7 +57,7 @@ def location(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         {"path": base / "rw" / "ro", "name": "deeper"},
         {"path": base / "single", "permission": "write"},
     ]
-    config: dict[str, Any] = {"context_paths": value, "files": {"read_before_delete": False}}
+    config: dict[str, Any] = {"context_paths": value, "read_before_delete": False}
     if isolation == "container":
         config["container"] = {"image": IMAGE, "layout": layout}
     with Executor(isolation, workspace=base / "workspaces", config=config) as executor:

@@ -66,7 +66,7 @@ def test_an_account_of_the_image_gets_the_home() -> None:
 def test_without_credentials_the_workspace_is_the_home() -> None:
     assert container_environment(config_of(), "/w")["HOME"] == "/w"
     assert "GH_CONFIG_DIR" not in container_environment(config_of("ssh_keys"), "/w")
-    assert list(config_of().container.memory_directories) == ["/tmp"]
+    assert list(config_of().container.memory_directories) == ["/tmp", "/dev/shm"]
 
 
 def test_what_is_no_sort_of_credentials_is_refused() -> None:

@@ -96,7 +96,7 @@ def own_venvs(session: Session) -> Path:
 def test_commands_find_the_interpreter_of_the_cells_first(machine: Path, tmp_path: Path) -> None:
     (machine / "python").write_text("#!/bin/sh\necho another one\n")
     (machine / "python").chmod(0o755)
-    with Executor("local", workspace=tmp_path, config={"checkpoints": {"mode": "off"}}) as executor:
+    with Executor("local", workspace=tmp_path, config={"checkpoints": "off"}) as executor:
         session = executor.session("own")
         for run in (session.execute_command(COMMANDS), session.execute(f"!{COMMANDS}")):
             prefixes = run.stdout.splitlines()

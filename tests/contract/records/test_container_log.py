@@ -103,7 +103,7 @@ def test_the_log_says_which_container_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=[needs_engine, pytest.mark.nightly])])
 def test_nothing_is_lost_with_an_owner_that_is_killed(kind: str, tmp_path: Path) -> None:
     container: Any = KINDS[kind].get("container", {})
-    value = config(kind, tmp_path, **({"container": container | {"adopt": False}} if container else {}))
+    value = config(kind, tmp_path, **({"container": container | {"orphan_seconds": 0}} if container else {}))
     words = [sys.executable, "-c", OWNER, kind, str(tmp_path / "ws"), repr(value)]
     path = tmp_path / "logs" / "a" / "docker_container.log"
     with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(Path.cwd())}) as owner:

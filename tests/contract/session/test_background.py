@@ -169,8 +169,12 @@ def test_bad_input_is_refused_before_anything_runs(session: Session) -> None:
 @pytest.fixture(scope="module")
 def strict(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """A session with rules, and room for two."""
-    config = {**(KINDS | WRAPPED)[kind], "rules": {"allowed_commands": ["sleep", "ls"]}, "capacity": {"background": 2}}
-    with Executor(kind, workspace=tmp_path_factory.mktemp("strict"), config=config) as executor:
+    config = {**(KINDS | WRAPPED)[kind], "rules": {"allowed_commands": ["sleep", "ls"]}}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Executor(kind, workspace=tmp_path_factory.mktemp("strict"), config=config) as executor,
+    ):
+        patch.setattr("kernelexec.session.features.background_commands.RUNNING_MAX", 2)
         yield executor.session("strict")
 
 

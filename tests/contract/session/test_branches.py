@@ -310,9 +310,9 @@ def test_without_a_record_no_cells_are_repeated(tmp_path: Path) -> None:
         assert not (session.workspace / ".kernelexec").exists()
 
 
-def test_files_beyond_the_bound_are_named(tmp_path: Path) -> None:
-    settings = {"checkpoints": {"files_bytes": 1000}, "quiet": True}
-    with Executor("local", workspace=tmp_path, config=settings) as executor:
+def test_files_beyond_the_bound_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.workspace.workspace_copies.COPIED_BYTES", 1000)
+    with Executor("local", workspace=tmp_path, quiet=True) as executor:
         session = executor.session()
         session.execute("open('big', 'w').write('b' * 2000); open('small', 'w').write('s')")
         branch = session.branch()
@@ -322,8 +322,9 @@ def test_files_beyond_the_bound_are_named(tmp_path: Path) -> None:
         assert value(session, "len(open('big').read())") == 2000
 
 
-def test_changes_beyond_the_bound_are_refused_and_both_sides_go_on(tmp_path: Path) -> None:
-    settings = {"checkpoints": {"files_bytes": 1000, "mode": CHECKPOINTS}, "quiet": True}
+def test_changes_beyond_the_bound_are_refused_and_both_sides_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.workspace.workspace_copies.COPIED_BYTES", 1000)
+    settings = {"checkpoints": CHECKPOINTS, "quiet": True}
     with Executor("local", workspace=tmp_path, config=settings) as executor:
         session = executor.session()
         session.execute("x = 1")

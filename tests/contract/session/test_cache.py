@@ -328,10 +328,10 @@ def test_a_follower_of_a_cached_cell_gets_its_outputs(tmp_path: Path) -> None:
 
 
 def test_rules_come_first(tmp_path: Path) -> None:
-    cell = "len('abc')"
+    cell = "import math; math.pi"
     with opened(tmp_path) as session:
         run(session, cell)
-    with opened(tmp_path, rules={"forbidden_names": ["len"]}) as session:
+    with opened(tmp_path, rules={"forbidden_modules": ["math"]}) as session:
         result = session.execute(cell, cache=True)
         assert (result.status, result.cached) == ("aborted", False)
 

@@ -58,7 +58,7 @@ def test_files_of_a_background_command_are_those_of_the_next_cell(session: Sessi
 
 def test_names_of_files_count_as_memory_of_remembered_executions() -> None:
     async def finish() -> list[str]:
-        history = FinishedExecutions(100)
+        history = FinishedExecutions()
         for name in ("a", "b", "c"):
             run = CellRun(cell=CodeCell("1"), masked_cell=CodeCell("1"), timeout=1.0, isolation="local", execution_id=name)
             run.finish(ExecutionResult(name, "s", "ok", files=(name * (MEMORY_BYTES_MAX // 2 - 1000),)))

@@ -124,8 +124,9 @@ def test_copies_end_when_a_kernel_starts_without_their_checkpoints(session: Sess
     until_equal(lambda: list((session.workspace / COPIES).iterdir()), [])
 
 
-def test_a_checkpoint_beyond_the_limit_takes_its_copy_along(tmp_path: Path) -> None:
-    settings = {"checkpoints": {"mode": CHECKPOINTS, "limit": 2}, "quiet": True}
+def test_a_checkpoint_beyond_the_limit_takes_its_copy_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.kernel.process.KernelProcess.checkpoints_max", 2)
+    settings = {"checkpoints": CHECKPOINTS, "quiet": True}
     with Executor("local", workspace=tmp_path, config=settings) as executor:
         session = executor.session()
         session.checkpoint(files=True)
@@ -180,9 +181,9 @@ def test_notebooks_of_other_sessions_in_the_workspace_stay(tmp_path: Path) -> No
             assert "its work" in each.notebook.read_text()
 
 
-def test_what_is_beyond_the_bound_is_named_and_stays(tmp_path: Path) -> None:
-    settings = {"checkpoints": {"files_bytes": 1000}}
-    with Executor("local", workspace=tmp_path, config=settings) as executor:
+def test_what_is_beyond_the_bound_is_named_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.workspace.workspace_copies.COPIED_BYTES", 1000)
+    with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
         session.execute("open('large', 'w').write('x' * 2000); open('small', 'w').write('x')")
         session.checkpoint("bounded", files=True)

@@ -325,9 +325,10 @@ def test_bad_arguments_are_refused(session: Session) -> None:
         session.restore("first", names=["x"])
 
 
-def test_many_rounds_leave_nothing(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_many_rounds_leave_nothing(tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process, no descriptor of the kernel, and no socket is left of earlier kernels and dropped checkpoints."""
-    settings, own = {"checkpoints": {"mode": "each", "limit": 3}, "quiet": True}, os.getpid()
+    monkeypatch.setattr("kernelexec.kernel.process.KernelProcess.checkpoints_max", 3)
+    settings, own = {"checkpoints": "each", "quiet": True}, os.getpid()
     before = find_children(own)
     with Executor("local", workspace=tmp_path, config=settings) as executor:
         session = executor.session()
@@ -367,8 +368,9 @@ costs._measured = 0.0
 """
 
 
-def test_the_oldest_are_dropped_when_they_take_too_much_memory(tmp_path: Path) -> None:
-    settings = {"checkpoints": {"mode": "named", "memory_bytes": "150m"}, "quiet": True}
+def test_the_oldest_are_dropped_when_they_take_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.kernel.process.KernelProcess.checkpoints_bytes", 150 * 2**20)
+    settings = {"checkpoints": "named", "quiet": True}
     with Executor("local", workspace=tmp_path, config=settings) as executor:
         session = executor.session()
         for number in range(5):

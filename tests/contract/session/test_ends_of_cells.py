@@ -15,7 +15,7 @@ from tests.conftest import KINDS
 from tests.support.engine import needs_engine
 from tests.support.pace import BOUND, RunningCell, slow, until, until_equal
 
-NO_COPIES: dict[str, Any] = {"checkpoints": {"mode": "off"}}
+NO_COPIES: dict[str, Any] = {"checkpoints": "off"}
 CONFIGS: dict[str, dict[str, Any]] = {"local": {}, "container": KINDS["container"]}
 
 
@@ -239,7 +239,7 @@ texts += [zipfile.ZipFile(name).read('member').decode() for name in ('a.zip', 'i
 
 @pytest.mark.parametrize("way", ["restart", "exit"])
 def test_files_that_are_left_open_are_whole_afterwards(way: str, tmp_path: Path) -> None:
-    config = {**NO_COPIES, "budgets": {"stop": slow(10), "grace": slow(5)}}
+    config = {**NO_COPIES, "budgets": {"grace": slow(10)}}
     with Executor("local", workspace=tmp_path, config=config) as executor:
         session = executor.session("files")
         assert session.execute(OPEN_FILES).ok
@@ -250,7 +250,7 @@ def test_files_that_are_left_open_are_whole_afterwards(way: str, tmp_path: Path)
 @pytest.mark.parametrize("way", ["restart", "close"])
 @pytest.mark.parametrize("kind", ["local", pytest.param("container", marks=needs_engine)])
 def test_exit_handlers_and_finalizers_run_and_files_are_flushed(kind: str, way: str, tmp_path: Path) -> None:
-    with Executor(kind, workspace=tmp_path, config={**CONFIGS[kind], "budgets": {"stop": slow(10)}}) as executor:
+    with Executor(kind, workspace=tmp_path, config={**CONFIGS[kind], "budgets": {"grace": slow(10)}}) as executor:
         session = executor.session("exits")
         assert session.execute(HANDLERS).ok
         getattr(session, way)()
@@ -261,7 +261,7 @@ def test_exit_handlers_and_finalizers_run_and_files_are_flushed(kind: str, way: 
 
 
 def test_an_exit_handler_that_takes_too_long_is_cut_and_reported(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "budgets": {"stop": 0.5}}) as executor:
+    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "budgets": {"grace": 0.5}}) as executor:
         session = executor.session("slow")
         session.execute("import atexit, time\natexit.register(time.sleep, 600)")
         session.restart()
@@ -270,7 +270,7 @@ def test_an_exit_handler_that_takes_too_long_is_cut_and_reported(tmp_path: Path)
 
 
 def test_a_close_says_that_it_has_cut_exit_handlers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "quiet": False, "budgets": {"stop": 0.5}}) as executor:
+    with Executor("local", workspace=tmp_path, config={**NO_COPIES, "quiet": False, "budgets": {"grace": 0.5}}) as executor:
         with executor.session("slow") as session:
             session.execute("import atexit, time\natexit.register(time.sleep, 600)")
         assert "session 'slow': the kernel (python) was killed: its threads or exit handlers had not" in capsys.readouterr().err

@@ -143,7 +143,7 @@ def test_hooks_and_the_journal_know_what_was_done_and_what_was_refused(reported:
 
 
 def test_the_records_of_what_ran_are_read_only(tmp_path: Path) -> None:
-    with Executor("local", workspace=tmp_path / "w", config={"files": {"read_before_delete": False}}) as executor:
+    with Executor("local", workspace=tmp_path / "w", config={"read_before_delete": False}) as executor:
         executor.session("a").execute("1")
         whole = executor.session("b", work_dir=tmp_path)
         journal = "w/.journals/a.jsonl"

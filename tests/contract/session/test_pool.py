@@ -129,23 +129,27 @@ def test_one_that_does_not_answer_is_ended_and_another_started(tmp_path: Path) -
     until(lambda: marked_processes() == {})
 
 
-def test_none_gets_older_than_it_may(tmp_path: Path) -> None:
+def test_none_gets_older_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.executor.pool._MAX_AGE", slow(2))
+
     async def main(executor: AsyncExecutor) -> None:
         slots = await filled(executor, 2)
         await filled(executor, 2, without=slots)
         assert all(slot.kernel.death is not None for slot in slots)
 
-    run(tmp_path, main, pool={"size": 2, "max_age": slow(2)})
+    run(tmp_path, main, pool={"size": 2})
 
 
-def test_no_more_are_started_than_their_memory_may_be(tmp_path: Path) -> None:
+def test_no_more_are_started_than_their_memory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.executor.pool._SHARE", 2**40)
+
     async def main(executor: AsyncExecutor) -> None:
         await filled(executor, 1)
         await asyncio.sleep(1)  # so that more could come, if they did
         [slot] = await filled(executor, 1)
         assert slot.memory_bytes > 2**20
 
-    run(tmp_path, main, pool={"size": 3, "memory_bytes": 2**20})
+    run(tmp_path, main, pool={"size": 3})
 
 
 def test_without_an_idle_one_the_policy_decides(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_loss_before_a_snapshot_is_still_reported_to_the_next_cell(session: Se
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Session]:
-    with Executor(isolation="local", workspace=tmp_path, config={"capacity": {"snapshot_bytes": 100_000}}) as executor:
+    with Executor(isolation="local", workspace=tmp_path, config={"capacity": {"value_bytes": 100_000}}) as executor:
         yield executor.session()
 
 
@@ -220,7 +220,7 @@ def test_snapshots_taken_at_once_share_the_quota(tmp_path: Path) -> None:
     taken: list[Snapshot] = []
 
     async def main() -> None:
-        config = {"capacity": {"snapshot_bytes": 100_000}}
+        config = {"capacity": {"value_bytes": 100_000}}
         async with AsyncExecutor(isolation="local", workspace=tmp_path, config=config) as executor:
             session = await executor.session()
 

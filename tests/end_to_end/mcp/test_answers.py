@@ -66,9 +66,9 @@ def test_a_page_of_what_still_runs_is_not_the_end(agent: Agent) -> None:
     assert "no more output" in agent.text("read_output", execution_id=execution_id, offset=100)
 
 
-def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(tmp_path: Path) -> None:
-    (tmp_path / "less.yaml").write_text("preload: []\noutput: {spill_bytes: 8388608}\n")
-    with connected(InMemory(tmp_path, "--config", str(tmp_path / "less.yaml")), "auto") as agent:
+def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.session.cells.runner.SPILL_BYTES", 8_388_608)
+    with connected(InMemory(tmp_path), "auto") as agent:
         code = "for n in range(10): print('y' * 999_999)"
         execution_id = record_of(agent.call("execute_code", code=code))["execution_id"]
         page = agent.text("read_output", execution_id=execution_id, offset=8_388_600)

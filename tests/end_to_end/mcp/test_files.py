@@ -24,9 +24,10 @@ from tests.support.mcp_clients import ERAS, Agent, text_of
 @pytest.fixture(scope="module", params=ERAS)
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     """A client of a server in the process of the test."""
-    config = {"files": {"write_bytes": 150_000}}
     with start_blocking_portal() as portal, ExitStack() as stack:
-        executor = AsyncExecutor("local", workspace=tmp_path_factory.mktemp("served"), config=config)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr("kernelexec.workspace.agent_files.operations.WRITE_BYTES", 150_000)
+        executor = AsyncExecutor("local", workspace=tmp_path_factory.mktemp("served"))
         stack.enter_context(portal.wrap_async_context_manager(executor))
         server = portal.call(lambda: _served(executor))
         client = stack.enter_context(portal.wrap_async_context_manager(Client(server, mode=request.param)))

@@ -204,12 +204,13 @@ def test_a_caller_that_is_cancelled_while_a_session_starts_leaves_nothing(tmp_pa
     until_equal(lambda: remains() - before, Counter())
 
 
-def test_what_is_forgotten_of_cells_is_freed_at_once(tmp_path: Path) -> None:
+def test_what_is_forgotten_of_cells_is_freed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's search for what holds itself stops the whole process: the cells of hundreds of sessions must not need it."""
+    monkeypatch.setattr("kernelexec.session.cells.queue._REMEMBERED_MAX", 1)
     codes = ("1 + 1", "print(1)", "1 / 0", "!echo 1", "from IPython.display import HTML; HTML('a')", "x =")
 
     async def run() -> int:
-        async with AsyncExecutor("local", workspace=tmp_path, config={"capacity": {"results": 1}}) as executor:
+        async with AsyncExecutor("local", workspace=tmp_path) as executor:
             session = await executor.session("s")
             heard: list[Output] = []
             for code in codes:

@@ -61,7 +61,7 @@ def test_a_kernel_that_does_not_come_up_is_a_clear_error(body: str, message: str
     comes_to_a_failure = message != "did not serve within"
     config = {
         "python": program(short_path, body),
-        "budgets": {"start": slow(3) if comes_to_a_failure else 0.5, "stop": 0.2},
+        "budgets": {"start": slow(3) if comes_to_a_failure else 0.5, "grace": 0.2},
         "environment": {"set": {"VICTIM": str(victim.path)}},
         "confinement": {"level": "off"},  # the program may do what it can
     }

@@ -39,7 +39,7 @@ def big(tmp_path: Path) -> Iterator[Watched]:
 
 @pytest.fixture
 def executor(big: Watched, tmp_path: Path) -> Iterator[Executor]:
-    with Executor("local", workspace=tmp_path / "ws", config={"checkpoints": {"mode": "off"}}) as opened:
+    with Executor("local", workspace=tmp_path / "ws", config={"checkpoints": "off"}) as opened:
         yield opened
 
 

@@ -145,7 +145,9 @@ def test_without_a_journal_a_request_cannot_be_named(tmp_path: Path) -> None:
     run(tmp_path, main, journal=False)
 
 
-def test_what_is_no_longer_in_memory_is_in_the_journal(tmp_path: Path) -> None:
+def test_what_is_no_longer_in_memory_is_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.session.cells.queue._REMEMBERED_MAX", 2)
+
     async def main(session: AsyncSession) -> None:
         first = await session.execute(
             f"{COUNT}\nfrom IPython.display import Image, display; display({{'a/b': 1}}, raw=True)", request_id="r"
@@ -159,7 +161,7 @@ def test_what_is_no_longer_in_memory_is_in_the_journal(tmp_path: Path) -> None:
         assert again == first
         assert count(tmp_path) == 1
 
-    run(tmp_path, main, capacity={"results": 2})
+    run(tmp_path, main)
 
 
 def test_the_next_owner_gives_the_first_outcome(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(files: FileOperatio
     script = """
 import resource, signal, sys
 from pathlib import Path
-from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
@@ -31,7 +30,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 work = Path(sys.argv[1])
 try:
-    FileOperations(Access([FileRoot(work, str(work))]), FileBounds()).write("file", "x" * 5000)
+    FileOperations(Access([FileRoot(work, str(work))])).write("file", "x" * 5000)
 except FileRefused as exc:
     print(exc)
 """
@@ -58,12 +57,11 @@ def test_a_directory_that_may_not_be_read_is_not_called_empty(work: Path) -> Non
     script = f"""
 import os
 from pathlib import Path
-from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused
 from kernelexec.workspace.agent_files.access import Access
 from kernelexec.workspace.agent_files.operations import FileOperations
 from kernelexec.workspace.agent_files.access import FileRoot
-files = FileOperations(Access([FileRoot(Path("/tmp"), "/tmp"), FileRoot(Path({str(work)!r}), {str(work)!r})]), FileBounds())
+files = FileOperations(Access([FileRoot(Path("/tmp"), "/tmp"), FileRoot(Path({str(work)!r}), {str(work)!r})]))
 os.setuid({NOBODY})
 print(files.list({str(work)!r}, recursive=True).complete)
 for call in (files.list, files.delete):

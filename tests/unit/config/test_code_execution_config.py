@@ -81,8 +81,8 @@ TAKEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "container.memory_bytes": 536870912,
             "container.cpus": 0.5,
             "container.cap_add": (),
-            "container.no_new_privileges": True,
-            "container.tmp_bytes": 256 * MIB,
+            "container.sudo": False,
+            "container.tmpfs": {},
         },
     ),
 }
@@ -228,8 +228,8 @@ def test_the_dictionary_goes_over_the_configuration_and_leaves_the_rest(as_objec
     options: dict[str, Any] = {
         "work_dir": "a",
         "budgets": {"timeout": 5, "grace": 2},
-        "container": {"image": "a", "pids": 99, "environment": {"A": "1", "B": "1"}, "mounts": [{"source": "/data"}]},
-        "environment": {"pass_names": ["C"]},
+        "container": {"image": "a", "pids": 99, "mounts": [{"source": "/data"}]},
+        "environment": {"pass_names": ["C"], "set": {"A": "1", "B": "1"}},
         "profile": "simple",
     }
     settings = {
@@ -247,7 +247,7 @@ def test_the_dictionary_goes_over_the_configuration_and_leaves_the_rest(as_objec
     wall = config.container
     assert (config.work_dir, config.budgets.timeout, config.budgets.grace) == (Path("b"), 7.0, 2.0)
     assert (wall.image, wall.pids, wall.memory_bytes, wall.cpus) == (("b",), 99, 1024 * MIB, 0.5)
-    assert wall.environment == {"A": "1", "B": "2"}
+    assert config.environment.set == {"A": "1", "B": "2"}
     assert [str(mount.source) for mount in wall.mounts] == ["/data", "/more"]
     assert (config.environment.pass_names, config.limits.nofile) == (("C", "D"), 100)
 

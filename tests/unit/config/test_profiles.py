@@ -66,17 +66,6 @@ def test_what_is_set_by_itself_goes_over_the_profile(options: Any, expected: tup
     assert figures(load(config=Config(isolation="local", profile="simple", **options))) == expected
 
 
-@pytest.mark.parametrize("profile", ["simple", "medium", None])
-def test_swap_is_measured_against_the_profiles_memory(profile: str | None) -> None:
-    options = {"profile": profile, "container": {"memory_swap_bytes": 512 * MIB}}
-    if profile is not None:
-        container = load("container", config=options).container
-        assert (container.memory_bytes, container.memory_swap_bytes) == (FIGURES[profile][0], 512 * MIB)
-        options = {**options, "container": {"memory_swap_bytes": FIGURES[profile][0] - 1}}
-    with pytest.raises(InvalidConfig, match="is memory and swap together: must be >= memory_bytes, which must be set too"):
-        load("container", config=options)
-
-
 @pytest.mark.parametrize("options", [{"container": None}, {"container": 5}, {"budgets": None}, {"budgets": "x"}])
 def test_a_branch_that_is_none_is_named_beside_a_profile_too(options: dict[str, Any]) -> None:
     [branch] = options

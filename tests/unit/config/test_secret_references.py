@@ -82,7 +82,6 @@ def test_what_is_no_reference_is_refused_and_not_shown(secrets: Any) -> None:
         {"environment": {"set": {"A": "plain"}}},
         {"environment": {"pass_names": ["A"]}},
         {"environment": {"pass_names": ["KX_VALUE"]}},
-        {"container": {"environment": {"A": "plain"}}},
     ],
 )
 def test_a_variable_is_a_secret_or_set_not_both(more: dict[str, Any]) -> None:

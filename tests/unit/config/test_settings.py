@@ -43,10 +43,10 @@ UNFIT: dict[str, tuple[dict[Any, Any], str]] = {
     "zero seconds": ({"budgets": {"timeout": 0}}, "budgets.timeout: "),
     "negative seconds": ({"budgets": {"grace": -1}}, "(given: -1)"),
     "seconds that are no number": ({"budgets": {"start": "soon"}}, "(given: 'soon')"),
-    "seconds that are nan": ({"budgets": {"stop": math.nan}}, "budgets.stop: "),
+    "seconds that are nan": ({"budgets": {"approval": math.nan}}, "budgets.approval: "),
     "an endless grace": ({"budgets": {"grace": math.inf}}, "budgets.grace: "),
-    "a negative size": ({"output": {"spill_bytes": -1}}, "output.spill_bytes: "),
-    "a size too small": ({"output": {"message_bytes": 1}}, "output.message_bytes: "),
+    "a negative size": ({"output": {"display_bytes": -1}}, "output.display_bytes: "),
+    "a size too small": ({"output": {"stream_bytes": 1}}, "output.stream_bytes: "),
     "seconds that are true": ({"budgets": {"timeout": True}}, "budgets.timeout: "),
     "seconds that are text": ({"budgets": {"timeout": "5"}}, "budgets.timeout: "),
     "a size that is true": ({"output": {"stream_bytes": True}}, "output.stream_bytes: "),
@@ -190,8 +190,8 @@ def test_a_deep_copy_of_an_object_with_settings_has_equal_settings() -> None:
 
 
 def test_late_limits_differ_in_streams_displays_and_records_only() -> None:
-    limits = OutputLimits(late_bytes=7, text_bytes=9)
-    assert limits.late == OutputLimits(late_bytes=7, text_bytes=9, stream_bytes=7, display_bytes=7, record_bytes=0)
+    late = OutputLimits().late
+    assert (late.stream_bytes, late.display_bytes, late.record_bytes) == (65_536, 65_536, 0)
 
 
 @pytest.mark.parametrize(("value", "taken"), [(0.001, 0.001), (1, 1.0), (2.5, 2.5), (10**6, 1e6), (math.inf, 1e9)])
@@ -215,16 +215,14 @@ SIZES = {"512m": 512 * 2**20, "1.5g": 3 * 2**29, "64 MiB": 64 * 2**20, "10737418
 @pytest.mark.parametrize(("text", "size"), SIZES.items())
 def test_sizes_may_be_text_in_every_branch(text: str, size: int) -> None:
     options: dict[str, Any] = {
-        "container": {"memory_bytes": text, "tmp_bytes": text, "tmpfs": {"/scratch": text}},
-        "output": {"spill_bytes": text},
+        "container": {"memory_bytes": text, "tmpfs": {"/tmp": text, "/scratch": text}},
+        "output": {"stream_bytes": text},
         "profiles": {"own": {"memory_bytes": text, "cpus": 1.0, "timeout": 9.0}},
-        "limits": {"fsize_bytes": text},
-        "pool": {"memory_bytes": text},
+        "capacity": {"value_bytes": text},
     }
     config = load("local", config=options)
-    assert {config.container.memory_bytes, config.container.tmp_bytes, config.container.tmpfs["/scratch"]} == {size}
-    assert {config.output.spill_bytes, config.profiles["own"].memory_bytes, config.limits.fsize_bytes} == {size}
-    assert config.pool.memory_bytes == size
+    assert {config.container.memory_bytes, *config.container.tmpfs.values()} == {size}
+    assert {config.output.stream_bytes, config.profiles["own"].memory_bytes, config.capacity.value_bytes} == {size}
 
 
 @pytest.mark.parametrize("text", ["", "1 gig", "-1m", "m", "1e9", "½g", True, 1.5])

@@ -27,7 +27,6 @@ def test_sudo_lifts_what_it_names_and_nothing_else() -> None:
     assert changed == {
         "sudo": True,
         "image": ("kernelexec/agent-sudo",),
-        "no_new_privileges": False,
         "cap_add": CAPABILITIES,
         "read_only_root": False,
     }
@@ -49,7 +48,6 @@ def test_the_engine_gets_just_that() -> None:
     ("options", "hostname", "hosts"),
     [
         ({}, "kernel", {"kernel": "127.0.0.1"}),
-        ({"hostname": "box"}, "box", {"box": "127.0.0.1"}),
         ({"network": "bridge"}, None, None),
         ({"network": "host"}, None, None),
     ],
@@ -82,19 +80,10 @@ def test_without_sudo_again_the_wall_is_as_it_was() -> None:
     assert Container.model_validate({**shared, "sudo": False}) == Container()
 
 
-@pytest.mark.parametrize(
-    "setting_values",
-    [
-        {"config": {"container": {"sudo": True, "no_new_privileges": True}}},
-        {
-            "config": {"container": {"sudo": True}},
-            "code_execution_config": {"docker_run_args": ["--security-opt", "no-new-privileges"]},
-        },
-    ],
-)
-def test_what_contradicts_it_is_refused(setting_values: dict[str, Any]) -> None:
-    with pytest.raises(InvalidConfig, match="container: sudo=True and no_new_privileges=True contradict each other"):
-        load_dialect("container", **setting_values)
+def test_an_argument_against_new_privileges_switches_it_off() -> None:
+    arguments = {"docker_run_args": ["--security-opt", "no-new-privileges"]}
+    loaded = load_dialect("container", config={"container": {"sudo": True}}, code_execution_config=arguments)
+    assert host_of(loaded.container) == host_of(Container())
 
 
 def test_only_true_and_false_say_whether() -> None:

@@ -61,11 +61,8 @@ def test_what_is_merged_deeper_first_is_not_there_twice(tmp_path: Path) -> None:
     text = "code_execution_config: {docker_run_args: [], timeout: 3}\nbudgets: {<<: &a {grace: 2}, <<: {grace: 3}}\n"
     with pytest.raises(InvalidConfig, match="'<<' is set twice"):
         read(tmp_path, text)
-    text = (
-        "environment: {set: &one {<<: &two {A: x, B: x}, A: y}}\nisolation: local\ncontainer: {environment: {<<: *one, B: z}}\n"
-    )
-    actual = read(tmp_path, text)["default"]
-    assert (dict(actual.environment.set), dict(actual.container.environment)) == ({"A": "y", "B": "x"}, {"A": "y", "B": "z"})
+    text = "environment: {set: {<<: {<<: {A: x, B: x, C: x}, A: y, B: y}, B: z}}\nisolation: local\n"
+    assert read(tmp_path, text)["default"].environment.set == {"A": "y", "B": "z", "C": "x"}
 
 
 @pytest.mark.parametrize("message", ["1:30", "010", "-010", "08", "1_000", "0b11", "1:30.5", "0x_f", "1_0.5"])

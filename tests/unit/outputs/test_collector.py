@@ -124,7 +124,7 @@ def test_an_update_of_a_result_keeps_its_count() -> None:
 
 def test_an_update_of_an_unknown_id_changes_nothing() -> None:
     seen: list[Any] = []
-    limits = OutputLimits(text_bytes=10)
+    limits = OutputLimits(stream_bytes=10)
     collector = collected(
         show(PLAIN, "d"),
         update({"text/plain": "x" * 100}, "unknown"),

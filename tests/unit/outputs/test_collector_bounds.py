@@ -223,7 +223,7 @@ def test_updates_keep_to_the_display_budget() -> None:
 
 
 def test_a_long_text_representation_keeps_head_and_tail() -> None:
-    collector = Collector(OutputLimits(text_bytes=100))
+    collector = Collector(OutputLimits(stream_bytes=100))
     show(collector, {"text/plain": "a" + "\u65e5" * 1000 + "z", "image/png": "x" * 1000})
     (shown,) = collector.outputs()
     assert isinstance(shown, DisplayData)

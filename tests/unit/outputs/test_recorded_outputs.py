@@ -11,7 +11,12 @@ from kernelexec.outputs import Collector, Displays
 from kernelexec.results import DisplayData, Error, ExecuteResult, Output, Stream
 from kernelexec.text import cut_middle
 
-LIMITS = OutputLimits(stream_bytes=1000, display_bytes=4000, text_bytes=1000, record_bytes=20_000)
+LIMITS = OutputLimits(stream_bytes=1000, display_bytes=4000)
+
+
+@pytest.fixture(autouse=True)
+def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.config.settings.RECORD_BYTES", 20_000)
 
 
 def display(data: dict[str, Any], display_id: str | None = None) -> dict[str, Any]:
@@ -68,9 +73,9 @@ def test_a_flood_of_large_displays_is_bounded() -> None:
     assert collector.memory_bytes < 100_000
 
 
-def test_without_room_for_records_they_hold_the_results_outputs() -> None:
-    limits = LIMITS.model_copy(update={"record_bytes": 0})
-    collector = collected(display({"text/html": "x" * 3000}), display({"image/png": "a" * 8000}), limits=limits)
+def test_without_room_for_records_they_hold_the_results_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.config.settings.RECORD_BYTES", 0)
+    collector = collected(display({"text/html": "x" * 3000}), display({"image/png": "a" * 8000}))
     assert collector.recorded_outputs() == collector.outputs()
     assert len(collector.outputs()) == 1
 

@@ -88,14 +88,7 @@ def test_cells_are_judged_with_their_magics(cells: list[str], refused: bool) -> 
     assert {cell: actual is not None for cell, actual in judged.items()} == dict.fromkeys(cells, refused)
 
 
-def test_modules_and_names_can_be_added_or_be_the_only_ones() -> None:
-    own = CodeRules.from_config(
-        Config.model_validate({"isolation": "local", "rules": {"forbidden_modules": ["ctypes"], "forbidden_names": ["input"]}})
-    )
-    assert [bool(own.check(code)) for code in ("import ctypes.util", "input()", "import os", "open('f')")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+def test_modules_can_be_added_or_be_the_only_ones() -> None:
+    own = CodeRules.from_config(Config.model_validate({"isolation": "local", "rules": {"forbidden_modules": ["ctypes"]}}))
+    assert [bool(own.check(code)) for code in ("import ctypes.util", "import os", "open('f')")] == [True, False, False]
     assert RULES.check("import ctypes") is None

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest
 from kernelexec.results import NotDeleted
 from kernelexec.workspace.agent_files.access import Access, FileRoot, walk
@@ -55,8 +54,8 @@ def work(tmp_path: Path) -> Path:
     return path
 
 
-def operations(work: Path, **bounds: Any) -> FileOperations:
-    return FileOperations(Access([FileRoot(work, str(work))]), FileBounds(**bounds))
+def operations(work: Path, *, read_before_delete: bool = True) -> FileOperations:
+    return FileOperations(Access([FileRoot(work, str(work))]), read_before_delete=read_before_delete)
 
 
 @pytest.fixture
@@ -288,8 +287,9 @@ def test_a_tree_is_deleted_whatever_its_modes(work: Path) -> None:
     assert left(work) == ["keep"]
 
 
-def test_more_than_one_call_looks_at_is_not_deleted(work: Path) -> None:
-    files = operations(work, read_before_delete=False, entries=5)
+def test_more_than_one_call_looks_at_is_not_deleted(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.workspace.agent_files.access.ENTRIES_MAX", 5)
+    files = operations(work, read_before_delete=False)
     make(work, *(f"d/{number}" for number in range(6)))
     with pytest.raises(FileRefused, match=r"^d holds more than 5 entries: delete parts of it"):
         files.delete("d", recursive=True)

@@ -14,7 +14,6 @@ from typing import Self
 
 import pytest
 
-from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, KernelexecError
 from kernelexec.workspace import system_calls as beneath
 from kernelexec.workspace.agent_files.access import Access, FileRoot
@@ -57,7 +56,7 @@ class Ground:
         self.files = self.operations()
 
     def operations(self) -> FileOperations:
-        return FileOperations(Access([FileRoot(self.work, str(self.work))]), FileBounds(read_before_delete=False))
+        return FileOperations(Access([FileRoot(self.work, str(self.work))]), read_before_delete=False)
 
     def unchanged(self) -> bool:
         """Whether all outside is as it was."""
@@ -235,7 +234,7 @@ def test_a_name_is_its_bytes(ground: Ground, item: str, other: str) -> None:
 
 
 def test_what_is_mounted_below_is_not_entered(branch: str) -> None:
-    files = FileOperations(Access([FileRoot(Path("/"), "/")]), FileBounds())
+    files = FileOperations(Access([FileRoot(Path("/"), "/")]))
     for call in (
         lambda: files.read("/proc/version"),
         lambda: files.list("/proc"),
@@ -250,7 +249,7 @@ def test_what_is_mounted_below_is_not_entered(branch: str) -> None:
 def test_a_device_is_neither_read_nor_written(name: str) -> None:
     if not stat.S_ISCHR(Path("/dev", name).stat().st_mode):
         pytest.skip(f"/dev/{name} is no device here")
-    files = FileOperations(Access([FileRoot(Path("/dev"), "/dev")]), FileBounds())
+    files = FileOperations(Access([FileRoot(Path("/dev"), "/dev")]))
     for call in (lambda: files.read(name), lambda: files.write(name, "x"), lambda: files.write(name, "x", append=True)):
         with pytest.raises(FileRefused, match="it is not a regular file"):
             call()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.config import Config, FileBounds
+from kernelexec.config import Config
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, KernelexecError
 from kernelexec.results import FileBytes, FileEntry, FileList, FilesDeleted, FileText, FileWritten, NotDeleted
 from kernelexec.workspace import system_calls as beneath
@@ -29,7 +29,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(work: Path) -> FileOperations:
-    return FileOperations(Access([FileRoot(work, str(work))]), FileBounds())
+    return FileOperations(Access([FileRoot(work, str(work))]))
 
 
 def pieces(files: FileOperations, path: str, limit: int) -> list[FileText]:
@@ -100,7 +100,7 @@ def test_bytes_are_read_as_they_are(files: FileOperations, work: Path) -> None:
     assert (rest.content, rest.offset, rest.next_offset) == (bytes(range(200, 256)), 200, None)
     assert files.read_bytes("file", offset=300) == FileBytes("file", b"", 300, None, 256)
     assert files.delete("file").deleted == ("file",)  # it counts as read
-    for wrong in ({"offset": -1}, {"limit": 0}, {"limit": files.bounds.read_bytes + 1}):
+    for wrong in ({"offset": -1}, {"limit": 0}, {"limit": 2**20 + 1}):
         with pytest.raises(InvalidRequest, match="must be a number of bytes"):
             files.read_bytes("file", **wrong)
 
@@ -157,8 +157,11 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
         (lambda files: files.write("file/x", ""), r"file/x: it, or its parent, is not a directory"),
     ],
 )
-def test_what_makes_no_sense_is_reported_and_changes_nothing(work: Path, call: Any, message: str) -> None:
-    files = FileOperations(Access([FileRoot(work, str(work))]), FileBounds(read_bytes=64, write_bytes=32))
+def test_what_makes_no_sense_is_reported_and_changes_nothing(
+    files: FileOperations, work: Path, monkeypatch: pytest.MonkeyPatch, call: Any, message: str
+) -> None:
+    monkeypatch.setattr("kernelexec.workspace.agent_files.operations.READ_BYTES", 64)
+    monkeypatch.setattr("kernelexec.workspace.agent_files.operations.WRITE_BYTES", 32)
     (work / "file").write_text("old")
     (work / "directory").mkdir()
     with pytest.raises(InvalidRequest, match=message):
@@ -190,8 +193,8 @@ def test_a_list_takes_a_pattern_and_enters_nothing_that_tools_fill(files: FileOp
     assert files.list(".git").paths == (".git/config",)
 
 
-def test_a_list_says_that_it_is_not_complete(work: Path) -> None:
-    files = FileOperations(Access([FileRoot(work, str(work))]), FileBounds(entries=10))
+def test_a_list_says_that_it_is_not_complete(files: FileOperations, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelexec.workspace.agent_files.access.ENTRIES_MAX", 10)
     for number in range(10):
         (work / str(number)).touch()
     assert (len(files.list()), files.list().complete) == (10, True)
@@ -262,10 +265,10 @@ def test_a_name_that_is_no_text_goes_to_json_too(files: FileOperations, work: Pa
     assert files.read("bad\udcff").text == "x"
 
 
-def test_the_bounds_are_settings() -> None:
-    assert Config(isolation="local").files == FileBounds(read_before_delete=True, read_bytes=2**20)
+def test_files_are_read_before_they_are_deleted_by_default() -> None:
+    assert Config(isolation="local").read_before_delete
     with pytest.raises(ValueError, match="read_before_delete"):
-        Config.model_validate({"isolation": "local", "files": {"read_before_delete": "no"}})
+        Config.model_validate({"isolation": "local", "read_before_delete": "no"})
 
 
 @pytest.mark.parametrize("path", ["/a", "a/../b", "..", "a\0b"])
@@ -312,7 +315,7 @@ def test_a_path_is_where_the_deeper_root_says(tmp_path: Path) -> None:
         FileRoot(base / "data", "/context/data", writable=False),
         FileRoot(base / "data" / "own", "/context/own", protected=(base / "data" / "own" / "kept",)),
     ]
-    files = FileOperations(Access(roots), FileBounds(read_before_delete=False))
+    files = FileOperations(Access(roots), read_before_delete=False)
     assert files.write("/workspace/a", "a").path == "a"
     assert files.write("/context/own/a", "a").path == "/context/own/a"
     assert files.write("/context/data/own/b", "b").path == "/context/own/b"
@@ -335,7 +338,7 @@ def test_what_is_protected_stays_so_under_another_name(tmp_path: Path) -> None:
     for name in ("kept/file", "single"):
         (work / "a" / name).write_text("as it was")
     roots = [FileRoot(work, str(work), protected=(work / "a" / "kept", work / "a" / "single"))]
-    files = FileOperations(Access(roots), FileBounds(read_before_delete=False))
+    files = FileOperations(Access(roots), read_before_delete=False)
     (work / "a").rename(work / "b")
     for path in ("b/kept/file", "b/kept/new", "b/kept/new/inner", "b/single", "a/kept/new"):
         with pytest.raises(FileRefused, match="can only be read"):
@@ -355,7 +358,7 @@ def test_a_single_file_is_written_in_its_place(tmp_path: Path) -> None:
     single.write_text("some old text")
     before = single.stat().st_ino
     roots = [FileRoot(base / "work", "/workspace"), FileRoot(single, "/context/single.txt", single=True)]
-    files = FileOperations(Access(roots), FileBounds(read_before_delete=False))
+    files = FileOperations(Access(roots), read_before_delete=False)
     assert files.write("/context/single.txt", "new") == FileWritten("/context/single.txt", 3, created=False)
     assert files.write(single, " more", append=True).size_bytes == 8
     assert (files.read(single).text, single.stat().st_ino) == ("new more", before)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec.config import Config, FileBounds
+from kernelexec.config import Config
 from kernelexec.errors import FileRefused, InvalidRequest
 from kernelexec.executor.replay import read_history
 from kernelexec.records.notebook.recorder import Recorder, make_empty
@@ -138,7 +138,7 @@ def test_files_with_a_lease_are_refused_by_name_and_can_be_replaced_and_deleted(
     paths = [tmp_path / name for name in "abc"]
     for path in paths:
         path.write_text("old")
-    files = FileOperations(Access([FileRoot(tmp_path, str(tmp_path))]), FileBounds(read_before_delete=False))
+    files = FileOperations(Access([FileRoot(tmp_path, str(tmp_path))]), read_before_delete=False)
     with leased(*paths):
         for call in (files.read, files.read_bytes, lambda path: files.write(path, "x", append=True)):
             with pytest.raises(FileRefused, match="a is left alone: a program holds a lease on it"):
@@ -177,14 +177,18 @@ def test_of_a_file_that_grows_while_it_is_edited_the_limit_is_read(tmp_path: Pat
 
     (tmp_path / "a.txt").write_text("hello")
     monkeypatch.setattr(Access, "file", growing)
-    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]), FileBounds(write_bytes=1000))
+    monkeypatch.setattr("kernelexec.workspace.agent_files.operations.WRITE_BYTES", 1000)
+    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]))
     with pytest.raises(InvalidRequest, match="has 1001 bytes; the limit of a file that is edited is 1000"):
         files.edit("a.txt", "hello", "hallo")
 
 
-def test_an_edit_whose_result_is_too_large_is_refused_before_it_is_made(tmp_path: Path) -> None:
+def test_an_edit_whose_result_is_too_large_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.txt").write_text("a" * 1000)
-    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]), FileBounds(write_bytes=10**6))
+    monkeypatch.setattr("kernelexec.workspace.agent_files.operations.WRITE_BYTES", 10**6)
+    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]))
     tracemalloc.start()
     try:
         with pytest.raises(InvalidRequest, match="content has 100000000 bytes"):

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, cast
 import pytest
 
 from kernelexec.cancellation import CallerCalls
-from kernelexec.config import FileBounds
 from kernelexec.errors import FileRefused, InvalidPath, InvalidRequest, InvalidWorkDir
 from kernelexec.results import FilesCopied, NotCopied
 from kernelexec.workspace.agent_files.access import Access, FileRoot
@@ -57,11 +56,9 @@ class CountedCalls(CallerCalls):
                 raise Stopped
 
 
-def make_transfers(work: Path, *roots: FileRoot, stop_after: int | None = None, **bounds: int) -> FileTransfers:
-    limits = FileBounds.model_validate(bounds)
+def make_transfers(work: Path, *roots: FileRoot, stop_after: int | None = None) -> FileTransfers:
     access = Access([FileRoot(work, "/workspace"), *roots])
-    tracker = ReadTracker(access, enforced=True, entries=limits.entries)
-    return FileTransfers(access, limits, tracker, CountedCalls(stop_after))
+    return FileTransfers(access, ReadTracker(access, enforced=True), CountedCalls(stop_after))
 
 
 @pytest.fixture
@@ -271,16 +268,19 @@ def test_an_upload_follows_no_link_that_takes_the_place_of_a_directory_meanwhile
     for path in ("secret/key", "tree/a", "tree/d/key"):
         (own / path).parent.mkdir(parents=True, exist_ok=True)
         (own / path).write_bytes(path.encode())
-    limits, access = FileBounds(), Access([FileRoot(work, "/workspace")])
+    access = Access([FileRoot(work, "/workspace")])
     calls = SwappingCalls(own / "tree" / "d", own / "secret")
-    transfers = FileTransfers(access, limits, ReadTracker(access, enforced=True, entries=limits.entries), calls)
+    transfers = FileTransfers(access, ReadTracker(access, enforced=True), calls)
     result = transfers.upload("tree", "copy")
     assert list_tree(work / "copy") == {"a": b"tree/a", "d": None}
     assert [entry.path for entry in result.refused] == ["tree/d/key"]
 
 
-def test_bounds_are_checked_before_the_copy(work: Path, own: Path) -> None:
-    transfers = make_transfers(work, transfer_bytes=100, entries=5)
+def test_bounds_are_checked_before_the_copy(
+    transfers: FileTransfers, work: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelexec.workspace.agent_files.transfers.TRANSFER_BYTES", 100)
+    monkeypatch.setattr("kernelexec.workspace.agent_files.access.ENTRIES_MAX", 5)
     with (work / "sparse").open("wb") as file:
         file.truncate(2**40)
     (own / "big").write_bytes(bytes(101))

@@ -22,8 +22,6 @@ from kernelexec.workspace.workspace_copies import (
     put_back,
 )
 
-GIB = 2**30
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
@@ -54,7 +52,7 @@ def listed(top: Path) -> list[str]:
 
 def test_files_have_their_content_rights_and_times(source: Path, target: Path) -> None:
     os.utime(source / "file", ns=(1, 2))
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     assert listed(target) == [".git", ".git/HEAD", "empty", "file", "sub", "sub/deep", "sub/deep/program"]
     assert (target / "file").read_bytes() == b"content"
     assert (target / "file").stat().st_mtime_ns == 2
@@ -70,7 +68,7 @@ def test_large_and_sparse_files_are_whole(source: Path, target: Path, monkeypatc
     (source / "large").write_bytes(content)
     with (source / "sparse").open("wb") as file:
         file.truncate(5_000_000)
-    copy_workspace(source, target, limit_bytes=GIB)
+    copy_workspace(source, target)
     assert (target / "large").read_bytes() == content
     assert (target / "sparse").read_bytes() == bytes(5_000_000)
 
@@ -81,16 +79,19 @@ def test_links_are_copied_and_not_followed(source: Path, target: Path, tmp_path:
     (source / "out").symlink_to(tmp_path / "secret")
     (source / "broken").symlink_to("nowhere")
     os.mkfifo(source / "pipe")
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     assert ((target / "out").readlink(), (target / "broken").readlink()) == (tmp_path / "secret", Path("nowhere"))
     assert "out/key" not in copied.states
     assert copied.describe_left_out() == "These files were not copied: pipe."
 
 
-def test_what_exceeds_the_bound_is_left_out_and_the_rest_copied(source: Path, target: Path) -> None:
+def test_what_exceeds_the_bound_is_left_out_and_the_rest_copied(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_copies, "COPIED_BYTES", 1000)
     for number in range(30):
         (source / f"big{number:02}").write_bytes(b"b" * 600)
-    copied = copy_workspace(source, target, limit_bytes=1000)
+    copied = copy_workspace(source, target)
     assert (target / "big00").exists()
     assert (target / "file").read_bytes() == b"content"
     assert len(copied.left_out) == 29
@@ -100,13 +101,13 @@ def test_what_exceeds_the_bound_is_left_out_and_the_rest_copied(source: Path, ta
 def bring_changes(
     branch: Path, parent: Path, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset(), seconds: float = math.inf
 ) -> CopiedFiles:
-    changes = find_changes(branch, copied, limit_bytes=GIB, ignore=ignore)
+    changes = find_changes(branch, copied, ignore=ignore)
     return bring_back(branch, parent, copied, changes, seconds=seconds)
 
 
 def test_only_changes_come_back(source: Path, target: Path) -> None:
     (source / "gone").touch()
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     (source / "later").touch()
     (source / "file").write_text("changed by the parent")
     (target / "sub/deep/program").write_text("changed")
@@ -126,7 +127,7 @@ def test_only_changes_come_back(source: Path, target: Path) -> None:
 
 
 def test_nothing_is_written_through_a_link_of_the_parent(source: Path, target: Path, tmp_path: Path) -> None:
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     (tmp_path / "outside").mkdir()
     (target / "sub/deep/program").write_text("changed")
     (target / "file").write_text("changed")
@@ -156,7 +157,7 @@ def hide_directory(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_what_a_branch_cannot_list_is_not_removed_from_its_parent(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     (target / "file").unlink()
     hide_directory(monkeypatch, "sub")
     changed = bring_changes(target, source, copied)
@@ -170,7 +171,7 @@ def test_what_could_not_be_copied_stays_when_the_copy_is_put_back(
 ) -> None:
     with monkeypatch.context() as patched:
         hide_directory(patched, "sub")
-        copied = copy_workspace(source, target, limit_bytes=GIB)
+        copied = copy_workspace(source, target)
     assert copied.describe_left_out() == "These files were not copied: sub."
     (source / "sub/new").touch()
     (source / "new").touch()
@@ -182,7 +183,7 @@ def test_more_entries_than_the_bound_are_named_and_none_is_removed(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_copies, "_ENTRIES_MAX", 3)
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     assert copied.describe_left_out() == "These files were not copied: what follows the first 3 entries."
     monkeypatch.undo()
     (source / "new").touch()
@@ -198,7 +199,7 @@ def test_a_copy_stays_in_its_directory_if_a_link_takes_the_place_of_its_path(sou
     directory.check()
     (source / ".kernelexec/branches").rename(source / ".kernelexec/moved")
     (source / ".kernelexec/branches").symlink_to(outside)
-    copied = copy_workspace(source, directory.fd, limit_bytes=GIB)
+    copied = copy_workspace(source, directory.fd)
     (source / "file").write_text("changed")
     assert (source / ".kernelexec/moved/b/file").read_text() == "content"
     assert "file" in put_back(directory.fd, source, copied).states
@@ -225,32 +226,32 @@ def test_a_workspace_of_a_branch_is_not_copied_from_where_a_link_leads(source: P
     branch.parent.symlink_to(tmp_path)
     (tmp_path / "b").mkdir()
     with pytest.raises(NotADirectoryError):
-        copy_workspace(branch, target, limit_bytes=GIB)
+        copy_workspace(branch, target)
     with pytest.raises(NotADirectoryError):
         make_copy_directory(branch, Path(".kernelexec/branches"), "c")
     assert listed(tmp_path / "b") == []
 
 
 def test_changes_beyond_the_bound_are_refused_before_any_is_copied(source: Path, target: Path) -> None:
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     (target / "a").write_text("small")
     with (target / "holes").open("wb") as file:
         file.truncate(1 << 40)
     (target / "file").unlink()
-    with pytest.raises(InvalidRequest, match=f"have {(1 << 40) + 5} bytes, and checkpoints.files_bytes is {GIB}"):
+    with pytest.raises(InvalidRequest, match=f"have {(1 << 40) + 5} bytes, and at most {2**30} are copied"):
         bring_changes(target, source, copied)
     assert (source / "file").exists()
     assert not (source / "a").exists()
 
 
 def test_changes_that_are_not_copied_in_time_are_named(source: Path, target: Path) -> None:
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     (target / "new").touch()
     assert bring_changes(target, source, copied, seconds=-1).left_out == ["new"]
 
 
 def test_a_copy_that_a_kernel_has_changed_is_not_put_back(source: Path, target: Path) -> None:
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     os.truncate(target / "file", 1 << 40)
     (source / "file").write_text("changed")
     (source / "sub/deep/program").write_text("changed")
@@ -261,7 +262,7 @@ def test_a_copy_that_a_kernel_has_changed_is_not_put_back(source: Path, target: 
 
 def test_unchanged_links_are_not_replaced(source: Path, target: Path) -> None:
     (source / "link").symlink_to("file")
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     inode = (source / "link").lstat().st_ino
     assert put_back(target, source, copied).states == {}
     assert (source / "link").lstat().st_ino == inode
@@ -270,7 +271,7 @@ def test_unchanged_links_are_not_replaced(source: Path, target: Path) -> None:
 @pytest.mark.parametrize("rights", [0o500, 0o755, 0o777])
 def test_directories_get_their_rights_back_once(source: Path, target: Path, rights: int) -> None:
     (source / "sub").chmod(rights)
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     (source / "sub").chmod(0o700)
     (source / "sub/deep/program").unlink()
     assert list(put_back(target, source, copied).states) == ["sub", "sub/deep/program"]
@@ -279,19 +280,18 @@ def test_directories_get_their_rights_back_once(source: Path, target: Path, righ
 
 
 def test_the_changed_rights_of_a_directory_come_with_a_branch(source: Path, target: Path) -> None:
-    copied = copy_workspace(source, target, limit_bytes=GIB)
+    copied = copy_workspace(source, target)
     (target / "sub").chmod(0o770)
     assert list(bring_changes(target, source, copied).states) == ["sub"]
     assert stat.S_IMODE((source / "sub").stat().st_mode) == 0o770
 
 
-def test_a_file_that_stays_may_be_replaced_meanwhile(source: Path, target: Path) -> None:
+def test_a_file_that_stays_may_be_replaced_meanwhile(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names, unfinished = frozenset({"own.ipynb"}), ".own.ipynb.0123456789abcdef.tmp"
-    copied = copy_workspace(source, target, limit_bytes=GIB, ignore=names)
+    copied = copy_workspace(source, target, ignore=names)
     (source / unfinished).touch()
     assert put_back(target, source, copied, ignore=names).removed == []
     assert bring_changes(source, target, copied, ignore=names).states == {}
-    assert (
-        not copy_workspace(source, target, limit_bytes=0, ignore=names).knows(unfinished) or not (target / unfinished).exists()
-    )
+    monkeypatch.setattr(workspace_copies, "COPIED_BYTES", 0)
+    assert not copy_workspace(source, target, ignore=names).knows(unfinished) or not (target / unfinished).exists()
     assert (source / unfinished).exists()

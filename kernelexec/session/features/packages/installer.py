@@ -37,6 +37,8 @@ from kernelexec.workspace.safe_files import closing_fd, open_regular, open_unlin
 #: The lock of a workspace's virtual environment.
 LOCK = Path(OURS, "pylock.toml")
 _LOCK_BYTES, _REQUIREMENTS_BYTES = 2 * 1024 * 1024, 256 * 1024
+#: The largest wheel that is copied, in bytes.
+_WHEEL_BYTES = 16 * 1024 * 1024 * 1024
 Requirement = str | os.PathLike[str]
 #: The seconds that an installation may take by default.
 INSTALL_SECONDS = 600.0
@@ -148,7 +150,7 @@ class PackageInstaller:
 
     async def _install_python(self, names: tuple[str, ...]) -> None:
         try:
-            installation = await self.install(names, wheels=self._context.config.programs.preinstall.wheels)
+            installation = await self.install(names)
         except KernelexecError as exc:
             self._warn_not_installed("python", names, str(exc))
         else:
@@ -233,7 +235,7 @@ class PackageInstaller:
         try:
             await await_to_end(context.read_in_thread(lambda: created.append(make())))
             [path] = created
-            copy = partial(copy_wheel, limit_bytes=context.config.files.transfer_bytes, deadline=deadline)
+            copy = partial(copy_wheel, limit_bytes=_WHEEL_BYTES, deadline=deadline)
             for wheel in filter(locks.is_wheel, request.requirements):
                 try:
                     await context.read_in_thread(copy, self._resolve_path(wheel), path)

@@ -65,7 +65,7 @@ class BranchKeywords(TypedDict, total=False):
 
     files: BranchFileMode
     """``copy``, the default, for a copy of the workspace's files in its directory ``.kernelexec/branches``, up to
-    ``checkpoints.files_bytes``, which takes no space where the file system shares blocks; ``shared`` for the same workspace."""
+    1 GiB, which takes no space where the file system shares blocks; ``shared`` for the same workspace."""
     kernel: BranchKernelMode
     """``copy``, the default, for a copy of the kernel; ``replay`` for a new kernel, in containers in a container of its own, in
     which the cells of the journal or notebook run again; ``session.replay`` is the report. Such a branch cannot be promoted."""
@@ -192,7 +192,7 @@ class SessionBranches:
         Raises:
             CheckpointRefused: the kernel cannot be copied now; ``obstacles`` says why.
             InvalidRequest: this session is no branch, or runs another cell by then, the other one is closed, or has a kernel in
-                another place, or the changed files exceed ``checkpoints.files_bytes``.
+                another place, or the changed files exceed 1 GiB.
             InvalidTimeout, QueueFull, Closed: nothing has changed.
         """
         if (origin := self._origin) is None:
@@ -292,7 +292,7 @@ class SessionBranches:
         from kernelexec.workspace.workspace_copies import bring_back, find_changes  # noqa: PLC0415 - few sessions have branches
 
         ignore = frozenset({self.record.path.name} if self.record is not None else ())
-        call = partial(find_changes, directory.fd, copied, limit_bytes=self.config.checkpoints.files_bytes, ignore=ignore)
+        call = partial(find_changes, directory.fd, copied, ignore=ignore)
         try:
             changes = await self.context.read_in_thread(call)
         except OSError as exc:

@@ -126,8 +126,7 @@ def make_copy(
         opened.callback(copy.remove)
         with suppress(OSError):  # a file system without locks keeps what a killed owner leaves
             platform.lock(copy.fd, shared=True)
-        limit = context.config.checkpoints.files_bytes
-        files = copy_workspace(context.workspace.path, copy.fd, limit_bytes=limit, ignore=ignore)
+        files = copy_workspace(context.workspace.path, copy.fd, ignore=ignore)
         opened.pop_all()
     return copy, files
 

@@ -97,7 +97,7 @@ class SessionCheckpoints:
 
         Args:
             name: a name by which ``restore`` finds it, 100 characters at most.
-            files: also copy the workspace's files, for ``restore(..., files=True)``, up to ``checkpoints.files_bytes`` and
+            files: also copy the workspace's files, for ``restore(..., files=True)``, up to 1 GiB and
                 without the directories of tools such as ``.venv``. Where the file system shares blocks, as Btrfs and XFS do,
                 the copy takes no space.
             timeout: seconds for it; the configuration's for cells by default.
@@ -303,7 +303,7 @@ class SessionCheckpoints:
     async def _list(self) -> str:
         if present := await self.checkpoints():
             return ", ".join(map(repr, present))
-        kernel, mode = self._supervisor.kernel, self._context.config.checkpoints.mode
+        kernel, mode = self._supervisor.kernel, self._context.config.checkpoints
         if kernel is not None and not kernel.has_place_for_checkpoints:
             return "kernels make none here"
         if kernel is not None and not kernel.can_go_back:

@@ -42,7 +42,7 @@ class VariableSnapshots:
     async def snapshot(self, names: Iterable[str] | None = None, *, timeout: float | None = None) -> Snapshot:
         """Save variables, each into its own file in the workspace; the result lists skipped variables with reasons.
 
-        A variable is skipped if it cannot be pickled or does not fit into ``Config(capacity={"snapshot_bytes": ...})``.
+        A variable is skipped if it cannot be pickled or does not fit into ``Config(capacity={"value_bytes": ...})``.
         Objects that variables share are saved with each of them and restored as separate copies. The snapshot waits for its
         place in the queue like a cell, but no notebook records it.
 
@@ -57,7 +57,7 @@ class VariableSnapshots:
         """
         wanted = None if names is None else sorted(set(check_names(names, VARIABLES_MAX)))
         context, directory = self._context, KernelDirectory(self._context, SNAPSHOTS)
-        call = protocol.save_variables_source(directory.kernel_path, wanted, context.config.capacity.snapshot_bytes)
+        call = protocol.save_variables_source(directory.kernel_path, wanted, context.config.capacity.value_bytes)
         try:
             prepare = partial(directory.prepare, call)
             answer = await context.call_launcher("", timeout, prepare=prepare, keeps_variables=True)
@@ -132,14 +132,14 @@ class VariableSnapshots:
     async def _kernel_directory(self, snapshot: Snapshot, sizes: Mapping[str, int]) -> AsyncIterator[str]:
         """Yield the snapshot's directory; for another session's snapshot a temporary copy in this workspace.
 
-        Files that are larger than in the snapshot, or exceed this session's ``capacity.snapshot_bytes``, are left out.
+        Files that are larger than in the snapshot, or exceed this session's ``capacity.value_bytes``, are left out.
         """
         workspace = self._context.workspace_path
         source, relative = Path(snapshot.directory), SNAPSHOTS / Path(snapshot.directory).name
         if source.is_relative_to(workspace) or source.parts[-len(relative.parts) :] != relative.parts:
             yield snapshot.directory
             return
-        above, limit = source.parents[len(relative.parts) - 1], self._context.config.capacity.snapshot_bytes
+        above, limit = source.parents[len(relative.parts) - 1], self._context.config.capacity.value_bytes
         copy = partial(copy_between, above, workspace, relative, sizes, limit_bytes=limit)
         try:
             with suppress(OSError):  # the kernel then reports missing files

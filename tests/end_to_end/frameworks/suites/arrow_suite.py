@@ -241,7 +241,7 @@ def test_a_table_goes_to_a_kernel_and_back(tmp_path: Path) -> None:
 def test_forked_kernels_have_pandas_although_it_imports_pyarrow(tmp_path: Path) -> None:
     code = "import sys\nwas = 'pandas' in sys.modules\nimport pandas as pd\npd.Series(['x']).dtype == 'str', was"
     deadline = time.monotonic() + BOUND
-    with Executor("local", workspace=tmp_path, config={"preload": ["pandas"], "preload_at": "start"}) as executor:
+    with Executor("local", workspace=tmp_path, config={"preload": ["pandas"]}) as executor:
         for number in count():
             with executor.session(f"s{number}") as session:
                 result = session.execute(code)
