@@ -159,7 +159,7 @@ class ContainerBackend:
         raise KernelStartFailed(message)
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
-        """Mount a Python where the image's own is not wanted, or has failed, and probe whether unix sockets reach containers.
+        """Mount a Python where the image's own has failed, and probe whether unix sockets reach containers.
 
         After the start of a kernel that did not report, the probe is repeated before the next start.
         """
