@@ -28,15 +28,15 @@ def pickle_at(protocol: int, value: Any) -> Any:
 COPIES: list[Callable[[Any], Any]] = [partial(pickle_at, 2), partial(pickle_at, 5), copy.copy, copy.deepcopy]
 PUBLIC = {name: getattr(kernelexec, name) for name in kernelexec.__all__}
 CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(value)}
-RESULTS = [value for value in CLASSES.values() if dataclasses.is_dataclass(value)]
-MODELS = [value for value in CLASSES.values() if issubclass(value, BaseModel)]
-ERRORS = [value for value in CLASSES.values() if issubclass(value, KernelexecError)]
 #: What belongs to its process: open sessions and their parts, and types of functions and of arguments.
 LIVE = {
     *("AsyncCheckpoint", "Checkpoint"),
     *("AsyncAttachedSession", "AsyncExecutor", "AsyncFiles", "AsyncSession", "AttachedSession", "Executor", "Files", "Session"),
-    *("Approver", "ExecutorOptions", "Hook", "ReadTracker"),
+    *("ExecutorOptions", "Hook", "ReadTracker"),
 }
+RESULTS = [value for name, value in CLASSES.items() if dataclasses.is_dataclass(value) and name not in LIVE]
+MODELS = [value for value in CLASSES.values() if issubclass(value, BaseModel)]
+ERRORS = [value for value in CLASSES.values() if issubclass(value, KernelexecError)]
 SIMPLE: dict[Any, Any] = {
     str: "text",
     int: 3,
