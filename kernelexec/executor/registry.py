@@ -127,8 +127,7 @@ class SessionRegistry:
             track_fd(self._watcher.inotify.fd)
             self._watcher.start(asyncio.get_running_loop())
         if self._config.confines_kernels and "landlock" in platform.PLATFORM.confinement:
-            with suppress(OSError):
-                self._deleted_files = DeletedFileSpace(asyncio.get_running_loop())
+            self._deleted_files = DeletedFileSpace.open(asyncio.get_running_loop())
         if KernelPool.is_on(self._config):
             self._pool = KernelPool(self._config, self._forks, scope, self._directories.root)
 

@@ -12,13 +12,14 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Self
 
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.workspace.system_calls import ATTRIB, CLOSE_NOWRITE, CLOSE_WRITE, Inotify
 
-#: Files that are looked after at once: the largest.
-_FILES_MAX = 64
+#: Files that are looked after at once: the largest. Where fewer files may be open in all, sessions need them.
+_FILES_MAX, _OPEN_MIN = 64, 1024
 _CLOSE_SECONDS = 0.1
 
 
@@ -26,19 +27,23 @@ class DeletedFileSpace:
     """Empties files without a name that no process has open, as their deletion alone would have done.
 
     It has descriptors of them that neither read nor write (``O_PATH``), and learns by inotify that a name or a reader is gone.
-
-    Raises:
-        OSError: no instance of inotify is left for this user.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._inotify = Inotify()
+    def __init__(self, loop: asyncio.AbstractEventLoop, inotify: Inotify) -> None:
+        self._loop, self._inotify = loop, inotify
         self._files: dict[int, int] = {}
         """Descriptors of files by the numbers of their watches."""
         self._changed_at: dict[str, int] = {}
         track_fd(self._inotify.fd)
         loop.add_reader(self._inotify.fd, self._on_readable)
+
+    @classmethod
+    def open(cls, loop: asyncio.AbstractEventLoop) -> Self | None:
+        """Return an object for an event loop; None if too few files may be open, or no instance of inotify is left."""
+        limit = platform.open_files_limit()
+        with suppress(OSError):
+            return cls(loop, Inotify()) if limit is None or limit >= _OPEN_MIN else None
+        return None
 
     def find(self, hidden: Iterable[str]) -> list[str] | None:
         """Return the largest plain files in directories that contain a hidden path at any depth; called in a thread.
