@@ -81,6 +81,13 @@ def test_a_long_value_is_cut_and_a_table_has_no_padding() -> None:
     assert table.splitlines()[1:] == [" | a", "0 | 1"]
 
 
+def test_a_table_of_an_object_without_a_text_of_its_own_is_shown() -> None:
+    html = '<table id="T_1"><tr><th></th><th>a</th></tr><tr><td>0</td><td>1</td></tr></table>'
+    text = "<pandas.io.formats.style.Styler at 0x7f3d17424c60>"
+    assert answer(ExecuteResult({"text/html": html, "text/plain": text})).text.splitlines()[1:] == [" | a", "0 | 1"]
+    assert "Rows: 1" in answer(ExecuteResult({"text/html": html, "text/plain": "Rows: 1"})).text
+
+
 FRAME = "File /usr/lib/pandas/frame.py:{0}, in get(self)\n    before = 1\n--> {0} raise KeyError(key)\n    after\n"
 
 
