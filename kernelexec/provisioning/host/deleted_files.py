@@ -68,8 +68,7 @@ class DeletedFileSpace:
         """Look after these files from now on, and no longer after others that have names."""
         watches = {watch for path in paths if (watch := self._add(path)) is not None}
         for watch in [watch for watch, fd in self._files.items() if watch not in watches and os.fstat(fd).st_nlink]:
-            self._inotify.remove(watch)
-            close_fd(self._files.pop(watch))
+            self._leave(watch)
 
     def close(self) -> None:
         """End all watches; called in the event loop."""
@@ -103,8 +102,12 @@ class DeletedFileSpace:
         deleted = [watch for watch, fd in self._files.items() if os.fstat(fd).st_nlink == 0]
         for watch in deleted:
             if platform.empty_unused(self._files[watch]):
-                close_fd(self._files.pop(watch))
+                self._leave(watch)
         return any(watch in self._files for watch in deleted)
+
+    def _leave(self, watch: int) -> None:
+        self._inotify.remove(watch)  # by itself it would end with the file, which rules hold
+        close_fd(self._files.pop(watch))
 
 
 def _changed_at(directory: str) -> int:
