@@ -1,9 +1,10 @@
-"""HTTP server for many agents, on a TCP address or a unix socket, with metrics for Prometheus."""
+"""HTTP server for many agents, on a TCP address or a unix socket."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import os
 import signal
 import socket
@@ -12,14 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
-from fastmcp.server.auth import AuthProvider
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware as HttpMiddleware
 from starlette.requests import Request
@@ -27,20 +24,20 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelexec import events
-from kernelexec.cells import ShellCell
 from kernelexec.config import Config
 from kernelexec.errors import InvalidConfig
 from kernelexec.executor.executor import AsyncExecutor
 from kernelexec.mcp.authentication import JwtOptions, OperatorProvider, make_auth_provider
-from kernelexec.mcp.callers import ADMIN, Connections
+from kernelexec.mcp.callers import Connections
 from kernelexec.mcp.guard import BODY_BYTES, RequestGuard, is_loopback
 from kernelexec.mcp.logs import make_observers
-from kernelexec.mcp.middleware import measure
 from kernelexec.mcp.run import ServerRun
 from kernelexec.mcp.server import make_server, silence_libraries
 from kernelexec.mcp.server_options import ALL_TOOLS, ServerOptions, read_host
 from kernelexec.mcp.sessions import SessionService
+
+if TYPE_CHECKING:
+    from kernelexec.mcp.metrics import Metrics
 
 PATH = "/mcp"
 _METRICS_PATH = "/metrics"
@@ -52,9 +49,8 @@ _PORT_MAX = 65535
 _IDLE_SECONDS_MIN, _UNLIMITED_SECONDS = 1800.0, 1e9
 _ID_HEADER = b"mcp-session-id"
 _REFUSED = 400
-#: Seconds; a cell may take a millisecond or an hour.
-_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
-_UNKNOWN_TOOL = "unknown"
+_NO_METRICS = "Metrics need a library that comes with the extra `metrics`: pip install 'kernelexec[metrics]'.\n"
+_NOT_IMPLEMENTED = 501
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +116,8 @@ async def serve_http(
     """
     auth = make_auth_provider(http.tokens, http.jwt, http.auth, http.public_url)
     hosts = (http.host, *http.hosts, *filter(None, [read_host(http.public_url or "")]))
-    metrics = Metrics()
-    executor = AsyncExecutor(config=config, hooks=[metrics.observe, *make_observers()])
+    metrics = _make_metrics()
+    executor = AsyncExecutor(config=config, hooks=[*make_observers(), *([] if metrics is None else [metrics.observe])])
     run = ServerRun(executor, keeps_kernels=options.keep_kernels, grace=3 * _GRACE_SECONDS)
     listener = _listen(http)
     identity = _identify_file(http.socket)
@@ -131,8 +127,11 @@ async def serve_http(
         sessions = SessionService(executor, options=options, clients=run.clients)
         run.release_calls = sessions.release_calls
         mcp_server = make_server(sessions, auth=auth)
-        mcp_server.middleware.insert(0, metrics)
-        mcp_server.custom_route(_METRICS_PATH, ["GET"])(partial(metrics.respond, auth=auth))
+        respond = _refuse_metrics
+        if metrics is not None:
+            mcp_server.middleware.insert(0, metrics)
+            respond = partial(metrics.respond, auth=auth)
+        mcp_server.custom_route(_METRICS_PATH, ["GET"])(respond)
         # The guard checks hosts and origins. Responses are streams, since only a stream notices that its client has gone.
         app = mcp_server.http_app(
             PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_choose_idle_timeout(config)
@@ -173,6 +172,19 @@ async def serve_http(
         return await run.run(serve)
     finally:
         clean_up()
+
+
+def _make_metrics() -> Metrics | None:
+    """Return the metrics; None without the extra."""
+    if importlib.util.find_spec("prometheus_client") is None:
+        return None
+    from kernelexec.mcp.metrics import Metrics  # noqa: PLC0415 - optional dependency
+
+    return Metrics()
+
+
+async def _refuse_metrics(_request: Request) -> Response:
+    return PlainTextResponse(_NO_METRICS, _NOT_IMPLEMENTED)
 
 
 class _Server(uvicorn.Server):
@@ -285,75 +297,3 @@ class ConnectionTracker:
             await self._app(scope, receive, send_and_note_end)
         finally:
             self._connections.end_request(connection_id, is_stream=is_stream)
-
-
-class Metrics(Middleware):
-    """Metrics of all sessions and calls, as a hook and a middleware; no metric belongs to a single agent."""
-
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        self._running: set[str] = set()
-        self._open: set[str] = set()
-        Gauge("kernelexec_sessions", "Open sessions.", registry=registry).set_function(lambda: len(self._open))
-        Gauge("kernelexec_cells_running", "Running cells.", registry=registry).set_function(lambda: len(self._running))
-        self._cells = Counter("kernelexec_cells", "Cells that ended.", ("kind", "status", "state"), registry=registry)
-        seconds = partial(Histogram, buckets=_BUCKETS, registry=registry)
-        self._cell_seconds = seconds("kernelexec_cell_seconds", "Run time of cells in seconds.", ("kind",))
-        self._refused = Counter("kernelexec_cells_refused", "Cells that were refused.", ("kind", "error"), registry=registry)
-        self._aborted = Counter("kernelexec_cells_aborted", "Cells that were accepted and never ran.", registry=registry)
-        self._output = Counter("kernelexec_output_bytes", "Output of cells in bytes.", registry=registry)
-        changes = "Starts, restarts and ends of kernels."
-        self._kernels = Counter("kernelexec_kernels", changes, ("change", "cause"), registry=registry)
-        self._memory = Counter("kernelexec_memory_high", "Kernels that used 80 % of their memory.", registry=registry)
-        self._calls = Counter("kernelexec_calls", "Tool calls.", ("tool", "outcome"), registry=registry)
-        self._call_seconds = seconds("kernelexec_call_seconds", "Time of tool calls in seconds, cells included.", ("tool",))
-
-    def observe(self, event: events.Event) -> None:
-        """Count an event."""
-        match event:
-            case events.SessionOpened() | events.SessionAdopted():
-                self._open.add(event.session)
-            case events.SessionClosed():
-                self._open.discard(event.session)
-            case events.CellStarted():
-                self._running.add(event.execution_id)
-            case events.CellExecuted():
-                result, kind = event.result, "command" if isinstance(event.cell, ShellCell) else "code"
-                self._running.discard(result.execution_id)
-                self._cells.labels(kind, result.status, result.state).inc()
-                self._cell_seconds.labels(kind).observe(result.timing.run)
-                self._output.inc(result.total_bytes)
-            case events.CellAborted():
-                self._running.discard(event.result.execution_id)
-                self._aborted.inc()
-            case events.CellRefused():
-                self._refused.labels(event.kind, type(event.error).__name__).inc()
-            case events.KernelChanged():
-                self._kernels.labels(event.change, event.cause or "").inc()
-            case events.MemoryHigh():
-                self._memory.inc()
-
-    async def on_call_tool(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
-        """See fastmcp's ``Middleware``."""
-        tool = context.message.name
-        if context.fastmcp_context is None or await context.fastmcp_context.fastmcp.get_tool(tool) is None:
-            tool = _UNKNOWN_TOOL  # a client may send any name, so unknown tools share one label
-
-        def count(outcome: str, seconds: float) -> None:
-            self._calls.labels(tool, outcome).inc()
-            self._call_seconds.labels(tool).observe(seconds)
-
-        return await measure(call_next(context), count)
-
-    async def respond(self, request: Request, auth: AuthProvider | None) -> Response:
-        """Respond with all metrics; 401 without a valid token, 403 without the scope ``admin``, if tokens are required."""
-        if auth is not None:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            access_token = await auth.verify_token(token.strip()) if scheme.lower() == "bearer" else None
-            if access_token is None:
-                return PlainTextResponse("A bearer token is required.\n", 401, {"WWW-Authenticate": "Bearer"})
-            if ADMIN not in access_token.scopes:
-                return PlainTextResponse(f"A token with the scope {ADMIN} is required.\n", 403)
-        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)

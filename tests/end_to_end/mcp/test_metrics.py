@@ -76,3 +76,12 @@ def test_the_users_that_may_see_them(tmp_path: Path) -> None:
         connection.request("GET", "/metrics", headers={"Host": "evil.example", "Authorization": f"Bearer {looker}"})
         assert connection.getresponse().status == 403
         connection.close()
+
+
+def test_a_server_without_their_library_runs_and_names_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['prometheus_client'] = None\n", encoding="utf-8")
+    with serving(tmp_path, PYTHONPATH=str(tmp_path)) as server:
+        status, answer = server.ask("GET", "/metrics")
+        assert (status, b"pip install 'kernelexec[metrics]'" in answer) == (501, True)
+        with server.client(x_kernelexec_agent="a") as agent:
+            assert agent.text("execute_code", code="1 + 1").endswith("2")

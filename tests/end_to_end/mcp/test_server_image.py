@@ -315,7 +315,7 @@ def test_the_compose_file_and_the_image_ask_for_health_in_the_same_way() -> None
 
 def test_the_image_installs_what_the_package_asks_for_and_the_data_stack() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = project["dependencies"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["metrics"]]
     names = {re.split(r"[<>=]", line)[0].lower().replace("_", "-") for line in wanted}
     directory = ROOT / "images/requirements"
     server, data = (
