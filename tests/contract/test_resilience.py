@@ -37,7 +37,8 @@ ALSO_CONFINED = (
 )
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: The documents with rows of the table of failures, and the titles above them.
+TABLES = {"README.md": "## When things go wrong", "kernelexec/guide/production.md": "## When a server ends"}
 SWALLOWS = "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        pass"
 covered: set[str] = set()
 
@@ -52,14 +53,13 @@ def row(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return lambda test: test
 
 
-def rows_of_the_readme() -> set[str]:
-    table = README.split("## When things go wrong")[1].split("\n## ")[0]
-    cells = [re.split(r"\s*\|\s*", line)[1] for line in table.splitlines() if line.startswith("| ")]
-    return set(cells[2:])
+def rows(document: str, title: str) -> list[str]:
+    table = (ROOT / document).read_text(encoding="utf-8").split(title)[1].split("\n## ")[0]
+    return [re.split(r"\s*\|\s*", line)[1] for line in table.splitlines() if line.startswith("| ")][2:]
 
 
 def test_every_row_has_a_test() -> None:
-    assert rows_of_the_readme() == covered
+    assert {name for document, title in TABLES.items() for name in rows(document, title)} == covered
 
 
 def runs_in_step(session: Session, *, kept: bool) -> ExecutionResult:
