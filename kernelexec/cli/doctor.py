@@ -249,7 +249,9 @@ async def _check_sockets(session: AsyncSession, kind: str) -> Check:
     connection = json.loads(file.read_text(encoding="utf-8")) if file is not None else {}
     if connection.get("transport") == "ipc":
         return Check(f"{kind}: unix sockets", ok=True, detail="supported: kernels need no port")
-    return Check(f"{kind}: unix sockets", ok=False, detail="not supported: kernels listen on 127.0.0.1").as_optional()
+    return Check(
+        f"{kind}: unix sockets", ok=False, detail="not supported: kernels are reached over the engine's own stream"
+    ).as_optional()
 
 
 async def _check_confinement(session: AsyncSession, kind: str) -> Check:
