@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -37,7 +38,8 @@ class LauncherMessageSession(jupyter.Session):
     # Traits of jupyter_client, which looks them up for each message; no kernel changes them.
     adapt_version: Any = 0
     debug: Any = False
-    copy_threshold: Any = 2**16
+    # Frames are always copied: pyzmq keeps the others alive by a thread, which runs from then on and prevents checkpoints.
+    copy_threshold: Any = sys.maxsize
     _parent: tuple[Any, bytes] = ({}, _EMPTY)
 
     def msg_header(self, msg_type: str) -> dict[str, Any]:
@@ -93,7 +95,7 @@ class LauncherMessageSession(jupyter.Session):
         if stream is None or buffers or msg.get("buffers") or self.adapt_version or self.debug:
             return super().send(stream, msg, ident=ident, buffers=buffers, track=track)
         frames = self.serialize(msg, ident)
-        stream.send_multipart(frames, copy=max(map(len, frames)) < self.copy_threshold)
+        stream.send_multipart(frames)
         return msg
 
     def deserialize(self, msg_list: list[Any], content: bool = True, copy: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as above

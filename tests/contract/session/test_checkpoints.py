@@ -414,6 +414,22 @@ def test_the_measurement_of_memory_is_no_obstacle(tmp_path: Path) -> None:
         assert session.restore(3).names
 
 
+LARGE = {
+    "text": "print('x' * 3_000_000)",
+    "a display": "display({'text/plain': 'x' * 300_000}, raw=True)",
+    "a message with buffers": "from comm import create_comm; create_comm('t').send({}, buffers=[bytes(300_000)])",
+    "an error": "raise ValueError('x' * 3_000_000)",
+}
+
+
+@pytest.mark.parametrize("code", LARGE.values(), ids=LARGE)
+def test_large_messages_are_no_obstacle(code: str, tmp_path: Path) -> None:
+    with Executor("local", workspace=tmp_path, config={"quiet": True, "checkpoints": CHECKPOINTS}) as executor:
+        session = executor.session()
+        session.execute(code)
+        assert session.checkpoint().number == 1
+
+
 @pytest.mark.anyio
 async def test_a_way_back_whose_caller_leaves_is_gone_or_not_gone(tmp_path: Path) -> None:
     async with AsyncExecutor("local", workspace=tmp_path, config={"checkpoints": "named"}) as executor:
