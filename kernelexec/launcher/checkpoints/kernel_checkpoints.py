@@ -234,11 +234,13 @@ class Checkpoints:
         _silence()
         watched = list_watched(loop, self._descriptors.list())
         close_loop(loop)
-        self._leave(MovedDirectories(target["moves"]))
+        moved = MovedDirectories(target["moves"])
+        self._leave(moved)
         self._descriptors.close()
         shared.files.separate()
         options = StoppedCopy(listener, target["owner"], grace_seconds, entry).wait()
-        shared.files.separate()  # from now on they are not those of the checkpoint
+        # From now on they are not those of the checkpoint. A promoted branch's files are in their new places only now.
+        shared.files.separate(moved.translate)
         shared.memory.separate()
         self._begin(options, entry["number"])
         with self._descriptors.count_opened():

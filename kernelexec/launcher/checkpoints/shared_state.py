@@ -122,20 +122,24 @@ class OpenFiles:
                     self._pipes[fd] = link, flags
                 self._identities[fd] = status.st_dev, status.st_ino
 
-    def separate(self) -> None:
+    def separate(self, translate: Callable[[str], str] = str) -> None:
         """Open them once more, in a copy. A pipe whose other end another process has is closed at that end.
 
         A file that cannot be opened again, since its rights have changed, stays shared. Descriptors that have been closed since
         are left alone.
+
+        Args:
+            translate: returns the present path for a path of before; a branch has files of its own.
         """
         present = {fd for fd, identity in self._identities.items() if _identify(fd) == identity}
         for fd in present & self._files.keys():
             flags, position = self._files[fd]
             with suppress(OSError):
-                opened = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+                opened = _reopen(fd, flags | os.O_CLOEXEC, translate)
                 try:
                     os.lseek(opened, position, os.SEEK_SET)
                     _replace(fd, opened)
+                    self._identities[fd] = _identify(fd)
                 finally:
                     os.close(opened)
         for ends in _group({fd: self._pipes[fd] for fd in present & self._pipes.keys()}).values():
@@ -172,6 +176,16 @@ def _identify(fd: int) -> tuple[int, int]:
     except OSError:
         return -1, -1
     return status.st_dev, status.st_ino
+
+
+def _reopen(fd: int, flags: int, translate: Callable[[str], str]) -> int:
+    """Open the file of a descriptor at its present path, or itself if no file is there."""
+    path = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")  # noqa: PTH115 - text
+    if (present := translate(path)) != path:
+        with suppress(OSError):
+            if stat.S_ISREG(os.lstat(present).st_mode):
+                return os.open(present, flags | os.O_NOFOLLOW)
+    return os.open(f"/proc/self/fd/{fd}", flags)
 
 
 def _replace(fd: int, opened: int) -> None:

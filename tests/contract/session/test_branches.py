@@ -97,6 +97,19 @@ def test_local_branches_have_their_own_temporary_files(tmp_path: Path) -> None:
         assert [Path(directory).exists() for directory in directories] == [True, False, False]
 
 
+def test_open_files_are_those_of_each_side(session: Session) -> None:
+    session.execute("file = open('log', 'w'); _ = file.write('before '); file.flush(); _ = file.write('buffered ')")
+    with session.branch() as branch:
+        branch.execute("_ = file.write('branch'); file.close()")
+        session.execute("_ = file.write('parent'); file.close()")
+        assert (branch.workspace / "log").read_text() == "before buffered branch"
+        assert (session.workspace / "log").read_text() == "before buffered parent"
+        branch.execute("file = open('log', 'a'); _ = file.write(' again'); file.flush()")
+        branch.promote()
+    session.execute("_ = file.write(' promoted'); file.close()")
+    assert (session.workspace / "log").read_text() == "before buffered branch again promoted"
+
+
 def test_random_numbers_differ_unless_asked(session: Session) -> None:
     session.execute("import random, uuid; random.seed(1)")
     with session.branch() as other, session.branch(reseed=False) as same:
