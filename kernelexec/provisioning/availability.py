@@ -1,4 +1,4 @@
-"""Whether the configured isolation is available; the modules of an isolation are imported if it is asked for."""
+"""Availability of the configured isolation; only the modules of the configured isolation are imported."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from kernelexec.config import Config
 
 
 def explain_unavailable(config: Config) -> str | None:
-    """Return why the configured isolation is not available, in a sentence; None if it is.
+    """Return why the configured isolation is unavailable, in a sentence; None if available.
 
-    A silent engine is waited for, ``docker.client.PROBE_SECONDS``.
+    Waits for a silent engine at most ``docker.client.PROBE_SECONDS``.
     """
     if config.isolation == "bubblewrap":
         from kernelexec.provisioning.host.bubblewrap_backend import explain_missing  # noqa: PLC0415 - see above

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelexec.rules.secrets import SecretStore
 
     Backend: TypeAlias = LocalBackend | ContainerBackend
-    """A kind of place for kernels, with the differences besides the provisioner that its kernelspec names."""
+    """A kind of place for kernels, with all differences besides the provisioner, which the kernelspec names."""
 else:  # readers of annotations import no backend
     Backend = Any
 
@@ -32,10 +32,10 @@ def backend_for(
     fork_servers: ForkServers | None = None,
     secrets: SecretStore | None = None,
 ) -> Backend:
-    """Return the configured backend of a session's kernels; ``is_own_workspace`` means that the session created it.
+    """Return the configured backend of a session's kernels; ``is_own_workspace`` is True if the session created the workspace.
 
-    A workspace ``within`` another one is that of a branch. A container, or namespaces, get the whole of the other: what is in
-    it, kernels may replace by a link, which then leads nowhere else.
+    A branch has a workspace ``within`` the first session's workspace. Containers and namespaces get the whole outer
+    workspace: a kernel may replace the inner directory by a link, which then leads nowhere outside the mount.
 
     Raises:
         InvalidConfig, InvalidWorkDir: kernels could not start, or could not write in the workspace.
@@ -48,11 +48,11 @@ def backend_for(
         backend.check(is_own_workspace=is_own_workspace)
         return backend
     check_workspace(config, workspace)
-    contexts(config, workspace)
+    contexts(config, workspace)  # raises InvalidConfig now; the backends read the contexts again at each start
     if config.isolation == "bubblewrap":
         from kernelexec.provisioning.host.bubblewrap_backend import BubblewrapBackend  # noqa: PLC0415 - as above
 
         return BubblewrapBackend(config, str(workspace), root=root, within=within, secrets=secrets)
-    if fork_servers is not None:
+    if fork_servers is not None:  # a server outside all confinement must not import what this session's cells can write
         fork_servers.disable_if_writable(str(workspace))
     return LocalBackend(config, str(workspace), fork_servers=fork_servers, root=root, within=within, secrets=secrets)

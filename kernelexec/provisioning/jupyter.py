@@ -1,9 +1,9 @@
 """Kernels of ours for other Jupyter programs: our kernelspecs there, and kernels under the KernelManager of such a program.
 
 The KernelManager of JupyterLab, nbclient, papermill or the console has no private directory, connects by path, and trusts the
-sockets there, which a kernel could replace. So its kernel gets a private directory like all of ours, and once it serves, its
-sockets are linked into a directory where only we write; the manager is given those names. ``launch_kernel`` waits for that, so
-a start that fails reports its reason. Revisit when jupyter_client accepts open sockets.
+sockets there, which a kernel could replace. So the kernel gets a private directory like all of ours. Once the kernel serves,
+hard links to the sockets are created in a directory that only this process writes, and the manager gets those names.
+``launch_kernel`` waits for the links, so a failed start reports the reason. Revisit when jupyter_client accepts open sockets.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def install_spec(
     share_home: bool = False,
     prefix: Path | None = None,
 ) -> Path:
-    """Install a kernelspec, or replace one of ours, and return its directory. A ``prefix`` of None means the user's own.
+    """Install or replace a kernelspec of ours and return the directory. A ``prefix`` of None installs for the user.
 
     Raises:
-        InvalidRequest: the name is invalid or another program's, or an option of containers is unknown.
+        InvalidRequest: the name is invalid or belongs to another program, or an option of containers is unknown.
         OSError: the directory cannot be written.
     """
     container_options = dict(container or {})
@@ -103,7 +103,7 @@ def _read_spec(directory: Path) -> dict[str, Any]:
 
 
 def _is_own(content: Mapping[str, Any]) -> bool:
-    """Return whether a kernelspec is ours."""
+    """Return whether a kernelspec names a provisioner of ours."""
     for name in ("metadata", "kernel_provisioner"):
         inner = content.get(name)
         content = inner if isinstance(inner, dict) else {}
@@ -111,7 +111,7 @@ def _is_own(content: Mapping[str, Any]) -> bool:
 
 
 class ManagedKernelDirectory:
-    """The private directory of one manager, which outlives restarts and has a directory for each kernel process."""
+    """The private directory of a manager, which outlives restarts and has a directory for each kernel process."""
 
     def __init__(self, manager: Any) -> None:  # noqa: ANN401 - jupyter_client's KernelManager or a subclass
         self._manager = manager
@@ -129,14 +129,14 @@ class ManagedKernelDirectory:
         isolation: str,
         options: Mapping[str, Any],
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Create the directory of a new kernel process; return the arguments of its launch and the settings of its provisioner.
+        """Create the directory of a new kernel process; return the arguments of the launch and the provisioner's settings.
 
-        Of this process's environment the kernel gets the name of its notebook and the variables that the kernelspec names.
+        Of this process's environment the kernel gets the notebook's name and the variables named in the kernelspec.
 
         Raises:
-            InvalidConfig: the kernelspec holds an unknown option, or a transport that such kernels do not have.
+            InvalidConfig: the kernelspec holds an unknown option, or a transport unknown to such kernels.
             InvalidWorkDir: the kernel would see all of the home directory.
-            KernelStartFailed: there is no directory for its sockets.
+            KernelStartFailed: there is no directory for sockets.
         """
         config = _load_config(isolation, options, kwargs.get("cwd"))
         if self._root is None:
@@ -163,11 +163,13 @@ class ManagedKernelDirectory:
         return self._manager.get_connection_info()
 
     def _create_runtime(self, root: Path) -> RuntimeDirectory:
-        """Create the directory of the next kernel process, and point the manager to its sockets."""
+        """Create the directory of the next kernel process, and point the manager to the linked sockets."""
         manager = self._manager
         self._kernels += 1
         runtime = self._runtime = RuntimeDirectory(root / str(self._kernels))
         runtime.create(name=manager.kernel_name, key=manager.session.key.decode(), scheme=manager.session.signature_scheme)
+        # The manager connects to <root>/s-1 .. s-5: links that ``_link`` makes. The kernel's own sockets are one level deeper,
+        # in <root>/<number>, and a container gets that directory only.
         manager.transport, manager.ip = "ipc", str(root / "s")
         for name, port in PORTS.items():
             setattr(manager, name, port)
@@ -175,12 +177,12 @@ class ManagedKernelDirectory:
         return runtime
 
     async def wait_ready(self, wait_exit: AsyncCall[object], read_output: AsyncCall[str] | None = None) -> None:
-        """Wait until the kernel serves, and link its sockets to the paths that the manager uses.
+        """Wait until the kernel serves, and link the sockets to the manager's paths.
 
-        ``wait_exit`` waits for its end; ``read_output`` returns its output if the application's own log does not have it.
+        ``wait_exit`` waits for the kernel's end; ``read_output`` returns output missing from the application's own log.
 
         Raises:
-            KernelStartFailed: the kernel ended, does not serve in time, or has replaced its sockets.
+            KernelStartFailed: the kernel ended, did not serve in time, or has replaced a socket.
         """
         assert self._runtime is not None
         runtime, is_serving, budget = self._runtime, False, Budgets().start
@@ -202,7 +204,7 @@ class ManagedKernelDirectory:
         self._link(runtime)
 
     def _link(self, runtime: RuntimeDirectory) -> None:
-        """Link each socket's own inode, so that a file that the kernel puts in its place later is not reached."""
+        """Link the inode of each socket, so a later replacement by the kernel has no effect on clients."""
         self._unlink()
         for port in PORTS.values():
             link = Path(f"{self._manager.ip}-{port}")
@@ -210,7 +212,7 @@ class ManagedKernelDirectory:
                 os.link(runtime.path / f"s-{port}", link, follow_symlinks=False)
             except OSError as exc:
                 raise KernelStartFailed(f"The kernel's socket {port} cannot be used: {exc.strerror}.") from exc
-            if not stat.S_ISSOCK(link.lstat().st_mode):
+            if not stat.S_ISSOCK(link.lstat().st_mode):  # checked on the link, whose inode the kernel can no longer change
                 raise KernelStartFailed(f"The kernel has replaced its socket {port} by another file.")
 
     def _unlink(self) -> None:
@@ -218,7 +220,7 @@ class ManagedKernelDirectory:
             Path(f"{self._manager.ip}-{port}").unlink(missing_ok=True)
 
     async def release(self, *, restart: bool) -> None:
-        """Remove the directory of the kernel process; without a restart, that of the manager too."""
+        """Remove the directory of the kernel process; without a restart, the manager's directory too."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             self._unlink()
@@ -230,7 +232,7 @@ class ManagedKernelDirectory:
 
 @contextmanager
 def reraise_for_server() -> Iterator[None]:
-    """Raise our errors as tornado's HTTPError, whose message a Jupyter server shows; it hides that of other errors."""
+    """Raise our errors as tornado's HTTPError: a Jupyter server shows only the messages of this class."""
     try:
         yield
     except KernelexecError as exc:
@@ -239,7 +241,7 @@ def reraise_for_server() -> Iterator[None]:
         message = str(exc)
 
         class KernelNotStarted(KernelStartFailed, HTTPError):
-            """A kernel did not start; a server answers the request for it with this."""
+            """A failed start, as a server's answer to the request for the kernel."""
 
             def __init__(self) -> None:
                 super().__init__(500, message, reason="The kernel was not started")
@@ -251,10 +253,10 @@ def reraise_for_server() -> Iterator[None]:
 
 
 def _load_config(isolation: str, options: Mapping[str, Any], cwd: object) -> Config:
-    """Return the settings of one kernel, whose workspace is the directory of its notebook.
+    """Return the settings of a kernel, whose workspace is the notebook's directory.
 
-    A container gets the home directory only if its kernelspec was installed so: a notebook there would show all private files
-    to its kernel.
+    A container gets the home directory only if the kernelspec was installed with ``share_home``: a kernel of a notebook there
+    would see all private files.
     """
     workspace = Path(str(cwd) if cwd else Path.cwd()).resolve()
     home = Path.home().resolve()

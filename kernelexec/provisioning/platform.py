@@ -1,7 +1,7 @@
 """Differences between operating systems, as values: no other module of the driver checks the system's name.
 
-Only Linux has all features. Since each missing feature is a value here, both branches can be tested on any machine. The
-values of all systems are in ``Platform.of``. The launcher has its own module, ``launcher/platform``.
+Only Linux has all features. Tests of both branches run on any machine, because each missing feature is a value.
+``Platform.of`` lists the values of all systems. The launcher has a module of the same purpose, ``launcher/platform``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Platform:
 
     @classmethod
     def of(cls, platform: str) -> Self:
-        """Return the features of the system with that name in ``sys.platform``; an unknown system is treated as macOS."""
+        """Return the features of a system by the name in ``sys.platform``; an unknown system is treated as macOS."""
         linux, windows = platform == "linux", platform == "win32"
         return cls(
             name=platform,
@@ -84,7 +84,7 @@ STACKS_SIGNAL = int(getattr(signal, "SIGRTMIN", 34)) + 3
 
 
 def user_id() -> int:
-    """Return the user id of this process; 0 on a system without user ids."""
+    """Return the user id of this process; 0 without user ids."""
     return os.getuid() if PLATFORM.has_user_ids else 0
 
 
@@ -94,7 +94,7 @@ def is_root() -> bool:
 
 
 def find_uid(user: str) -> int | None:
-    """Return the user id of an account by its name or number; None if this machine does not know the name."""
+    """Return the user id of an account by name or number; None if this machine does not know the name."""
     if user.isdecimal():
         return int(user)
     if not PLATFORM.has_user_ids:
@@ -108,7 +108,7 @@ def find_uid(user: str) -> int | None:
 
 
 def lock(fd: int, *, shared: bool = False) -> None:
-    """Lock an open file, without waiting, until it is closed or this process ends. Windows has no shared locks.
+    """Lock an open file, without waiting, until the file is closed or this process ends. Windows has no shared locks.
 
     Raises:
         BlockingIOError: another process holds the lock.
@@ -117,6 +117,7 @@ def lock(fd: int, *, shared: bool = False) -> None:
     if PLATFORM.lock_module == "fcntl":
         import fcntl  # noqa: PLC0415 - not on Windows
 
+        # flock, not fcntl(F_SETLK): a POSIX lock is lost when this process closes any other descriptor of the file.
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         return
     msvcrt = importlib.import_module("msvcrt")
@@ -131,10 +132,11 @@ def lock(fd: int, *, shared: bool = False) -> None:
 
 
 def empty_unused(fd: int) -> bool:
-    """Empty a file unless a process has it open, other than with ``O_PATH`` as here; return whether it is empty now."""
+    """Empty a file unless a process has the file open other than with ``O_PATH``; return whether the file is empty now."""
     import fcntl  # noqa: PLC0415 - not on Windows
 
     try:
+        # An O_PATH descriptor can neither be truncated nor leased, and a deleted file has no path but this one.
         writable = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             fcntl.fcntl(writable, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # refused while others have it open, or in memory
@@ -155,13 +157,13 @@ def kill_group(leader: int) -> None:
 
 
 def call_in_forked_children(call: Callable[[], None]) -> None:
-    """Register a function that each forked child of this process calls; no effect on a system without fork."""
+    """Register a function for each forked child of this process; no effect on a system without fork."""
     if (register := getattr(os, "register_at_fork", None)) is not None:
         register(after_in_child=call)
 
 
 def is_read_only(fd: int) -> bool:
-    """Return whether an open file is read-only; False if the system does not tell."""
+    """Return whether an open file is read-only; False if unknown."""
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -170,7 +172,7 @@ def is_read_only(fd: int) -> bool:
 
 
 def open_files_limit() -> int | None:
-    """Return the limit of open files of this process; None without a limit."""
+    """Return this process's soft limit of open files; None without a limit."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -191,7 +193,7 @@ def home_directories(*, of_all: bool = False) -> set[str]:
 
 
 def grow_pipe(pipe: int, size: int) -> None:
-    """Enlarge a pipe to that many bytes, if the system can."""
+    """Enlarge a pipe to ``size`` bytes, if the system can."""
     with suppress(ImportError, AttributeError):
         import fcntl  # noqa: PLC0415 - not on Windows, and pipes have sizes on Linux only
 
@@ -201,7 +203,7 @@ def grow_pipe(pipe: int, size: int) -> None:
 
 @contextmanager
 def hide_input(terminal: int) -> Iterator[None]:
-    """Turn off the echo of a terminal meanwhile, if the system can."""
+    """Turn off the echo of a terminal within the block, if the system can."""
     try:
         import termios  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -219,9 +221,9 @@ def hide_input(terminal: int) -> Iterator[None]:
 
 @contextmanager
 def read_keys(terminal: int) -> Iterator[bool]:
-    """Let a terminal give its keys one by one and without echo meanwhile.
+    """Let a terminal deliver each key at once and without echo within the block; yield True.
 
-    False is yielded and nothing is changed if it gives them so already or is going away, or if the system has no such modes.
+    Yields False and changes nothing if the terminal does so already or is going away, or if the system has no such modes.
     """
     try:
         import termios  # noqa: PLC0415 - not on Windows
@@ -248,7 +250,7 @@ def read_keys(terminal: int) -> Iterator[bool]:
 
 
 def read_terminal_size(stream: TextIO) -> tuple[int, int, int, int]:
-    """Return the rows, columns, width and height of a terminal, the last two in pixels; zeros for what it does not report."""
+    """Return a terminal's rows, columns, and width and height in pixels; unknown values are 0."""
     with suppress(ImportError, OSError, ValueError):
         import fcntl  # noqa: PLC0415 - not on Windows
         import termios  # noqa: PLC0415 - as above
@@ -259,7 +261,7 @@ def read_terminal_size(stream: TextIO) -> tuple[int, int, int, int]:
 
 
 def control_fd(fd: int, request: int, content: bytes) -> bytes:
-    """Return the answer of ``ioctl``, for descriptors that only systems with it have."""
+    """Return the answer of ``ioctl``; only for systems with ``fcntl``."""
     import fcntl  # noqa: PLC0415 - not on Windows
 
     return fcntl.ioctl(fd, request, content)

@@ -1,4 +1,4 @@
-"""The interface of our provisioners: jupyter_client's, and optional capabilities that the kernel driver calls."""
+"""The interface of our provisioners: jupyter_client's methods, and optional capabilities for the kernel driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelexec.results import Stats
 
 @dataclass(frozen=True, slots=True)
 class UserCommand:
-    """A shell command, and how its process differs from the kernel's."""
+    """A shell command, with the account, variables and directory of the process."""
 
     command: str
     user: str
@@ -27,127 +27,127 @@ class UserCommand:
 
 
 class RunningUserCommand(Protocol):
-    """A started command. Its calls block: they are made in threads."""
+    """A started command. All methods block, so callers use threads."""
 
     def transfer(self, stdin: bytes, take: Callable[[str, bytes], bool]) -> int:
-        """Feed the standard input, pass on pieces of ``stdout`` and ``stderr`` until both have ended; return the exit code.
+        """Feed the standard input, pass pieces of ``stdout`` and ``stderr`` to ``take``, and return the exit code.
 
-        A stream ends early once ``take`` returns False.
+        Returns once both streams have ended; a stream ends early if ``take`` returns False.
         """
 
     def kill(self) -> None:
         """End all processes of the command."""
 
     def disconnect(self) -> None:
-        """End ``transfer``, whatever the command does."""
+        """End ``transfer``, also while the command goes on."""
 
 
 class KernelexecProvisioner(KernelProvisionerBase):
-    """A jupyter_client provisioner with the capabilities of the kernel driver, each with a default.
+    """A jupyter_client provisioner with capabilities for the kernel driver, each with a default.
 
     ``launch_kernel``, ``poll``, ``wait``, ``send_signal``, ``kill``, ``terminate`` and ``cleanup`` are jupyter_client's and
-    have no default. The driver calls ``pre_launch``, ``launch_kernel`` and ``post_launch`` once for each start, keeps one call
-    of ``wait`` running until the process has ended, and calls ``cleanup`` after that.
+    have no default. The driver calls ``pre_launch``, ``launch_kernel`` and ``post_launch`` once for each start. A call of
+    ``wait`` runs until the end of the process; ``cleanup`` follows.
     """
 
     pid: int | None = None
     """Process id of the kernel or of its guard on this machine; ``Connector`` rejects ports that another process serves."""
 
     mark: str = ""
-    """The mark of the kernel's processes; the session reads it to have a copy of another kernel take its place."""
+    """The mark of the kernel's processes; the session needs the mark to replace a kernel by a copy of another kernel."""
 
     is_unreachable: bool = False
-    """Whether the state of the process is unknown at the moment; the supervisor reads it when a connection is lost."""
+    """Whether the state of the process is unknown at the moment; the supervisor asks when a connection is lost."""
 
     checkpoint: CheckpointSocket | None = None
-    """The checkpoint from which ``launch_kernel`` forks the next kernel; ``KernelStarter`` sets it."""
+    """The checkpoint from which ``launch_kernel`` forks the next kernel; set by ``KernelStarter``."""
 
     spared: Collection[CheckpointSocket] = ()
-    """The checkpoints, whose processes ``kill`` and ``cleanup`` leave alone; ``KernelProcess`` sets it."""
+    """The checkpoints whose processes ``kill`` and ``cleanup`` leave alone; set by ``KernelProcess``."""
 
     @property
     def can_go_back(self) -> bool:
-        """Whether a copy of the running process can take its place; the session asks before it makes one or ends the kernel."""
+        """Whether a copy can replace the running process; the session asks before copying or ending the kernel."""
         return True
 
     def make_branch(self, mark: str) -> KernelexecProvisioner:
-        """Return the provisioner of a kernel with that mark, which is to be forked of this one's memory, in the same place.
+        """Return the provisioner of a branch: a kernel with that mark, forked from this kernel's memory in the same place.
 
-        The session calls it to make a branch, if the kernel makes checkpoints.
+        Called by the session, if the kernel makes checkpoints.
         """
         raise NotImplementedError
 
     @property
     def container_info(self) -> KernelContainer | None:
-        """Description of the kernel's container for hooks and results; ``KernelStarter`` reads it after a launch."""
+        """Description of the kernel's container for hooks and results; read by ``KernelStarter`` after a launch."""
         return None
 
     @property
     def guard_pid(self) -> int | None:
-        """Process id of the guard of a kernel without our launcher; ``KernelStarter`` reads it once the kernel is connected.
+        """Process id of the guard of a kernel without our launcher; read by ``KernelStarter`` once the kernel is connected.
 
-        None means that the processes of the kernel cannot be seen from here.
+        None if the processes of the kernel are not visible from here.
         """
         return self.pid
 
     @property
     def is_oom_killed(self) -> bool:
-        """Whether the kernel was killed for want of memory; ``KernelProcess`` reads it when ``wait`` has returned."""
+        """Whether the kernel was killed for want of memory; read by ``KernelProcess`` when ``wait`` has returned."""
         return False
 
     @property
     def is_reusable(self) -> bool:
         """Whether ``launch_kernel`` can start another kernel in the same container.
 
-        ``KernelProcess`` reads it after ``cleanup(restart=True)``, and then keeps this provisioner for the next kernel.
+        Read by ``KernelProcess`` after ``cleanup(restart=True)``; if True, this provisioner serves the next kernel too.
         """
         return False
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Memory that all processes of the kernel may use together; ``Usage`` reads it for each cell. None means unknown."""
+        """Memory limit of all processes of the kernel together, read by ``Usage`` for each cell; None if unknown."""
         return None
 
     def accepts_peer(self, peer: int, *, guarded: bool) -> bool:
-        """Return whether a process that serves a unix socket belongs to the kernel; ``Connector`` calls it for each channel.
+        """Return whether the server of a unix socket belongs to the kernel; called by ``Connector`` for each channel.
 
-        ``guarded`` means that the kernel is not the launched process itself, but one of its descendants.
+        ``guarded`` is True if the kernel is a descendant of the launched process, not that process itself.
         """
-        if guarded:
+        if guarded:  # the guard's child may be a script that starts the kernel
             return is_descendant(peer, self.pid or 0)
         return self.pid in (None, peer)
 
     def can_reuse(self, spec: KernelSpec) -> bool:  # noqa: ARG002 - of the interface
-        """Return whether a kernel of that kernelspec can start here; ``KernelStarter`` calls it on a kept provisioner."""
+        """Return whether a kernel of that kernelspec can start here; called by ``KernelStarter`` on a kept provisioner."""
         return False
 
     def on_ready(self) -> None:
-        """Note that the kernel serves; ``Usage`` calls it once, before the first cell."""
+        """Note the readiness of the kernel; called by ``Usage`` once, before the first cell."""
 
     def on_memory_kills(self, kills: int) -> None:
-        """Note how many other processes of the kernel were killed for want of memory; ``Usage`` calls it when they are more."""
+        """Note how many other processes of the kernel were killed for want of memory; called by ``Usage`` at each increase."""
 
     async def read_log(self) -> str | None:
-        """Return the end of the kernel's own output; the driver calls it for error messages and for stacks.
+        """Return the end of the kernel's own output, which the driver needs for error messages and stacks.
 
-        None means that this provisioner keeps no log: then the driver reads the file that it gave as stderr.
+        None if this provisioner keeps no log: the driver then reads the kernel's stderr file.
         """
         return None
 
     async def stats(self) -> Stats:
-        """Return the use of the processes of the kernel, or raise ``EngineFailed``; ``Usage`` calls it for statistics."""
+        """Return the resource usage of the kernel's processes, or raise ``EngineFailed``; called by ``Usage``."""
         return Stats("local", "idle", 0)
 
     async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
-        """Change the limits of the running kernel, where None keeps one; ``Usage`` calls it for ``set_limits``.
+        """Change the limits of the running kernel, called by ``Usage`` for ``set_limits``; None keeps the old value.
 
         Raises:
             LimitRefused: the limits cannot be changed, and are as before.
-            EngineUnavailable: it is unknown whether they have changed.
+            EngineUnavailable: the limits may have changed or not.
         """
 
     async def start_command(self, command: UserCommand) -> RunningUserCommand:
-        """Start a command as another user than the kernel's; the runner of cells calls it where the kernel itself cannot.
+        """Start a command as another user than the kernel's; called by the runner of cells where the kernel itself cannot.
 
         Raises:
             EngineFailed: the command cannot be started.
@@ -155,4 +155,4 @@ class KernelexecProvisioner(KernelProvisionerBase):
         raise EngineRefused(f"Commands cannot run as the user {command.user} here.")
 
     async def rename(self, session: str, workspace: str) -> None:
-        """Name the kernel's container after the session that takes it from the pool; ``Kernel`` calls it once, then."""
+        """Name a pooled kernel's container after the session; called once by ``Kernel`` when the session takes the kernel."""

@@ -1,4 +1,4 @@
-"""The backend that runs a session's kernels in containers: their kernelspec, environment, mounts and transport."""
+"""The backend for kernels in containers: kernelspec, environment, mounts and transport."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ _NO_CREDENTIALS = "The credentials {} are not given to the container: there is n
 
 
 def _translate(path: str | os.PathLike[str], pairs: list[tuple[Path, Path]]) -> str | os.PathLike[str]:
-    """Return the path in the second directory of the first pair whose first directory holds it; other paths stay."""
+    """Return the path moved from the first to the second directory of the first matching pair; other paths stay."""
     return next((new / Path(path).relative_to(old) for old, new in pairs if Path(path).is_relative_to(old)), path)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerBackend:
-    """Containers with the session's workspace and other mounts, one for each kernel."""
+    """Containers with the session's workspace and other mounts, a container for each kernel."""
 
     config: Config
     session: str
     workspace: Path
-    """The workspace, or the one that contains that of a branch."""
+    """The mounted workspace: for a branch the outer workspace."""
     root: Path
     secrets: SecretStore | None = None
     isolation: str = "container"
     directory: Path | None = None
-    """The directory in it in which a branch works."""
+    """The working directory of a branch, inside ``workspace``."""
 
     @property
     def cwd(self) -> str:
-        """The path of the workspace in containers, or of the directory in it."""
+        """The working directory of kernels, as a path in containers."""
         return self._workspace_inside if self.directory is None else self.to_kernel_path(str(self.directory))
 
     @property
@@ -82,11 +82,11 @@ class ContainerBackend:
         return self.config.container.ids
 
     def check_user(self, user: str) -> bool:  # noqa: ARG002 - as in the other backend
-        """Return True: kernels have no right to become another user, so the engine starts such commands; it knows the users."""
+        """Return True: kernels cannot become another user, so the engine starts such commands and knows the accounts."""
         return True
 
     def to_kernel_path(self, path: str) -> str:
-        """Return the path in containers of a path of the workspace, or of a context path."""
+        """Return the path in containers of a path in the workspace or in a context path."""
         return str(_translate(path, self._path_pairs))
 
     def to_host_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -104,13 +104,13 @@ class ContainerBackend:
 
     @property
     def adoption_seconds(self) -> float:
-        """Seconds in which a new executor of the same workspace may take over kernels, if their adoption is on."""
+        """Seconds for a takeover of kernels by a new executor of the same workspace; 0 without adoption."""
         options = self.config.container
         return options.orphan_seconds if options.mode == "persistent" else 0.0
 
     @property
     def python(self) -> str:
-        """The image's interpreter, or a mounted one, for a message."""
+        """The image's or the mounted interpreter, for a message."""
         options = self.config.container
         return f"{python_of(options)[0]} in the image {options.image[0]}"
 
@@ -134,7 +134,7 @@ class ContainerBackend:
         return f"in the image {' or '.join(self.config.container.image)}"
 
     async def list_kernelspecs(self) -> KernelspecCatalog:
-        """Return the kernelspecs of the image; a container of it lists them, once in this process."""
+        """Return the kernelspecs of the image, as listed once in this process by a container."""
         from kernelexec.docker.images.image_python import known_facts  # noqa: PLC0415 - local kernels need no docker package
 
         options = self.config.container
@@ -144,7 +144,11 @@ class ContainerBackend:
             raise KernelStartFailed(str(exc)) from exc
 
     def transport_for(self, installed: InstalledSpec | None) -> Transport:
-        """Return unix sockets, which may be the guard's, or our launcher's relay where these do not reach."""
+        """Return unix sockets, the kernel's or the guard's, or the launcher's relay if sockets are unreachable.
+
+        Raises:
+            KernelStartFailed: a kernel without our launcher has neither.
+        """
         from kernelexec.provisioning.container.socket_probe import are_sockets_reachable  # noqa: PLC0415 - docker, as above
 
         if are_sockets_reachable():
@@ -159,9 +163,9 @@ class ContainerBackend:
         raise KernelStartFailed(message)
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:
-        """Mount a Python where the image's own has failed, and probe whether unix sockets reach containers.
+        """Mount a Python after a failure of the image's own, and probe whether unix sockets reach containers.
 
-        After the start of a kernel that did not report, the probe is repeated before the next start.
+        After a kernel without a readiness report, the probe is repeated before the next start.
         """
         await choose_python(self.config.container, failure)
         if isinstance(failure, KernelReadyTimeout):
@@ -178,10 +182,10 @@ class ContainerBackend:
         mounted = chosen_python(options)
         try:
             await anyio.to_thread.run_sync(probe_sockets, self.config, self.root, *python_of(options))
-        except EngineFailed as exc:  # the image may have no Python for a trial either
+        except EngineFailed as exc:  # the image may have no Python for the probe either
             failure = KernelStartFailed(str(exc))
             await choose_python(options, failure)
-            if chosen_python(options) is mounted:
+            if chosen_python(options) is mounted:  # nothing has changed, so another probe would fail too
                 raise failure from exc
             await self._probe_sockets()
 
@@ -200,7 +204,7 @@ class ContainerBackend:
     def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
         """Return the kernelspec of our launcher, or of another kernel under our guard, in a container of the chosen image.
 
-        The private directory is mounted too; a kernel that is reached by a relay has one of its own at that path.
+        The private directory is mounted at the same path. With a relay, the container has another directory there instead.
         """
         options = self.config.container
         python, python_mounts = python_of(options)
@@ -235,16 +239,16 @@ class ContainerBackend:
         return spec
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of kernels: see ``container_environment``."""
+        """Return the environment of kernels, as ``container_environment`` does."""
         return container_environment(self.config, self.cwd)
 
     def bootstrap(self) -> BootstrapEnvironment:
-        """Return the environment and the directory of the first process: it loads nothing of this machine."""
+        """Return environment and directory of the first process, unchanged: nothing of this machine is loaded."""
         return BootstrapEnvironment(self.environment(), self.cwd)
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether a stopped copy of a kernel outlives it, so that it can become a kernel again."""
+        """Whether a checkpoint, a stopped copy of a kernel, outlives the kernel and can become a kernel again."""
         return self.config.keeps_checkpoints
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:  # noqa: ARG002 - as in the other backend
@@ -252,11 +256,11 @@ class ContainerBackend:
         return None
 
     def add_temporary_directory(self, parent: RuntimeDirectory, branch: RuntimeDirectory) -> None:
-        """Return None: all kernels of a container have its temporary directory."""
+        """Return None: all kernels of a container share the temporary directory."""
 
     @property
     def keeps_path(self) -> bool:
-        """Whether the kernel's interpreter is not first on commands' PATH, which is set on purpose, or knows no mounted one."""
+        """Whether commands keep their PATH, because PATH is set on purpose or the kernel's Python is mounted."""
         return "PATH" in self.config.environment.set or chosen_python(self.config.container) is not None
 
     @property
@@ -266,7 +270,7 @@ class ContainerBackend:
         return False if chosen == "none" else chosen
 
     async def run(self, task: OneShotTask, session: Path) -> TaskResult:  # noqa: ARG002 - as in the other backend
-        """Run a task in a container of its own, with the workspace only if the task writes there."""
+        """Run a task in a separate container, with the workspace only for a task with ``sees_workspace``."""
         from kernelexec.provisioning.container.containers import run_in_container  # noqa: PLC0415 - docker, as above
 
         labels = build_labels(
@@ -276,7 +280,7 @@ class ContainerBackend:
         return await run_in_container(task, self.config, self.environment(), labels, binds, self.cwd)
 
     def check(self, *, is_own_workspace: bool) -> None:
-        """Check that kernels can start and write in the workspace; a session's own one is given to the kernels' user.
+        """Check the mounts and the write access of kernels; the kernels' user becomes the owner of a session's own workspace.
 
         Raises:
             InvalidConfig: a mount is missing, or is refused to containers.
@@ -303,7 +307,7 @@ class ContainerBackend:
 
 
 def build_labels(*, session: str, workspace: Path, root: Path, runtime: Path) -> dict[str, str]:
-    """Return the labels by which a container names the process, the session and the directories that it belongs to."""
+    """Return the labels of a container: owning process, session, workspace and private directories."""
     return {
         OWNER: json.dumps(asdict(OwnerRecord.of_this_process(locked=True))),
         SESSION: session,

@@ -1,6 +1,6 @@
-"""The container of a kernel as the parts of its provisioner share it, its limits, and whether its kernel was killed for memory.
+"""The shared state of a kernel's container, the limits, and the decision whether a kernel was killed for want of memory.
 
-The engine counts kills for want of memory, but not which process it was. Calls of the engine are made in threads.
+The engine counts kills for want of memory without naming the processes. Threads make the calls of the engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REASON_SECONDS = 0.25
 
 
 class ContainerState:
-    """One container, its limits, and the end of the kernel in it."""
+    """A container, with the limits and the end of the kernel inside."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -49,9 +49,9 @@ class ContainerState:
         self.events: EventStream | None = None
         """The engine's events; None before the launch and after the removal."""
         self.memory_bytes: int | None = None
-        """Memory that everything in the container may use together."""
+        """Memory limit of the whole container in bytes."""
         self.are_limits_changed = False
-        """Whether the limits differ from those that the container was created with."""
+        """Whether the limits differ from the limits at the creation of the container."""
 
     async def connect(self) -> EventStream:
         """Subscribe to the engine's events, until the container is removed.
@@ -64,13 +64,14 @@ class ContainerState:
         def subscribe() -> None:
             self.events = EventStream.acquire()
 
+        # The thread itself stores the subscription: if this task is cancelled, ``cleanup`` still has it to release.
         await await_to_end(run_in_thread(subscribe))
         if self.events is None:
             raise KernelStartFailed(STOPPED)
         return self.events
 
     def for_branch(self) -> ContainerState:
-        """Return the state of a branch: of another kernel in this container."""
+        """Return the state of a branch, another kernel in this container."""
         branch = ContainerState()
         branch.id, branch.pid, branch.events = self.id, self.pid, self.events
         branch.image = self.image
@@ -96,14 +97,14 @@ class ContainerState:
         self.memory_bytes = options.memory_bytes
 
     async def stats(self) -> Stats:
-        """Return the use of the container."""
+        """Return the resource usage of the container."""
         assert self.events is not None
         return await run_in_thread(usage, self.events.engine, self.id)
 
     async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
-        """Change the limits of the running container, where None keeps one: see ``KernelexecProvisioner.change_limits``.
+        """Change the limits of the running container; None keeps a limit. See ``KernelexecProvisioner.change_limits``.
 
-        With control groups of version 2 a limit below the current use would kill processes, so the use is checked first.
+        With control groups of version 2, a limit below the current use would kill processes, so the use is checked first.
         """
         events = self.events
         assert events is not None
@@ -125,12 +126,13 @@ class ContainerState:
 
 
 async def run_in_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - the call's own
-    """Call the engine, which blocks, in a thread; the number of calls at once is not limited."""
+    """Call the engine in a thread, since the call blocks; any number of calls run at once."""
+    # A limiter of its own: anyio's default one has 40 threads, which waits for a silent engine would use up for all sessions.
     return await anyio.to_thread.run_sync(call, *args, limiter=anyio.CapacityLimiter(1))
 
 
 class OomCounter:
-    """The kills that a living kernel has reported; one more is its own."""
+    """The kills reported by a living kernel; any further kill is the kernel's own."""
 
     def __init__(self) -> None:
         self._reported = 0
@@ -139,37 +141,39 @@ class OomCounter:
         self._until = 0.0
 
     def on_survived(self, reported: int, events: int) -> None:
-        """Note that the kernel lives and reports that many kills; the engine, perhaps late, has reported ``events``."""
+        """Note a report of the living kernel: ``reported`` kills so far, and ``events`` from the engine, possibly late."""
+        # Kills that the kernel knows of and the engine has yet to report: for 2 s such events do not count as the kernel's own.
         self._expected = max(0, reported - max(events, self._reported))
         self._until = time.monotonic() + _LATE_SECONDS
         self._reported, self._events = reported, events
 
     def is_exceeded(self, kills: int) -> bool:
-        """Return whether there were more than the kernel has reported, with ``kills`` in all since its start."""
+        """Return whether ``kills``, the total since the kernel's start, exceeds the kernel's own reports."""
         return kills > self._reported
 
     def includes_kernel(self, events: int, *, flagged: bool) -> bool:
-        """Return whether a kernel that SIGKILL ended was one of the killed processes.
+        """Return whether a kernel ended by SIGKILL was among the killed processes.
 
-        ``flagged`` is the engine's statement that there was any kill: it counts where the engine's events were missed.
+        ``flagged`` is the engine's flag of any kill. The flag counts only if the kernel has reported no kill, since the
+        engine's events may have been missed.
         """
         expected = self._expected if time.monotonic() < self._until else 0
         return events > self._events + expected or (flagged and not self._reported)
 
 
 class OomDetector:
-    """The decision, at the end of each kernel of a container, whether it was killed for want of memory."""
+    """The decision, at the end of each kernel of a container, whether the kernel was killed for want of memory."""
 
     def __init__(self, state: ContainerState) -> None:
         self.is_oom_killed = False
         self._state = state
         self._counter = OomCounter()
         self._is_flagged = False
-        """Whether the engine says that a process was killed for want of memory: it never takes that back."""
+        """Whether the engine reports any process killed for want of memory: a flag for the container's whole life."""
         self._was_flagged = False
-        """Whether it reported one of an earlier kernel of the container."""
+        """Whether the flag is due to an earlier kernel of the container."""
         self._is_counted = False
-        """Whether the container's init has reported the kills until the kernel's end."""
+        """Whether the container's init has reported the number of kills up to the kernel's end."""
 
     def reset_kernel(self) -> None:
         """Forget the previous kernel."""
@@ -182,13 +186,13 @@ class OomDetector:
         self._was_flagged = False
 
     def continue_container(self, events: int) -> None:
-        """Forget the previous kernel of a reused container, for which the engine has reported that many kills."""
+        """Forget the previous kernel of a reused container, with ``events`` kills reported by the engine so far."""
         self._was_flagged |= self.is_oom_killed or self._is_flagged or bool(events)
         self.reset_kernel()
         self._counter.on_survived(0, events)
 
     def on_memory_kills(self, kills: int) -> None:
-        """Note kills that the living kernel has counted: none of these was the kernel."""
+        """Note kills counted by the living kernel: none of these was the kernel."""
         if self._state.events is not None:
             self._counter.on_survived(kills, self._state.events.memory_kills(self._state.id))
 
@@ -197,12 +201,12 @@ class OomDetector:
         self._is_flagged = flagged and not self._was_flagged
 
     def on_exit(self, status: int, kills: int) -> None:
-        """Note the kernel's end as the container's init reports it, with the kills since the kernel's start."""
+        """Note the kernel's end as reported by the container's init, with the kills since the kernel's start."""
         self._is_counted = True
         self.is_oom_killed = status == KILLED and not self._state.is_kill_requested and self._counter.is_exceeded(kills)
 
     async def wait_reason(self) -> None:
-        """Wait for the engine's report of a kill, which mostly comes before the end and sometimes a moment after it."""
+        """Wait at most 0.25 s for the engine's report of a kill, which comes before the end or a moment later."""
         state = self._state
         with anyio.move_on_after(_REASON_SECONDS):
             while state.status == KILLED and not state.is_kill_requested and not self._is_counted and state.events is not None:

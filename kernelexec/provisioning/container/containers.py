@@ -1,6 +1,6 @@
-"""The creation and removal of containers: their image, account and name; one-shot tasks; containers of dead owners.
+"""Creation and removal of containers: image, account and name; one-shot tasks; containers of dead owners.
 
-The next executor in the same workspace adopts the containers of a dead owner, or they are removed.
+The containers of a dead owner are adopted by the next executor in the same workspace, or removed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HOME = "/tmp"  # noqa: S108 - the container's own
 _MORE_SECONDS = 30.0
 #: Errors of a process without descriptors or memory, which prove nothing about an owner.
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-#: How long after the end of a container its owner has certainly noticed it, in seconds.
+#: How long after the end of a container its owner has certainly noticed the end.
 _NOTICE_TIME = timedelta(minutes=10)
 
 
@@ -64,10 +64,10 @@ class DirectoryNotShared(KernelStartFailed):
 
 
 def create_container(engine: Engine, order: Order, name: str) -> str:
-    """Create a container of the first image that exists or can be pulled, and return its id. Called in a thread.
+    """Create a container of the first image available here or by a pull, and return the id. For a thread.
 
     Raises:
-        ImageMissing: there is none; each is named.
+        ImageMissing: no image is available; the message names each.
         KernelStartFailed: another container has the name, or the engine cannot mount a directory (``DirectoryNotShared``).
         EngineRefused, EngineUnavailable: the engine fails.
     """
@@ -86,7 +86,7 @@ def create_container(engine: Engine, order: Order, name: str) -> str:
 
 
 def remove_container(engine: Engine, container: str) -> None:
-    """Remove a container, now or when the engine answers again. Called in a thread."""
+    """Remove a container, now or when the engine answers again. For a thread."""
     try:
         engine.remove(container)
     except EngineFailed:
@@ -95,11 +95,11 @@ def remove_container(engine: Engine, container: str) -> None:
 
 
 def retry_removals(engine: Engine) -> None:
-    """Remove the containers that could not be removed before. Called in a thread."""
+    """Remove the containers left by earlier failed removals. For a thread."""
     while _not_removed:
         container = _not_removed.pop()
         remove_container(engine, container)
-        if container in _not_removed:
+        if container in _not_removed:  # it has put the container back, since the engine fails again
             return
 
 
@@ -119,7 +119,7 @@ def _create_from_image(engine: Engine, order: Order, name: str, image: str) -> s
 
 
 def _add_account(engine: Engine, order: Order, name: str, image: str, container: str) -> str:
-    """Give the container an account for its user; where its root is read-only, create another one with the account mounted."""
+    """Give the container an account for its user; with a read-only root create another container with mounted account files."""
     try:
         files = missing_account(
             engine, container, order.user, order.environment.get("HOME", "/"), own_home=bool(order.options.credentials)
@@ -138,7 +138,7 @@ def _add_account(engine: Engine, order: Order, name: str, image: str, container:
 
 
 def _create_named(engine: Engine, name: str, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Create the container; remove another one of ours with its name, if that has ended or its owner is dead."""
+    """Create the container; first remove a container of ours with the same name, if ended or without a living owner."""
     try:
         return engine.create(name, settings, host)
     except EngineRefused as exc:
@@ -163,10 +163,10 @@ async def run_in_container(
     binds: Sequence[Bind],
     cwd: str,
 ) -> TaskResult:
-    """Run a task with these mounts and its own directory, and remove the container in any case.
+    """Run a task with these mounts and the task's directory, and remove the container in any case.
 
     Raises:
-        EngineFailed, KernelStartFailed: the container could not be created, or the engine does not report its end.
+        EngineFailed, KernelStartFailed: the container could not be created, or the engine does not report the end.
     """
     options, (python, runtime) = config.container, python_of(config.container)
     network = task.network if isinstance(task.network, str) else "bridge" if task.network else "none"
@@ -187,6 +187,7 @@ async def run_in_container(
     with Engine.acquire() as engine:
         name = f"kernelexec-task-{secrets.token_hex(4)}"
         try:
+            # The removal below is by name: a cancelled creation may have succeeded, and its id is lost.
             container = await await_to_end(anyio.to_thread.run_sync(create_container, engine, order, name))
             await anyio.to_thread.run_sync(engine.start, container)
             code, bound = None, task.seconds + _MORE_SECONDS
@@ -200,19 +201,20 @@ async def run_in_container(
 
 @dataclass(frozen=True, slots=True)
 class OrphanedRoot:
-    """A dead owner's private directory, which this process owns now, and its sessions with living kernels."""
+    """A dead owner's private directory, now owned by this process, and the sessions with living kernels."""
 
     root: OwnedDirectory
     sessions: tuple[OrphanedSessionFile, ...]
 
 
 def adopt_orphans(config: Config) -> list[OrphanedRoot]:
-    """Take over private directories of dead owners in a workspace, in a thread; may raise ``EngineFailed``."""
+    """Take over private directories of dead owners in a workspace. For a thread; may raise ``EngineFailed``."""
     workspace = str(config.absolute_workspace)
     with Engine.acquire() as engine:
         containers = engine.list_containers(f"{WORKSPACE}={workspace}")
         orphans = []
         for path in dict.fromkeys(each.labels.get(ROOT, "") for each in containers if _waits_for_owner(each)):
+            # The lock of the directory decides between several executors that adopt at once; containers have no lock.
             root = OwnedDirectory.take_over(Path(path)) if path else None
             if root is not None:
                 its = [each for each in containers if each.labels.get(ROOT) == path]
@@ -223,18 +225,18 @@ def adopt_orphans(config: Config) -> list[OrphanedRoot]:
 def _find_waiting_sessions(
     engine: Engine, root: OwnedDirectory, containers: list[ListedContainer]
 ) -> tuple[OrphanedSessionFile, ...]:
-    """Return the sessions whose containers wait for a new owner; others wait in vain, as they were never ready."""
+    """Return the sessions with a container waiting for a new owner; remove the root's other containers."""
     lives = {each.id for each in containers if each.running}
     sessions = tuple(left for left in list_orphaned_sessions(root.path) if left.handover.provisioner.get("container") in lives)
     wanted = {left.handover.provisioner.get("container") for left in sessions}
     for container in containers:
-        if container.id not in wanted:
+        if container.id not in wanted:  # it has ended, or waits in vain: without a handover file it was never ready
             _remove(engine, container)
     return sessions
 
 
 def discard(session: OrphanedSessionFile) -> None:
-    """Remove the container of a session that cannot continue, as far as the engine allows. Called in a thread."""
+    """Remove the container of a session that cannot continue, as far as the engine allows. For a thread."""
     container_id = session.handover.provisioner.get("container")
     with suppress(EngineFailed), Engine.acquire() as engine:
         for container in engine.list_containers(OWNER):
@@ -243,11 +245,11 @@ def discard(session: OrphanedSessionFile) -> None:
 
 
 def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
-    """Remove containers of dead owners and their directories, but for containers that wait for a new owner. Called in a thread.
+    """Remove containers of dead owners; return the directories of containers waiting for a new owner. For a thread.
 
-    A kernel that waits in vain ends by itself and the next start removes it; one whose directory is not visible may have a
-    new owner elsewhere. If it is unknown whether an owner lives (it or this process is in a container), running containers are
-    left, and ended ones are removed after a while. May raise ``EngineFailed``.
+    A kernel waiting in vain ends by itself, and the next start removes the container. A waiting container without a visible
+    directory may have a new owner elsewhere. If the life of an owner is unknown, because the owner or this process is in a
+    container, running containers are left, and ended containers are removed after 10 minutes. May raise ``EngineFailed``.
     """
     waiting = set()
     own_workspace = str(config.absolute_workspace)
@@ -267,7 +269,7 @@ def sweep_containers(config: Config, stop: threading.Event) -> frozenset[str]:
 
 
 def remove_leftovers(engine: Engine) -> None:
-    """Remove containers of dead owners that are kernels of other programs, as far as the engine allows. Called in a thread."""
+    """Remove dead owners' containers with kernels for other programs, as far as the engine allows. For a thread."""
     with suppress(EngineFailed):
         for container in engine.list_containers(CLIENT):
             if _is_orphan(engine, container):
@@ -286,17 +288,17 @@ def _remove(engine: Engine, container: ListedContainer) -> None:
 
 
 def _waits_for_owner(container: ListedContainer) -> bool:
-    """Return whether the kernel waits for a new owner after the death of its own."""
+    """Return whether the kernel would wait for a new owner after the owner's death."""
     return container.running and CLIENT not in container.labels
 
 
 def _is_orphan(engine: Engine, container: ListedContainer) -> bool:
-    """Return whether no living owner uses a container any more, as far as that can be known."""
+    """Return whether no living owner uses a container any more, as far as known."""
     return has_dead_owner(container.labels) or _ended_long_ago(engine, container)
 
 
 def _ended_long_ago(engine: Engine, container: ListedContainer) -> bool:
-    """Return whether a container ended, or was created without a start, long ago, and its owner cannot be checked from here."""
+    """Return whether a container of an owner hidden from here ended, or was created without a start, 10 minutes ago."""
     this_process, owner = OwnerRecord.of_this_process(locked=False), read_owner(container.labels)
     is_decidable = owner is None or (
         owner.started and (owner.boot, owner.pid_namespace) == (this_process.boot, this_process.pid_namespace)
@@ -309,7 +311,7 @@ def _ended_long_ago(engine: Engine, container: ListedContainer) -> bool:
 
 
 def has_dead_owner(labels: Mapping[str, str]) -> bool:
-    """Return whether a container's owner is certainly dead and no other process has taken over its private directory."""
+    """Return whether a container's owner is certainly dead and no other process has taken over the private directory."""
     try:
         fd = os.open(labels.get(ROOT, "/nowhere"), DIRECTORY)
     except OSError as exc:
@@ -318,6 +320,7 @@ def has_dead_owner(labels: Mapping[str, str]) -> bool:
             exc.errno not in _OUT_OF_RESOURCES and owner is not None and replace(owner, locked=False).has_ended
         )  # its lock is not seen
     try:
+        # The record in the directory, not the label: after an adoption it names the new owner, and labels cannot be changed.
         owner = OwnerRecord.read(fd)
         return owner is not None and not has_living_owner(fd, owner) and owner.has_ended
     finally:
@@ -325,7 +328,7 @@ def has_dead_owner(labels: Mapping[str, str]) -> bool:
 
 
 def read_owner(labels: Mapping[str, str]) -> OwnerRecord | None:
-    """Return the process that created a container, see ``build_labels``; None if its label is missing or invalid."""
+    """Return the creator of a container (``build_labels``); None if the label is missing or invalid."""
     with suppress(ValueError, LookupError, TypeError, RecursionError):
         return OwnerRecord.parse(json.loads(labels[OWNER]))
     return None

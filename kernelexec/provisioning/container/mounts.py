@@ -1,6 +1,6 @@
-"""The mounts of containers: their sources on this machine, their targets, and the paths that are always refused.
+"""The mounts of containers: sources on this machine, targets inside, and refused paths.
 
-Further mounts are the launcher, and a Python for images that lack one: which ones do is decided once in this process.
+Further mounts are the launcher, and a Python for images without a suitable interpreter, as decided once in this process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Path on this machine, path in the container, and whether the mount is read-only.
 Bind = tuple[str, str, bool]
 
-#: Directories that are mounted read-only at most.
+#: Directories of system programs: a mount of these must be read-only.
 _PROGRAMS = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib")
 #: The mounts of this process.
 _MOUNTINFO = Path("/proc/self/mountinfo")
@@ -49,10 +49,10 @@ _chosen: dict[tuple[object, ...], PythonVolume] = {}
 def build_mounts(
     options: Container, *, workspace: Path, root: Path, records: Sequence[Path], contexts: Sequence[Context] = ()
 ) -> list[Bind]:
-    """Return the mounts of a session's containers: the workspace first, then the configured ones.
+    """Return the mounts of a session's containers: the workspace first, then the configured mounts.
 
-    A path inside a mount with other rights than the mount gets a mount of its own: context paths and their protected parts,
-    and, read-only, the files of this program and the ``records`` of executed code.
+    A path with other rights than the surrounding mount gets another mount: context paths and protected parts of these, and,
+    read-only, the files of this program and the ``records`` of executed code.
 
     Raises:
         InvalidConfig: a source is missing or refused, or two mounts or a tmpfs have the same target.
@@ -66,7 +66,7 @@ def build_mounts(
 
     add(workspace, inside, read_only=False, is_own=True)
     for mount in options.mounts:
-        source = mount.source.expanduser().resolve()
+        source = mount.source.expanduser().resolve()  # before the check: the engine would follow a link to a refused path
         default_target = str(source) if options.layout == "host" else f"{CONTEXT_INSIDE}/{source.name}"
         add(source, mount.target or default_target, read_only=mount.read_only)
     for _, source, target in list_credentials(options):
@@ -87,7 +87,7 @@ def build_mounts(
 
 
 def list_credentials(options: Container) -> list[tuple[str, Path, str]]:
-    """Return for each kind of shared credentials its name, its path on this machine and its path in containers."""
+    """Return name, path on this machine and path in containers for each kind of shared credentials."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - never raises
     return [(name, home / CREDENTIALS[name], f"{HOME_INSIDE}/{CREDENTIALS[name]}") for name in options.credentials]
 
@@ -101,7 +101,7 @@ def explain_refusal(
     home: Path | None = None,
     code: Iterable[Path] = (),
 ) -> str | None:
-    """Return why containers do not get a path with all links resolved; None if they do.
+    """Return why a path, with all links resolved, is refused to containers; None if allowed.
 
     ``sockets`` are the engine's, ``roots`` the private directories of executors, ``code`` the directories of this program.
     """
@@ -122,7 +122,7 @@ def explain_refusal(
 
 
 def give_workspace(workspace: Path, user: tuple[int, int], *, is_own_workspace: bool) -> None:
-    """Give a session's own workspace to the user of its kernels; raise ``InvalidWorkDir`` if the user cannot write there."""
+    """Give a session's own workspace to the user of the kernels; raise ``InvalidWorkDir`` if the user cannot write there."""
     fd = os.open(workspace, DIRECTORY)
     try:
         status = os.fstat(fd)
@@ -132,6 +132,7 @@ def give_workspace(workspace: Path, user: tuple[int, int], *, is_own_workspace: 
             return
     finally:
         os.close(fd)
+    # Owner, group or others: Linux applies the first class that fits, even if a later class has more rights.
     shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
     if status.st_mode >> shift & 0o3 == 0o3 or "system.posix_acl_access" in os.listxattr(workspace):  # noqa: PLR2004 - wx
         return
@@ -149,6 +150,7 @@ def _check_source(source: Path, root: Path, *, read_only: bool, share_home: bool
     except OSError as exc:
         message = f"The mount {source} cannot be read: {exc.strerror}. Create it, or leave it out."
         raise InvalidConfig(message) from exc
+    # Private directories of other executors are known by name: they may lie in any directory, at any depth.
     roots = (root, *(path for path in (source, *source.parents) if ROOT_NAME.fullmatch(path.name)))
     home = None if share_home else Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - never raises
     reason = explain_refusal(
@@ -178,10 +180,10 @@ def _check_distinct(mounts: Sequence[Bind]) -> None:
 
 
 def _check_tmpfs(path: PurePosixPath, mounts: Sequence[Bind], tmpfs: Collection[str]) -> None:
-    """Refuse a tmpfs that would hide a mount, or that an engine could not create.
+    """Refuse a tmpfs on the target of a mount, or in a place where an engine cannot create the directory.
 
-    Engines mount shorter paths first. So a tmpfs above a mount, such as ``/tmp``, hides nothing of it; a tmpfs below a mount
-    is visible, and the engine creates its directory in the mounted one.
+    Engines mount shorter paths first. So a tmpfs on a parent directory, such as ``/tmp``, does not hide a mount. A tmpfs inside
+    a mount needs a directory in the mounted source, created by the engine.
     """
     for source, target, _ in mounts:
         if target == str(path):
@@ -199,9 +201,9 @@ def _check_tmpfs(path: PurePosixPath, mounts: Sequence[Bind], tmpfs: Collection[
 
 
 def _overlay_mounts(mounts: Sequence[Bind], writable: Mapping[Path, bool]) -> list[Bind]:
-    """Return additional mounts for paths inside a mount that have other rights than the mount.
+    """Return additional mounts for paths with other rights than the surrounding mount.
 
-    Each writable directory above a read-only path becomes a mount too: else a kernel could move it away and replace it.
+    Each writable directory above a read-only path becomes a mount too: else a kernel could move and replace the directory.
     """
     overlays: dict[str, Bind] = {}
     parent_binds: dict[str, Bind] = {}
@@ -215,6 +217,7 @@ def _overlay_mounts(mounts: Sequence[Bind], writable: Mapping[Path, bool]) -> li
             inside = path.relative_to(source)
             overlays |= _bind(source, target, inside, read_only=not writable[path])
             for parent_path in inside.parents[:-1] if decided[above] else ():
+                # rename(2) of a mount point fails (EBUSY), of a directory above one does not.
                 if above in (Path(source) / parent_path).parents:
                     parent_binds |= _bind(source, target, parent_path, read_only=False)
     used_targets = {target for _, target, _ in mounts}
@@ -237,10 +240,11 @@ def _overlaps(path: Path, other: Path) -> bool:
 
 
 def find_launcher(root: Path) -> str:
-    """Return a directory that the engine can mount: the package's own, or a copy of it in the executor's directory ``root``.
+    """Return a launcher directory for the engine to mount: the package's own, or a copy in the executor's ``root``.
 
-    The engine mounts paths of its machine. If its socket was mounted into this container, the package's path is not there; the
-    executor's directory has the same path on both sides, and lasts as long as its kernels, which the next server may adopt.
+    The engine mounts paths of the engine's machine. If this process is in a container with the engine's socket mounted, the
+    package's path does not exist there. The executor's directory has the same path on both sides, and exists as long as the
+    kernels, which the next server may adopt.
     """
     if not _is_engine_outside():
         return str(LAUNCHER)
@@ -248,13 +252,13 @@ def find_launcher(root: Path) -> str:
     if not copy.exists():
         shutil.rmtree(unfinished, ignore_errors=True)  # the disk was full
         shutil.copytree(LAUNCHER, unfinished, ignore=shutil.ignore_patterns("__pycache__"))
-        unfinished.rename(copy)
+        unfinished.rename(copy)  # a copy of that name is complete
     return str(copy)
 
 
 @cache
 def _is_engine_outside() -> bool:
-    """Return whether this process is in a container, and the engine's socket was mounted into it."""
+    """Return whether this process is in a container with the engine's socket as a mount."""
     from kernelexec.docker.client import host, socket_at  # noqa: PLC0415 - local kernels need no docker package
 
     path = socket_at(host())
@@ -268,15 +272,15 @@ def _is_mounted(path: str) -> bool:
 
 
 def chosen_python(options: Container) -> PythonVolume | None:
-    """Return the mounted Python of kernels with these options; None if the image's own is used."""
+    """Return the mounted Python of kernels with these options; None for the image's own Python."""
     return _chosen.get(_options_key(options))
 
 
 async def choose_python(options: Container, failure: KernelStartFailed | None) -> None:
-    """Find a mounted Python for the next kernel with these options, if the image's own caused ``failure``.
+    """Find a mounted Python for the next kernel with these options, if ``failure`` came from the image's own Python.
 
     Raises:
-        KernelStartFailed: a mounted Python is needed but not available, or the named one is missing in the image.
+        KernelStartFailed: a mounted Python is needed but unavailable, or the image lacks an interpreter named by option.
     """
     if failure is None or chosen_python(options) is not None:
         return
@@ -295,13 +299,13 @@ async def choose_python(options: Container, failure: KernelStartFailed | None) -
 
 
 def python_of(options: Container) -> tuple[str, tuple[Bind, ...]]:
-    """Return the interpreter of kernels with these options, and the mounts that it needs."""
+    """Return the interpreter of kernels with these options, and the necessary mounts."""
     mounted = chosen_python(options)
     return (_MOUNTED_PYTHON, ((mounted.volume, RUNTIME_INSIDE, True),)) if mounted else (options.python, ())
 
 
 def describe_python(options: Container) -> tuple[str, ...]:
-    """Return the note of a kernel's first result on its mounted Python."""
+    """Return the note on a mounted Python for a kernel's first result; empty without."""
     mounted = chosen_python(options)
     if mounted is None:
         return ()

@@ -1,7 +1,7 @@
-"""The relay of a kernel whose unix sockets do not reach this machine: local sockets, over a program that the engine runs there.
+"""The relay of a kernel without reachable unix sockets: local sockets, and a program in the container, run by the engine.
 
-The program is the launcher's (``launch/relay``). If it ends, or the connection to the engine is lost, another one is started,
-and the connections go on.
+The program belongs to the launcher (``launch/relay``). After the end of the program or of the connection to the engine, another
+program is started, and the kernel's connections go on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kernelexec.errors import ContainerGone, EngineFailed
 from kernelexec.launcher.relayed_connections import INSTANCE_BYTES, OPEN, READY, LinkError, RelayedConnections
 from kernelexec.provisioning.runtime.kernel_directory import PORTS, RELAY_SECONDS, write_ready
 
-#: The first pause and the longest one between two programs, in seconds, and the part of their errors that is told.
+#: The first and the longest pause between two programs, in seconds, and the bytes of their stderr that are logged.
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _STDERR_BYTES = 0.05, 2.0, 4096
-#: How long the end waits for a call to an engine that does not answer.
+#: How long the end waits, in seconds, for a call to an engine that does not answer.
 _JOIN_SECONDS = 5.0
-#: Pieces of the stream that the event loop has not taken, at most: it takes them all in one turn.
+#: Pieces of the stream that the event loop has not taken, at most: it takes them all in one turn, and other sessions wait.
 _PIECES_MAX = 2
 logger = logging.getLogger("kernelexec")
 
@@ -38,15 +38,16 @@ class KernelRelay:
 
     Args:
         engine: the engine of the container.
-        container: its id.
+        container: the container's id.
         argv: the launcher's program for the relay.
         user: the user of the kernel.
-        directory: the private directory of the kernel, on this machine, with the pipe for its report.
+        directory: the private directory of the kernel, on this machine, with the ready pipe.
     """
 
     def __init__(self, engine: Engine, container: str, argv: Sequence[str], *, user: str, directory: Path) -> None:
         self._start_stream = partial(ContainerStream, engine, container, argv, user=user)
         self._container, self._directory = container, directory
+        # The thread starts programs and reads their output; connections and frames belong to the event loop (``_call``).
         self._loop = asyncio.get_running_loop()
         self._connections = RelayedConnections(secrets.token_bytes(INSTANCE_BYTES), take=self._take)
         self._number = 0
@@ -72,13 +73,13 @@ class KernelRelay:
             raise
 
     async def close(self) -> None:
-        """Close everything; the kernel notices it as the end of its owner."""
+        """Close everything; to the kernel this is the end of the owner."""
         self._end()
         if self._thread.ident is not None:
             await anyio.to_thread.run_sync(self._thread.join, _JOIN_SECONDS)
 
     def _end(self) -> None:
-        """Close all sockets, so that no client waits in vain, and end the program."""
+        """Close all sockets, so no client waits in vain, and end the program."""
         self._is_closed = True
         for server in self._servers:
             server.close()
@@ -98,7 +99,7 @@ class KernelRelay:
                 write_ready(self._directory, content)
 
     def _carry(self) -> None:
-        """Run one program after the other until the container has ended, or none answers for too long: a thread."""
+        """Run programs in succession until the container ends, or no program answers for 60 s. The body of the thread."""
         try:
             self._run_programs()
         except Exception:
@@ -121,13 +122,14 @@ class KernelRelay:
                 last = reason
             now = time.monotonic()
             until = now + RELAY_SECONDS if self._is_greeted.is_set() else until
+            # A program that ran for a while was cut, and the next one may work at once; after others the pause doubles.
             pause = _PAUSE_SECONDS if now > begun + _LONGEST_PAUSE_SECONDS else min(2 * pause, _LONGEST_PAUSE_SECONDS)
             self._is_greeted.clear()
             if not self._is_closed:
                 time.sleep(pause)  # the engine reports nothing when it is back
 
     def _run_program(self) -> str:
-        """Run a program until it is cut; return what it has written to its standard error."""
+        """Run a program until the end of the stream; return the text of the program's standard error."""
         stream, errors = self._start_stream(), bytearray()
         self._call(self._use, stream)
         with suppress(EngineFailed):
@@ -139,6 +141,7 @@ class KernelRelay:
             errors += content
             del errors[:-_STDERR_BYTES]
         else:
+            # Backpressure: a busy loop stops the thread, and with it the engine's stream. The timeout is to notice ``close``.
             while not self._pieces.acquire(timeout=1.0):
                 if self._is_closed:
                     return False
@@ -158,6 +161,7 @@ class KernelRelay:
 
     def _feed(self, stream: ContainerStream, content: bytes) -> None:
         self._pieces.release()
+        # Late pieces of a program before the present one are dropped: the peer sends again whatever was not acknowledged.
         if stream is not self._stream or self._is_closed:
             return
         try:

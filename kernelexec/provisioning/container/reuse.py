@@ -1,4 +1,4 @@
-"""The reuse of a container: its init, over one unix socket, ends the processes of one kernel and forks the next one."""
+"""The reuse of a container: over a unix socket, the container's init ends the processes of a kernel and forks the next."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.processes import read_peer
 
 _MESSAGE_BYTES, _ANSWER_BYTES = 96 * 1024, 1024
-#: How long the end of all processes of a container may take, in seconds.
+#: How long the end of all processes of a container may take, in seconds: the init itself gives up after 2 s.
 _SWEEP_SECONDS = 5.0
 Mounts = Iterable[tuple[str, str, bool]]
 
 
 class InitConnection:
-    """The connection to a container's init. All messages are checked: code in the container may have got hold of the socket."""
+    """The connection to a container's init. All messages are checked, because code in the container may have got the socket."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, tuple[ContainerState, OomDetector]] = {}
-        """The kernel in this container and its branches, by their marks; that of the kernel is empty."""
+        """The kernel in this container and all branches, by mark; the kernel's mark is empty."""
         self._uid = 0
         self._path = Path()
+        # One after the other: the listener until the init connects, then the channel until its end, then neither.
         self._listener: socket.socket | None = None
         self._channel: socket.socket | None = None
+        # At most one request waits at a time, under the lock: replies carry no number.
         self._answer: asyncio.Future[dict[str, Any]] | None = None
         self._request_lock = asyncio.Lock()
 
     @property
     def is_connected(self) -> bool:
-        """Whether the init can be reached."""
+        """Whether there is a connection to the init."""
         return self._channel is not None
 
     def listen(self, path: Path, ids: tuple[int, int]) -> None:
-        """Prepare for a container that is about to start: its init, of a user and group, connects to the socket ``path``."""
+        """Listen at ``path`` for the init of a container about to start; ``ids`` are the user and group of the init."""
         self._path, (self._uid, gid) = path, ids
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         track_fd(self._listener.fileno())
@@ -53,6 +55,7 @@ class InitConnection:
             self._listener.bind(str(path))
             if self._uid != os.getuid():
                 os.chown(path, -1, gid)
+            # Connecting needs write permission to the socket's file; between bind and chmod nothing listens yet.
             self._path.chmod(0o660 if self._uid != os.getuid() else 0o600)
             self._listener.listen(1)
         except BaseException:
@@ -60,12 +63,12 @@ class InitConnection:
             raise
 
     def accept(self, is_peer: Callable[[int], bool]) -> None:
-        """Let the init connect; ``is_peer`` decides by process id whether a peer belongs to the container."""
+        """Accept the init; ``is_peer`` checks by process id that the peer belongs to the container."""
         if self._listener is not None:
             asyncio.get_running_loop().add_reader(self._listener, self._accept, is_peer)
 
     def close(self) -> None:
-        """Close the connection: the init process then ends with its kernel, or at once without one."""
+        """Close the connection: the init then ends with the kernel, or at once without a kernel."""
         for sock in (self._listener, self._channel):
             if sock is not None:
                 asyncio.get_running_loop().remove_reader(sock)
@@ -77,7 +80,7 @@ class InitConnection:
             self._answer.set_result({})
 
     async def request(self, message: Mapping[str, Any], patience: float | None) -> dict[str, Any]:
-        """Return the reply to a message; an empty one, and the end of the connection, if none comes."""
+        """Return the reply to a message; without a reply within ``patience`` seconds, disconnect and return an empty reply."""
         async with self._request_lock:
             self._answer = asyncio.get_running_loop().create_future()
             reply = None
@@ -91,7 +94,7 @@ class InitConnection:
         return reply or {}
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Send a message that has no reply; return whether that was possible."""
+        """Send a message without waiting for a reply; return whether the message was sent."""
         data = json.dumps(message).encode()
         if self._channel is None or len(data) > _MESSAGE_BYTES:
             return False
@@ -112,7 +115,7 @@ class InitConnection:
         if peer is None or peer[1] != self._uid or not is_peer(peer[0]):
             sock.close()
             return
-        self.close()
+        self.close()  # the listener too: the init connects before it forks a kernel, so a later peer would be user code
         sock.setblocking(False)  # noqa: FBT003 - as above
         track_fd(sock.fileno())
         self._channel = sock
@@ -128,6 +131,7 @@ class InitConnection:
             message = None
         match message:
             case {"ended": int(status), "mark": str(mark), "kills": int(kills)}:
+                # An end counts once: a repeated report must not change the status of a kernel that has ended.
                 state, oom = self.kernels.get(mark, (None, None))
                 if state is not None and oom is not None and state.status is None:
                     oom.on_exit(status, kills)
@@ -140,15 +144,16 @@ class InitConnection:
 
     def _disconnect(self) -> None:
         self.close()
+        # Wake every ``wait``: ends are reported by the engine only from now on, so the containers are inspected.
         with suppress(RuntimeError):
             for state, _ in self.kernels.values():
                 state.changed.set()
 
 
 class ContainerReuse:
-    """The container of one kernel after another. It knows whether anything of the last one is left.
+    """The reuse of a container for kernels in succession, with the knowledge whether anything of the last kernel is left.
 
-    A branch of the container's kernel has one with a ``mark`` and the same connection: only copies of checkpoints follow it.
+    A branch has an instance with a ``mark`` and the same connection; a branch is followed only by copies of checkpoints.
     """
 
     def __init__(self, state: ContainerState, oom: OomDetector, init: InitConnection, mark: str = "") -> None:
@@ -156,18 +161,18 @@ class ContainerReuse:
         self._mark = mark
         init.kernels[mark] = self._state, self._oom = state, oom
         self._is_clean = False
-        """Whether no process and no file of the last kernel is left."""
+        """Whether no process and no file of the last kernel is left, as the init has reported."""
         self._sources: dict[str, tuple[int, int]] = {}
         self._in_memory: list[str] = []
 
     @property
     def has_branches(self) -> bool:
-        """Whether branches of the container's kernel use it."""
+        """Whether branches use the container."""
         return len(self.init.kernels) > 1
 
     @property
     def is_possible(self) -> bool:
-        """Whether the next kernel can be forked in this container."""
+        """Whether the init can fork the next kernel."""
         return self._is_clean and self.init.is_connected and not self.has_branches
 
     def reset_container(self) -> None:
@@ -175,18 +180,18 @@ class ContainerReuse:
         self._is_clean = False
 
     def listen(self, path: str, options: Container, mounts: Mounts) -> None:
-        """Prepare for a container that is about to start: its init connects to the socket ``path``, if there is one."""
+        """Prepare for a container about to start: note the mounts, and listen for the init at ``path`` if not empty."""
         self._sources = _identities(mounts)
         self._in_memory = sorted({"/dev/mqueue", *options.memory_directories})
         if path:
             self.init.listen(Path(path), options.ids)
 
     def has_same_mounts(self, mounts: Mounts) -> bool:
-        """Return whether the same directories are mounted: their paths may have changed, but not their inodes."""
+        """Return whether the same directories are mounted: the paths may have changed, but not the inodes."""
         return self._sources == _identities(mounts)
 
     async def fork(self, arguments: Sequence[str], kwargs: Mapping[str, Any]) -> bool:
-        """Fork the next kernel; return whether there is one."""
+        """Fork the next kernel; return whether the init has done so."""
         if not self.is_possible or not self.expect_kernel():
             return False
         return "born" in await self.init.request(
@@ -194,15 +199,15 @@ class ContainerReuse:
         )
 
     def signal(self, signum: int) -> bool:
-        """Signal the kernel without the engine; return whether that was possible."""
+        """Signal the kernel through the init; return whether the request was sent."""
         return self.init.send({"signal": signum, "mark": self._mark})
 
     async def adopt(self, pid: int) -> bool:
-        """Have the init watch a kernel that a checkpoint has forked; return whether it is there."""
+        """Have the init watch a kernel forked by a checkpoint; return whether the kernel is a child of the init."""
         return "born" in await self.init.request({"adopt": pid, "mark": self._mark}, _SWEEP_SECONDS)
 
     def expect_kernel(self) -> bool:
-        """Prepare for another kernel in this container; return whether there is a connection to its init."""
+        """Prepare for another kernel in this container; return whether there is a connection to the init."""
         state = self._state
         if not self.init.is_connected or state.events is None:
             return False
@@ -213,12 +218,12 @@ class ContainerReuse:
         return True
 
     async def sweep(self, spared: Collection[int] = ()) -> bool:
-        """End all processes in the container but its init, and clear its files in memory; return whether it can be reused.
+        """End all processes in the container except the init, and clear files in memory; return whether reuse is possible.
 
-        With ``spared`` processes, which are checkpoints, only their copies can use it, and with branches only these: its files
-        stay as they are. Of a branch only the processes with its mark end.
+        ``spared`` processes are checkpoints: only their copies can use the container afterwards. With branches, only the
+        branches can. In both cases files stay. For a branch, only the processes with its mark end.
 
-        Files on the devices of mounts belong to this machine and stay, wherever in the container they are.
+        Files on the devices of mounts belong to this machine and stay, wherever in the container the files are.
         """
         if self.init.is_connected and not self._is_clean:
             self._state.is_kill_requested |= self._state.status is None
@@ -229,16 +234,17 @@ class ContainerReuse:
                 return is_swept and bool(spared)
             devices = [device for device, _ in self._sources.values()]
             reply = await self.init.request({"sweep": self._in_memory, "spared": devices}, _SWEEP_SECONDS)
+            # Not swept: a process or a file is left, or a cell has changed the init's resource limits, which a fork inherits.
             self._is_clean = reply.get("swept") is True
         return self.is_possible
 
     def leave(self) -> None:
-        """Forget the branch, which has ended; the connection stays."""
+        """Forget the ended branch; the connection stays."""
         self.init.kernels.pop(self._mark, None)
 
 
 def _identities(mounts: Mounts) -> dict[str, tuple[int, int]]:
-    """Return the device and the inode of each mounted directory that exists, by its path in the container."""
+    """Return device and inode of each existing mounted directory, by path in the container."""
     identities = {}
     for source, inside, _ in mounts:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The check whether unix sockets of containers can be reached from here: by known facts, or by a probe container."""
+"""The reachability of containers' unix sockets from here: by known facts, or by a probe container."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ _lock = threading.Lock()
 
 
 def are_sockets_reachable() -> bool:
-    """Return whether sockets of the current engine's containers can be reached; True while nothing is known."""
+    """Return whether sockets of the current engine's containers are reachable; True before the first check."""
     return _reachable.get(host(), True)
 
 
 def probe_sockets(config: Config, root: Path, python: str, mounts: Sequence[Bind] = ()) -> bool:
-    """Return whether sockets below ``root`` can be reached, checked once for each engine. Called in a thread.
+    """Return whether sockets below ``root`` are reachable, checked once for each engine. For a thread.
 
-    A probe runs a ``python`` of the image, or of one of the ``mounts``.
+    A probe runs a ``python`` of the image, or of ``mounts``.
 
     Raises:
-        KernelStartFailed: the engine is on another machine, which does not see this one's files.
+        KernelStartFailed: the engine is on another machine without access to the files of this machine.
         EngineFailed: the probe failed.
     """
-    with _lock:
+    with _lock:  # held during a probe: sessions that start together share its result
         address = host()
         is_reachable = _reachable.get(address)
         if is_reachable is None:
@@ -76,7 +76,7 @@ def probe_sockets(config: Config, root: Path, python: str, mounts: Sequence[Bind
 
 
 def forget() -> None:
-    """Forget all results, since a kernel was not reached in time; from now on only a probe counts. Never waits for a probe."""
+    """Forget all results after a kernel was not reached in time; from now on only a probe counts. Never waits for a probe."""
     _distrusted.update(_reachable)
     _reachable.clear()
 
@@ -92,10 +92,10 @@ def _decide(config: Config, root: Path, python: str, mounts: Sequence[Bind], *, 
 
 
 def guess(where: Whereabouts, root: Path) -> Reachability | None:
-    """Return what is certain without a probe; None if nothing is.
+    """Return the reachability known without a probe, or None.
 
-    If this process may inspect the engine's process, it compares ``root`` in both. If not, an engine on the same machine is
-    assumed to see the same directory, unless this process is in a container.
+    With the right to inspect the engine's process, ``root`` is compared in both processes. Without that right, an engine on the
+    same machine is assumed to see the same directory, unless this process is in a container.
     """
     if where.remote:
         return None
@@ -104,6 +104,7 @@ def guess(where: Whereabouts, root: Path) -> Reachability | None:
     if not where.listener:
         return None
     try:
+        # /proc/PID/root is the file system as that process sees it, with the mounts of its namespace.
         engine_status = Path(f"/proc/{where.listener}/root", *root.parts[1:]).stat()
     except PermissionError:
         this = os.uname()
@@ -117,7 +118,7 @@ def guess(where: Whereabouts, root: Path) -> Reachability | None:
 def probe(
     engine: Engine, config: Config, root: Path, python: str, mounts: Sequence[Bind] = (), program: str | None = None
 ) -> Reachability:
-    """Return what a throw-away container shares of a directory below ``root``.
+    """Return the reachability of a directory below ``root``, tried with a throw-away container for at most 20 s.
 
     Raises:
         KernelStartFailed, EngineFailed: the container cannot be created.

@@ -1,4 +1,4 @@
-"""The backend that runs a session's kernels in namespaces of bubblewrap, with this machine's programs and few other files."""
+"""The backend for kernels in namespaces of bubblewrap, with this machine's programs and few other files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LISTING_CODE = (
     "import json, site, sys;"
     "print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, site.getusersitepackages()]))"
 )
-#: The directories that interpreters read, as they listed them.
+#: The directories that each interpreter reads, by its own list: once in this process, since it has to be started for that.
 _directories: dict[str, tuple[str, ...]] = {}
 _MISSING = "bubblewrap is not installed: install the package bubblewrap, 0.8 or newer, or choose another isolation."
 _RESOLVER_FILE = "/etc/resolv.conf"
@@ -61,16 +61,16 @@ class BubblewrapBackend(LocalBackend):
     _guard_flag: ClassVar[str] = GUARD_ALONE_FLAG
 
     def transport_for(self, installed: InstalledSpec | None) -> Transport:
-        """Return unix sockets, which may be the guard's: ports in a network namespace are not reachable."""
+        """Return unix sockets, the kernel's or the guard's: ports in a network namespace are not reachable."""
         return "ipc" if installed is None or installed.transport == "ipc" else "bridged"
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:  # noqa: ARG002 - as in the other backend
-        """Have the interpreters list the directories that they read."""
+        """List the directories of the interpreters in threads, ahead of ``build_spec``."""
         for python in self._pythons:
             await anyio.to_thread.run_sync(_list_directories, python, self._writable_directories)
 
     def is_transient(self, failure: str) -> bool:
-        """Return whether a file system, such as a container's, was unmounted while bubblewrap was mounting all of them."""
+        """Return whether a file system, such as a container's, was unmounted while bubblewrap was mounting all file systems."""
         return _MOUNT_VANISHED in failure
 
     def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:
@@ -93,7 +93,7 @@ class BubblewrapBackend(LocalBackend):
         return await LocalBackend.run(self, task, session) if result.exit_code and self.is_transient(result.output) else result
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
-        """Return the confinement of a local kernel without the rules that its network namespace and its mounts replace."""
+        """Return a local kernel's confinement, less the rules replaced by the network namespace and the mounts."""
         local = LocalBackend.confinement(self, runtime)
         if local is None:
             return None
@@ -102,7 +102,7 @@ class BubblewrapBackend(LocalBackend):
         return {**local, "network": True, "has_private_ipc": True, "writes": writes}
 
     def _wrap_command(self, argv: list[str], task: OneShotTask) -> list[str]:
-        """Return the command of a task in namespaces with its directories; its confinement decides where it may write."""
+        """Return the command of a task in namespaces with its directories; the task's confinement limits writing further."""
         mounts = dict.fromkeys(self._extra_readable(task), "--ro-bind")
         mounts |= dict.fromkeys([str(task.directory), *([str(self.workspace)] if task.sees_workspace else [])], "--bind")
         around = self._sandbox_command(self._needed_paths(None), mounts, str(task.directory), has_network=bool(task.network))
@@ -121,11 +121,13 @@ class BubblewrapBackend(LocalBackend):
         empty = {
             path for path in (*_EMPTY_DIRECTORIES, str(Path.home())) if Path(path).is_dir() and not Path(path).is_symlink()
         } - {"/"}
+        # Bubblewrap mounts in the order of its arguments: empty directories first, then what is shown again inside them.
         for path in sorted(empty):
             yield from ("--size", str(_TMPFS_BYTES), "--tmpfs", path)
         for hidden in filter(os.path.exists, MACHINE_STORES):
             if os.path.realpath(hidden).startswith("/run/"):
                 continue  # the directory is empty already
+            # Only paths that exist, see above, can be mount points: the root is mounted read-only.
             yield from ("--tmpfs", hidden) if Path(hidden).is_dir() else ("--ro-bind", os.devnull, hidden)
         needed = [path for path in needed if not is_beneath(path, writable)]  # cells may have put links there
         mounts = {path: "--ro-bind" for path in needed if any(Path(path).is_relative_to(parent) for parent in empty)}
@@ -134,6 +136,8 @@ class BubblewrapBackend(LocalBackend):
             above = next((mounts[str(parent)] for parent in Path(path).parents if str(parent) in mounts), None)
             if above != mounts[path] or path in parents:
                 yield from (mounts[path], path, path)
+        # An interpreter is often a link in the home (~/.local/bin, virtual environments): mounts show its target, and each link
+        # on the way is made anew unless a mount shows it already.
         links = dict(link for python in self._pythons for link in links_of(shutil.which(python) or python))
         for link, target in links.items():
             is_shown = any(link.is_relative_to(path) or Path(path).is_relative_to(link) for path in mounts)
@@ -142,9 +146,9 @@ class BubblewrapBackend(LocalBackend):
         yield from ("--chdir", cwd)
 
     def _mount_contexts(self, mounts: dict[str, str]) -> set[str]:
-        """Mount the context paths, with their read-only parts and this program's own files; return the directories above.
+        """Mount the context paths, the read-only parts inside, and this program's own files; return the directories above.
 
-        The directories above are mounted over themselves: else a kernel could move them away and replace them.
+        The directories above are mounted over themselves: else a kernel could move and replace a directory.
         """
         writable_paths = [path for path, option in mounts.items() if option == "--bind"]
         rules = permissions(contexts(self.config)) | {
@@ -162,11 +166,11 @@ class BubblewrapBackend(LocalBackend):
 
     @property
     def _pythons(self) -> list[str]:
-        """The interpreters whose directories are mounted: this process's, which confines, and the kernel's."""
+        """The interpreters to mount: this process's own for confinement, and the kernel's."""
         return list(dict.fromkeys([sys.executable, self._interpreter]))
 
     def _needed_paths(self, installed: InstalledSpec | None) -> Iterator[str]:
-        """Yield paths that programs need in directories that would be empty."""
+        """Yield the paths needed by programs, to be shown in otherwise empty directories."""
         yield str(LAUNCHER)
         for python in self._pythons:
             yield from _list_directories(python, self._writable_directories)
@@ -182,19 +186,19 @@ class BubblewrapBackend(LocalBackend):
 
 
 def explain_missing(config: Config) -> str | None:
-    """Return why such kernels cannot run on this machine, in a sentence; None if they may."""
+    """Return why kernels cannot run in bubblewrap on this machine, in a sentence; None if possible."""
     return _MISSING if _find_bubblewrap(all_writable_directories(config, None)) is None else None
 
 
 def _find_bubblewrap(writable: Iterable[str]) -> str | None:
-    """Return the path of bubblewrap, in a directory of PATH that cells cannot write."""
+    """Return bubblewrap's path from the PATH directories not writable by cells; None if missing."""
     directories = [path for path in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(path)]  # noqa: PTH117
     program = shutil.which("bwrap", path=os.pathsep.join(path for path in directories if not is_beneath(path, writable)))
     return program and os.path.realpath(program)
 
 
 def _list_directories(python: str, untrusted: Iterable[str]) -> tuple[str, ...]:
-    """Return the directories that an interpreter reads; once in this process it is started to list them."""
+    """Return the directories read by an interpreter, which is started once in this process for the list."""
     if python in _directories:
         return _directories[python]
     try:

@@ -1,4 +1,4 @@
-"""The paths that a session may use on this machine: by confined kernels, and by file operations.
+"""A session's paths on this machine, for confined kernels and for file operations.
 
 ``launcher/sandbox/confinement`` applies the rules to a kernel.
 """
@@ -61,7 +61,7 @@ _OWN_CODE_LACK = OWN_CODE + " {}, which cells can write: files that they leave t
 def confinement_rules(config: Config, cwd: str, runtime: RuntimeDirectory, root: Path | None) -> dict[str, Any] | None:
     """Return the rules for a kernel with that workspace and private directory, in an executor's ``root``.
 
-    None means that the configuration has no confinement.
+    None if the configuration has no confinement.
 
     Raises:
         KernelStartFailed: the temporary directory cannot be created, or a context path is gone.
@@ -109,12 +109,12 @@ def confinement_rules(config: Config, cwd: str, runtime: RuntimeDirectory, root:
 
 
 def private_session(runtime: RuntimeDirectory, root: Path | None) -> Path:
-    """Return the private directory of the session whose directory contains that of a kernel, at any depth."""
+    """Return the private directory of the first session above a kernel's directory, at any depth."""
     return next((path for path in runtime.path.parents if path.parent == root), runtime.session)
 
 
 def _check_no_link(path: str) -> str:
-    """Return a resolved path; raise ``KernelStartFailed`` if a part of it has become a link since."""
+    """Return a resolved path; raise ``KernelStartFailed`` if any part has become a link since."""
     if (target := os.path.realpath(path)) != path:
         message = (
             f"{path} leads to {target} by a new link: remove the link, and check the workspace for the code that created it."
@@ -124,7 +124,7 @@ def _check_no_link(path: str) -> str:
 
 
 def hidden_paths(config: Config) -> set[str]:
-    """Return the paths that confined kernels cannot read, except for their own files in them; empty without confinement."""
+    """Return the paths hidden from confined kernels, except for a kernel's own files inside; empty without confinement."""
     return (
         {*_absolute_paths(config.confinement.hidden), *_secret_stores(), *_other_sessions(config)}
         if config.confines_kernels
@@ -133,7 +133,7 @@ def hidden_paths(config: Config) -> set[str]:
 
 
 def _list_nested(paths: Iterable[str], inner_paths: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Return the target of each path, with all ``inner_paths`` in it, as named and as resolved."""
+    """Return the target of each path with all ``inner_paths`` below the target, as named and as resolved."""
     targets = list(map(os.path.realpath, paths))
     names = sorted({name for path in inner_paths for name in (path, os.path.realpath(path))}) if targets else []
     return [(path, [name for name in names if name.startswith(f"{path.rstrip('/')}/")]) for path in targets]
@@ -144,7 +144,7 @@ def _absolute_paths(paths: Iterable[Path]) -> list[str]:
 
 
 def _secret_stores() -> Iterator[str]:
-    """Yield the secret paths of this user; for root also those of all users and of the machine."""
+    """Yield the existing machine stores and this user's secret paths; for root also all users' paths and the SSH host keys."""
     homes = {str(Path.home()), *platform.home_directories()}
     if platform.is_root():
         homes |= {home for home in platform.home_directories(of_all=True) if home.startswith(("/home/", "/root", "/Users/"))}
@@ -157,7 +157,7 @@ def _secret_stores() -> Iterator[str]:
 
 
 def _other_sessions(config: Config) -> Iterator[str]:
-    """Yield the paths of other sessions: private directories with the keys of kernels, workspaces, journals, logs, results."""
+    """Yield the paths of other sessions: private directories with keys of kernels, workspaces, journals, logs, results."""
     for base in all_bases():
         with suppress(OSError):
             yield from (str(path) for path in base.glob(f"{ROOT_PREFIX}*"))
@@ -165,13 +165,13 @@ def _other_sessions(config: Config) -> Iterator[str]:
 
 
 def record_directories(config: Config) -> list[Path]:
-    """Return the directories with records of the code that ran: the journals and logs of all sessions."""
+    """Return the directories with records of executed code: the journals and logs of all sessions."""
     logs = config.log_dir
     return [config.absolute_workspace.resolve() / ".journals", *([logs.expanduser().resolve()] if logs else [])]
 
 
 def file_roots(config: Config, workspace: Path, to_kernel_path: Callable[[str], str]) -> tuple[FileRoot, ...]:
-    """Return the workspace, then the context paths; raise ``InvalidConfig`` if one of these is missing."""
+    """Return the workspace, then the context paths; raise ``InvalidConfig`` for a missing context path."""
     protected_paths = (*own_code_paths(), *record_directories(config))
     roots = [FileRoot(workspace, to_kernel_path(str(workspace)), protected=_beneath(workspace, protected_paths))]
     context_paths = contexts(config, workspace)

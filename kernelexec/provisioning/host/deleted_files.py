@@ -1,7 +1,7 @@
-"""The space of deleted files, which the rules of confined kernels would hold.
+"""The space of deleted files, held by the rules of confined kernels.
 
-Landlock has rights for single files where something hidden is next to them (``launcher/sandbox``), and a rule holds its file:
-one that is deleted would keep its space until the last kernel with that rule ends.
+Next to a hidden path, Landlock needs rules for single files (``launcher/sandbox``), and a rule holds the file: without this
+module the space of a deleted file would be free only after the end of the last kernel with such a rule.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.workspace.system_calls import ATTRIB, CLOSE_NOWRITE, CLOSE_WRITE, Inotify
 
-#: Files that are looked after at once: the largest. Where fewer files may be open in all, sessions need them.
+#: The number of watched files, which are the largest, and the least limit of open files: below it sessions need them all.
 _FILES_MAX, _OPEN_MIN = 64, 1024
 _CLOSE_SECONDS = 0.1
 
 
 class DeletedFileSpace:
-    """Empties files without a name that no process has open, as their deletion alone would have done.
+    """A watch of files that empties each deleted file once no process has it open, as the deletion alone would otherwise do.
 
-    It has descriptors of them that neither read nor write (``O_PATH``), and learns by inotify that a name or a reader is gone.
+    Each file is held by a descriptor without read or write access (``O_PATH``). Inotify reports the end of a name or a reader.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, inotify: Inotify) -> None:
         self._loop, self._inotify = loop, inotify
         self._files: dict[int, int] = {}
-        """Descriptors of files by the numbers of their watches."""
+        """Descriptors of files by watch number."""
         self._changed_at: dict[str, int] = {}
         track_fd(self._inotify.fd)
         loop.add_reader(self._inotify.fd, self._on_readable)
 
     @classmethod
     def open(cls, loop: asyncio.AbstractEventLoop) -> Self | None:
-        """Return an object for an event loop; None if too few files may be open, or no instance of inotify is left."""
+        """Return an instance for an event loop; None if the limit of open files is below 1024, or inotify fails."""
         limit = platform.open_files_limit()
         with suppress(OSError):
             return cls(loop, Inotify()) if limit is None or limit >= _OPEN_MIN else None
         return None
 
     def find(self, hidden: Iterable[str]) -> list[str] | None:
-        """Return the largest plain files in directories that contain a hidden path at any depth; called in a thread.
+        """Return the 64 largest regular files in directories above a hidden path; for a thread.
 
         None if no file has come or gone since the last call.
         """
@@ -65,13 +65,13 @@ class DeletedFileSpace:
         return [path for _, path in heapq.nlargest(_FILES_MAX, sizes)]
 
     def look_after(self, paths: Iterable[str]) -> None:
-        """Look after these files from now on, and no longer after others that have names."""
+        """Watch these files from now on; of the files watched before, keep only deleted files."""
         watches = {watch for path in paths if (watch := self._add(path)) is not None}
         for watch in [watch for watch, fd in self._files.items() if watch not in watches and os.fstat(fd).st_nlink]:
             self._leave(watch)
 
     def close(self) -> None:
-        """End all watches; called in the event loop."""
+        """End all watches; for the event loop's thread."""
         self._loop.remove_reader(self._inotify.fd)
         for fd in (self._inotify.fd, *self._files.values()):
             close_fd(fd)
@@ -84,6 +84,7 @@ class DeletedFileSpace:
             try:
                 if stat.S_ISREG(os.fstat(fd).st_mode):
                     watch = self._inotify.add(fd, ATTRIB | CLOSE_NOWRITE | CLOSE_WRITE)
+                    # Inotify returns the old number for a file that is watched already: the older descriptor is closed then.
                     fd, self._files[watch] = self._files.get(watch, -1), fd
                     return watch
             finally:
@@ -98,7 +99,7 @@ class DeletedFileSpace:
             self._loop.call_later(_CLOSE_SECONDS, self._empty)
 
     def _empty(self) -> bool:
-        """Empty the deleted files; return whether one is still in use."""
+        """Empty deleted files without users; return whether any deleted file is still in use."""
         deleted = [watch for watch, fd in self._files.items() if os.fstat(fd).st_nlink == 0]
         for watch in deleted:
             if platform.empty_unused(self._files[watch]):

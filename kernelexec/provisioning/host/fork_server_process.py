@@ -1,8 +1,8 @@
-"""The process of a fork server, which can start before anything is known of the kernels.
+"""The process of a fork server, possibly started before the configuration of kernels is known.
 
-The imports of a fork server take longer than all else that a new kernel waits for, and so do those of the command line. So
-a command that is sure to run code on this machine starts a server first of all (``start_early``), and the executor takes it
-(``take_early``) if the configuration does not ask for another interpreter or another start of it.
+The imports of a fork server take longer than all other steps before a new kernel, and the imports of the command line take
+as long. So a command sure to run code on this machine starts a server first (``start_early``). The executor takes the server
+(``take_early``) unless the configuration needs another interpreter or other variables at the server's start.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ _STARTUP_NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "TZ"})
 
 @dataclass(frozen=True, slots=True)
 class ForkServerProcess:
-    """A started fork server, which waits for its settings; ``channel`` is our end of its socket."""
+    """A started fork server, waiting for settings; ``channel`` is our end of the socket pair."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
 
     @classmethod
     def start(cls, python: str, environ: Mapping[str, str], stderr: IO[bytes] | int) -> ForkServerProcess:
-        """Start a server. It ends by itself when the other end of its socket is closed.
+        """Start a server, which ends by itself once ``channel`` is closed.
 
         Raises:
             OSError: the interpreter cannot be started.
         """
         mark = os.urandom(16).hex()  # a forked kernel puts its own mark in this place
+        # Datagrams keep each request and its descriptors together, and unlike SOCK_DGRAM report the end of the other side.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -60,7 +61,7 @@ class ForkServerProcess:
         return cls(process, ours)
 
     def discard(self) -> None:
-        """End a server that nothing uses."""
+        """End an unused server."""
         self.channel.close()
         self.process.kill()
         self.process.wait()
@@ -71,18 +72,18 @@ _early: list[ForkServerProcess] = []
 
 
 def start_early() -> None:
-    """Start a server with this interpreter ahead of the need, unless variables say from where it is to load files."""
+    """Start a server with this interpreter ahead of the need, unless any of ``LOADER_VARIABLES`` is set."""
     if not platform.PLATFORM.has_fork_server or any(os.environ.get(name) for name in LOADER_VARIABLES):
         return
     try:
         _early.append(ForkServerProcess.start(sys.executable, _startup_part(os.environ), subprocess.DEVNULL))
-    except OSError:  # the one that is started when it is needed says why
+    except OSError:  # the later start, when the server is needed, reports the reason
         return
     atexit.register(discard_early)
 
 
 def take_early(python: str, environ: Mapping[str, str]) -> ForkServerProcess | None:
-    """Return the server that was started early, if it is as one that starts now; else end it."""
+    """Return the early server if a server started now would be the same; else end the early server and return None."""
     if not _early:
         return None
     if python == sys.executable and _startup_part(environ) == _startup_part(os.environ) and _early[0].process.poll() is None:
@@ -92,7 +93,7 @@ def take_early(python: str, environ: Mapping[str, str]) -> ForkServerProcess | N
 
 
 def discard_early() -> None:
-    """End the server that was started early, if nothing has taken it."""
+    """End an early server not yet taken."""
     while _early:
         _early.pop().discard()
 

@@ -1,4 +1,4 @@
-"""The fork servers of one executor: processes that have imported the kernel's modules and fork kernels in milliseconds."""
+"""The fork servers of an executor: processes with the kernel's modules imported, which fork kernels in milliseconds."""
 
 from __future__ import annotations
 
@@ -30,6 +30,17 @@ from kernelexec.provisioning.launch.environment import kernel_environment
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
 from kernelexec.provisioning.runtime.processes import AdoptedProcess
 
+# A socket pair of datagrams carries JSON and descriptors (SCM_RIGHTS); kernelexec.launcher.protocol has the fields:
+#
+#     this side                                          server
+#     {"settings": true}   [settings file, stderr]   ->
+#                                                    <-  {"serves": bool, "threads": n, "modules": [...]}
+#                                                    <-  {"imported": name, ...} after each module, between requests
+#     {"request": n}       [Fork file, stderr]       ->
+#                                                    <-  {"request": n, "pid": p} [pidfd], from the forked process itself
+#     {"request": n, "adopt": pid}                   ->
+#                                                    <-  {"request": n, "failed" or "lost": reason}, instead of a process
+#                                                    <-  {"request": n, "ended": status}, once, at the end of that process
 _MESSAGE_BYTES = 64 * 1024
 #: How long the server's report of an exit status may follow the end of a kernel, in seconds, since it may be importing a
 #: library; and that of a kernel that this side has killed.
@@ -41,46 +52,46 @@ logger = logging.getLogger("kernelexec")
 
 
 class ForkServerUnavailable(Exception):
-    """The server has ended or cannot fork: kernels are started as new processes."""
+    """The server has ended or cannot fork; the caller starts a new process instead."""
 
 
 class ForkedProcess(AdoptedProcess):
-    """A kernel that a fork server has forked; the server is its parent and reports its exit status."""
+    """A kernel forked by a fork server, which as the parent reports the exit status."""
 
     def __init__(self, pid: int, fd: int, status: asyncio.Future[int]) -> None:
         super().__init__(pid, fd)
         self._status = status
 
     def poll(self) -> int | None:
-        """Return its exit status once it has ended, or a substitute without a report; else None."""
+        """Return the exit status, or a substitute without a report; None while the process lives."""
         substitute = super().poll()
         is_reported = self._status.done() and not self._status.cancelled()
         return self._status.result() if substitute is not None and is_reported else substitute
 
     async def wait_report(self) -> None:
-        """Wait for a bounded time for the server's report of its exit status."""
+        """Wait for the server's report of the exit status, at most 10 s, or 1 s after a kill by this object."""
         with anyio.move_on_after(_KILL_REPORT_SECONDS if self._killed else _REPORT_SECONDS):
             await asyncio.wait([self._status])
 
 
 class ForkServer:
-    """One server process. Requests before it serves wait; all waiting requests fail when it ends."""
+    """A server process. Early requests wait until the server is ready; all waiting requests fail when the server ends."""
 
     def __init__(self, python: str, environ: Mapping[str, str], modules: Sequence[str], stderr: Path) -> None:
-        """Start the server, or take the one that was started early.
+        """Start the server, or take the early server.
 
         Raises:
             OSError: the interpreter cannot be started.
         """
         self.environ = dict(environ)
         self.imported: dict[str, str | None] = {}
-        """The modules that it has tried to import, each with the error, or None."""
+        """The modules tried so far, each with the import error or None."""
         self.modules: frozenset[str] = frozenset()
-        """The names of the top-level modules that its kernels have in memory, the standard library's excepted."""
+        """The names of all top-level modules in the kernels' memory, except the standard library."""
         self.unsuitable: str | None = None
-        """The module that started threads, or showed text, while it was imported, after which the server ended."""
+        """The module whose import started threads or showed text, and so ended the server."""
         self._failure: ForkServerUnavailable | None = None
-        """Why it gets no more requests; reports of kernels that it has forked may still come."""
+        """Why the server gets no more requests; reports of forked kernels may still come."""
         self._exit_statuses: dict[int, asyncio.Future[int]] = {}
         self._pending: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._number = 0
@@ -91,7 +102,7 @@ class ForkServer:
             with _write_to_memory(settings) as file, suppress(OSError):  # it may have ended already, which is read later
                 socket.send_fds(ours, [json.dumps({"settings": True}).encode()], [file.fileno(), complaints.fileno()])
         ours.setblocking(False)  # noqa: FBT003 - the library's own signature
-        track_fd(ours.fileno())
+        track_fd(ours.fileno())  # the server ends with the last copy of this end, which a forked child must not keep
         self._channel: socket.socket | None = ours
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(ours, self._read)
@@ -100,19 +111,19 @@ class ForkServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the server takes requests."""
         return self._channel is not None and self._failure is None
 
     @property
     def is_serving(self) -> bool:
-        """Whether it forks kernels."""
+        """Whether the server is ready to fork kernels."""
         return self.is_alive and self.ready.done() and self.ready.exception() is None
 
     async def fork(self, arguments: Sequence[str], environ: Mapping[str, str], cwd: str, stderr: IO[bytes]) -> ForkedProcess:
         """Fork a new kernel.
 
         Raises:
-            ForkServerUnavailable: it has ended or cannot fork; there is no new process.
+            ForkServerUnavailable: the server has ended or cannot fork; no new process exists.
         """
         if self._failure is not None:
             raise self._failure
@@ -120,15 +131,15 @@ class ForkServer:
             return await self._request({}, request.fileno(), stderr.fileno())
 
     async def adopt(self, pid: int) -> ForkedProcess:
-        """Watch a kernel that a checkpoint has forked, and whose parent this server has become.
+        """Watch a kernel forked by a checkpoint; the server has become the kernel's parent.
 
         Raises:
-            ForkServerUnavailable: it has ended, or there is no such child of this server.
+            ForkServerUnavailable: the server has ended, or has no such child.
         """
         return await self._request({"adopt": pid})
 
     async def _request(self, content: Mapping[str, int], *fds: int) -> ForkedProcess:
-        """Send a request, and return the process of the answer."""
+        """Send a request and return the process in the answer."""
         if self._channel is None:
             raise self._failure or ForkServerUnavailable("it has ended")
         self._number += 1
@@ -136,6 +147,7 @@ class ForkServer:
         self._pending[number] = pending
         try:
             socket.send_fds(self._channel, [json.dumps({"request": number, **content}).encode()], fds)
+            # Shielded: the fork happens anyway, and its process must reach ``_discard_fork`` if this task is cancelled.
             return await asyncio.shield(pending)
         except OSError as exc:
             raise ForkServerUnavailable(str(exc)) from exc
@@ -143,19 +155,20 @@ class ForkServer:
             pending.add_done_callback(_discard_fork)
             raise
         finally:
-            if pending.done():
+            if pending.done():  # else the answer is still to come, and is found by its number
                 self._pending.pop(number, None)
 
     async def stop(self) -> None:
-        """End the server. Kernels that it has forked live on; their provisioners end them."""
+        """End the server. Forked kernels live on until their provisioners end them."""
         self._failure = self._failure or ForkServerUnavailable("it was stopped")
         with suppress(OSError):
             self._process.kill()
         await await_to_end(self._finish())
 
     async def _finish(self) -> None:
-        """Wait for the end of the killed process, and for a moment for its last messages."""
+        """Wait for the end of the killed process, and at most 5 s for the last messages."""
         await asyncio.to_thread(self._process.wait)
+        # The socket ends with its last sender: a child that was just forked and has yet to report its pidfd, if any.
         with anyio.move_on_after(_LATE_SECONDS):
             await self._closed.wait()
         self._close()
@@ -202,7 +215,7 @@ class ForkServer:
             self._failure = ForkServerUnavailable(f"the import of {name} {reason}")
 
     def _close(self) -> None:
-        """Close the channel and fail all waiting requests."""
+        """Close the channel, fail all waiting requests and give up all reports."""
         channel, self._channel = self._channel, None
         if channel is None:
             return
@@ -223,10 +236,10 @@ class ForkServer:
 
 @contextmanager
 def _write_to_memory(content: Mapping[str, object]) -> Iterator[IO[bytes]]:
-    """Yield a file without a name that holds the content as JSON."""
+    """Yield an unnamed file in memory with the content as JSON."""
     with os.fdopen(os.memfd_create("kernelexec", os.MFD_CLOEXEC), "w+b") as file:
         file.write(json.dumps(content).encode())
-        file.seek(0)
+        file.seek(0)  # the receiver of the descriptor shares this position
         yield file
 
 
@@ -240,13 +253,13 @@ def _discard_fork(pending: asyncio.Future[ForkedProcess]) -> None:
 
 
 class ForkServers:
-    """The fork servers of an executor, which start when kernels are needed."""
+    """The fork servers of an executor, started on demand."""
 
     def __init__(self, config: Config) -> None:
         self.failure: str | None = None
-        """Why kernels are started as new processes, in a sentence; None if they are forked."""
+        """Why kernels are not forked but started as new processes, in a sentence; None if forked."""
         self.note: str | None = None
-        """The reason for a session's first result; None if there is none, or the confinement of its kernel reports it."""
+        """The reason for a session's first result; None without a reason, or if the kernel's confinement reports the same."""
         self.python = choose_interpreter(config)
         self._config = config
         self._modules = config.preload
@@ -256,19 +269,19 @@ class ForkServers:
         self.disable_if_writable(None)
 
     def disable_if_writable(self, workspace: str | None) -> None:
-        """Stop forking if cells in that workspace could write modules that the fork server imports unconfined."""
+        """Stop forking if cells in that workspace could write modules, since fork servers import unconfined."""
         path = find_import(self.python, self._environment(), writable_directories(self._config, workspace))
         if path is not None and self.failure is None:
             self.failure = f"Kernels are started one by one: cells can write {path}, which a fork server would import from."
             self.note = None if self.python == sys.executable else self.failure
 
     def find_serving(self) -> ForkServer | None:
-        """Return the living server whose environment is that of new kernels; None without one."""
+        """Return the living, ready server with the environment of new kernels, or None."""
         server = self._find_alive() if self.failure is None else None
         return server if server is not None and server.is_serving else None
 
     async def prepare_ahead(self, root: Path) -> None:
-        """Prepare before the first session, unless cells could write the imported modules; ``cancel_preparation`` ends it."""
+        """Prepare before the first session, unless cells could write imported modules; ``cancel_preparation`` stops this."""
         if self.python != sys.executable or search_paths(self._environment()):
             return
         with anyio.CancelScope() as self._preparation:
@@ -280,9 +293,9 @@ class ForkServers:
             self._preparation.cancel()
 
     async def prepare(self, root: Path) -> None:
-        """Start a server if none serves; if that fails, kernels are started as new processes, and ``failure`` holds the reason.
+        """Start a server if none serves; the server's stderr goes to a file in ``root``.
 
-        Its stderr goes to a file in ``root``.
+        After a failed start kernels are started as new processes, and ``failure`` holds the reason.
         """
         async with self._starting:
             if self.failure is not None:
@@ -297,7 +310,7 @@ class ForkServers:
             await self._servers.pop().stop()
 
     def _environment(self) -> dict[str, str]:
-        """Return the kernels' environment without paths relative to their directory: a fork server is not confined."""
+        """Return the kernels' environment without relative search paths, since a fork server is not confined."""
         return without_untrusted(kernel_environment(self._config))
 
     def _find_alive(self) -> ForkServer | None:
@@ -307,13 +320,14 @@ class ForkServers:
     async def _start_server(self, stderr: Path) -> None:
         try:
             server = self._find_alive()
+            # The environment of this process may change at any time, and each value would cost a server.
             if server is None and len(self._servers) == _SERVERS_MAX:
                 return
             if server is None:
                 server = ForkServer(self.python, self._environment(), self._modules, stderr)
                 self._servers.append(server)
             async with asyncio.timeout(self._config.budgets.start):
-                await asyncio.shield(server.ready)
+                await asyncio.shield(server.ready)  # one future for all callers: a timeout here must not cancel it
         except (ForkServerUnavailable, OSError, TimeoutError) as exc:
             reason = f"Kernels are started one by one, since none can be forked: {exc or 'the fork server is too slow'}."
             self.failure = self.note = reason

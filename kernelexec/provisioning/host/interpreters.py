@@ -1,7 +1,7 @@
-"""The programs and modules that may be started on this machine before confinement: those that no kernel can write.
+"""Programs and modules safe to start on this machine before confinement: those not writable by any kernel.
 
-A cell could leave a program or a module elsewhere, and the next start would run it with all rights of the user. So an
-interpreter that kernels can write is never started here.
+A cell could leave a program or a module in a writable place, and the next start would run the file with all rights of the
+user. So an interpreter writable by kernels is never started here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kernelexec.launcher import protocol
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.launch import GUARD, LAUNCHER, LOADER_VARIABLES
 
+# ld.so(8): most search paths are separated by colons or semicolons, the files of LD_PRELOAD by colons or spaces.
 _PARTED, _PRELOADED = re.compile(f"[{os.pathsep};]"), re.compile(r"[:\s]")
 _PACKAGES = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages")
 #: The beginning of the sentence about an environment in a directory of cells, which is so at every start.
@@ -41,23 +42,23 @@ _CHECK_CODE = "import importlib.util, sys; sys.exit(not importlib.util.find_spec
 
 @dataclass(frozen=True, slots=True)
 class BootstrapEnvironment:
-    """The environment and the directory of a process before it confines itself; it loads no file that kernels can write."""
+    """Environment and directory of a process before confinement, safe from files written by kernels."""
 
     environ: dict[str, str]
     cwd: str
     deferred: dict[str, object] = field(default_factory=dict)
-    """The launcher's options that restore the kernel's environment and directory after the confinement."""
+    """Options of the launcher for restoring the kernel's environment and directory after confinement."""
 
 
 def bootstrap(environ: dict[str, str], cwd: str, directories: Iterable[str]) -> BootstrapEnvironment:
-    """Return a safe start for a process that gets that environment and directory after its confinement."""
+    """Return a safe start for a process with that environment and directory after confinement."""
     safe = without_untrusted(environ, directories)
     deferred = {name: value for name, value in environ.items() if safe.get(name) != value}
     return BootstrapEnvironment(safe, "/", {"environment": deferred, "cwd": cwd})
 
 
 def without_untrusted(environ: Mapping[str, str], directories: Iterable[str] = ()) -> dict[str, str]:
-    """Return an environment whose search paths exclude those directories and the working directory."""
+    """Return an environment with search paths limited to absolute paths outside those directories."""
     chosen, untrusted = dict(environ), list(directories)
     for name in LOADER_VARIABLES:
         paths = _split_variable(name, environ)
@@ -69,19 +70,19 @@ def without_untrusted(environ: Mapping[str, str], directories: Iterable[str] = (
 
 
 def own_code_paths() -> list[Path]:
-    """Return the directories of this program: the package, and the environment that it is installed in."""
+    """Return the directories of this program: the package, and the surrounding virtual environment if any."""
     environment = [Path(sys.prefix).resolve()] if sys.prefix != sys.base_prefix else []
     return [*environment, *(path for path in (_PACKAGE,) if not any(map(path.is_relative_to, environment)))]
 
 
 def is_beneath(path: str | Path, directories: Iterable[str | Path]) -> bool:
-    """Return whether a path, or the target of its links, is one of the directories or in one."""
+    """Return whether a path, as named or with links resolved, is among or below the directories."""
     names = {os.path.abspath(path), os.path.realpath(path)}  # noqa: PTH100 - no link is resolved
     return any(f"{name}/".startswith(f"{str(directory).rstrip('/')}/") for directory in directories for name in names)
 
 
 def writable_directories(config: Config, workspace: str | None, *, with_temporary: bool = True) -> list[str]:
-    """Return the directories that kernels of a session can write; nothing if they are not confined.
+    """Return the writable directories of a session's kernels; empty for unconfined kernels.
 
     ``with_temporary`` adds a configured temporary directory.
     """
@@ -95,25 +96,25 @@ def writable_directories(config: Config, workspace: str | None, *, with_temporar
 
 
 def all_writable_directories(config: Config, workspace: str | None) -> list[str]:
-    """Return the directories that kernels of any session can write."""
+    """Return the writable directories of all sessions' kernels together."""
     directories = writable_directories(config, workspace)
     return [*directories, str(config.absolute_workspace.resolve())] if directories else []
 
 
 def find_own_import(directories: Iterable[str]) -> str | None:
-    """Return a path in those directories from which this process is loaded: its package, its environment, its ``sys.path``."""
+    """Return a path in those directories that this process imports from: package, environment or ``sys.path``; else None."""
     paths = (*map(str, own_code_paths()), *_list_site_directories(sys.executable), *search_paths(os.environ))
     return next((path for path in paths if is_beneath(path, directories)), None)
 
 
 def keep_outermost(paths: Iterable[str]) -> list[str]:
-    """Return the paths that lie in no other one: a kernel that can write the outer path can replace the inner one by a link."""
+    """Return the paths outside all others: a kernel with write access to an outer path can replace an inner path by a link."""
     unique = list(dict.fromkeys(paths))
     return [path for path in unique if not any(path != other and is_beneath(path, [other]) for other in unique)]
 
 
 def find_import(python: str, environ: Mapping[str, str], directories: Iterable[str]) -> str | None:
-    """Return a path in those directories from which an interpreter with that environment is loaded."""
+    """Return a path in those directories that an interpreter with that environment loads files from, or None."""
     program, writable = shutil.which(python) or python, list(directories)
     paths = [
         program,
@@ -126,17 +127,17 @@ def find_import(python: str, environ: Mapping[str, str], directories: Iterable[s
 
 
 def import_path(environ: Mapping[str, str]) -> list[str]:
-    """Return the absolute module search paths that an environment names."""
+    """Return the absolute module search paths in an environment."""
     return list(_keep_absolute(environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 def search_paths(environ: Mapping[str, str]) -> list[str]:
-    """Return the absolute library and module search paths that an environment names."""
+    """Return the absolute library and module search paths in an environment."""
     return [path for name in LOADER_VARIABLES for path in _keep_absolute(_split_variable(name, environ))]
 
 
 def interpreter_paths(python: str) -> list[str]:
-    """Return the interpreter and the directories that it reads to start, without starting it."""
+    """Return an interpreter and the directories read at the start, without starting the interpreter."""
     if python == sys.executable:
         return [sys.prefix, sys.base_prefix, sys.exec_prefix, *_keep_absolute(sys.path)]
     program = shutil.which(python) or python
@@ -145,7 +146,7 @@ def interpreter_paths(python: str) -> list[str]:
 
 
 def links_of(path: str) -> Iterator[tuple[Path, Path]]:
-    """Yield each link on the way of a path, those of its directories too, and its target as it stands there."""
+    """Yield each link along a path, in directories too, with the unresolved target (at most 40 links)."""
     rest = Path(path)
     for _ in range(_LINKS_MAX):
         first = _first_link(rest)
@@ -173,9 +174,9 @@ def _split_variable(name: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _list_site_directories(python: str, directories: Iterable[str] = ()) -> Iterator[str]:
-    """Return the module directories of an interpreter besides its own, whether they exist or not, without starting it.
+    """Yield an interpreter's additional module directories, existing or not, without starting the interpreter.
 
-    Its ``.pth`` files are read: each line is a directory, or code, of which the paths that it names are taken.
+    ``.pth`` files are read: a line is a directory, or code, in which any of ``directories`` counts if mentioned.
     """
     if python == sys.executable:
         yield from _keep_absolute(sys.path)
@@ -200,10 +201,11 @@ def _read_pth(lines: Path, directories: Iterable[str]) -> Iterator[str]:
 
 
 def run_confined(python: str, program: str, untrusted: Iterable[str]) -> str | None:
-    """Return the output of a program in that interpreter; None if it cannot be started or fails.
+    """Return the output of a program in that interpreter; None after a failure or 30 s.
 
-    The interpreter may import any file, so it is confined first. Nothing is loaded from the ``untrusted`` directories.
+    The interpreter may import any file, so confinement comes first. Nothing is loaded from the ``untrusted`` directories.
     """
+    # Our own interpreter confines itself and then becomes the other one by exec: a .pth file there runs code at each start.
     argv = [sys.executable, *GUARD, str(LAUNCHER), protocol.CONFINED_FLAG, python, "-I", "-c", program]
     options = protocol.LaunchOptions(confinement={**_RULES, "temporary": tempfile.gettempdir()})
     environ = {**without_untrusted(os.environ, untrusted), **options.as_environment()}
@@ -215,7 +217,7 @@ def run_confined(python: str, program: str, untrusted: Iterable[str]) -> str | N
 
 
 def check_venv(config: Config) -> None:
-    """Raise ``InvalidConfig`` if a named virtual environment of this machine does not exist; containers check their own."""
+    """Raise ``InvalidConfig`` for a missing virtual environment of this machine; containers check their own."""
     venv = config.programs.venv
     if venv is None or config.isolation == "container" or (venv / platform.PLATFORM.venv_directory).is_dir():
         return
@@ -225,9 +227,10 @@ def check_venv(config: Config) -> None:
 
 
 def choose_interpreter(config: Config, workspace: str | None = None) -> str:
-    """Return the interpreter of kernels with that workspace, or of a fork server; a venv's own is started once to ask it.
+    """Return the interpreter of kernels with that workspace, or of a fork server.
 
-    It is that of a named virtual environment, if that has ipykernel and kernels cannot write it; else the chosen one.
+    An explicit option ``python`` comes first. Then comes the interpreter of ``programs.venv``, if kernels cannot write the
+    environment and ipykernel is installed there, checked by a start of that interpreter after each change. The default is last.
     """
     venv = config.programs.venv
     if venv is None or "python" in config.model_fields_set:
@@ -248,7 +251,7 @@ def choose_interpreter(config: Config, workspace: str | None = None) -> str:
 
 
 def check_workspace(config: Config, workspace: Path) -> None:
-    """Raise ``InvalidWorkDir`` if a workspace holds the interpreter of all kernels, which its cells could replace."""
+    """Raise ``InvalidWorkDir`` if a workspace holds the interpreter of all kernels, since cells could replace it."""
     if choose_interpreter(config) != choose_interpreter(config, str(workspace)):
         message = (
             f"{workspace} holds programs.venv ({config.programs.venv}), whose interpreter runs all kernels: cells could"

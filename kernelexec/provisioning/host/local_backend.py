@@ -1,4 +1,4 @@
-"""The backend that runs a session's kernels as processes of this machine."""
+"""The backend for kernels as processes of this machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalBackend:
-    """Processes with the caller's rights, less those that their confinement takes away."""
+    """Processes with the caller's rights, reduced by confinement."""
 
     config: Config
     cwd: str
@@ -56,22 +56,22 @@ class LocalBackend:
     fork_servers: ForkServers | None = None
     root: Path | None = None
     within: Path | None = None
-    """The workspace that contains that of a branch."""
+    """The outer workspace, if this is the backend of a branch."""
     secrets: SecretStore | None = None
 
     @property
     def workspace(self) -> Path:
-        """The workspace, or the one that contains it: kernels may write all of it."""
+        """The writable workspace of kernels: for a branch the outer workspace."""
         return self.within or Path(self.cwd)
 
     @property
     def isolation(self) -> str:
-        """The isolation that results report; ``container-host`` means that this machine is a container itself."""
+        """The isolation in results; ``container-host`` if this machine is itself a container."""
         return self.config.isolation if self.config.isolation in ("container-host", "bubblewrap") else "local"
 
     @property
     def python(self) -> str:
-        """The chosen interpreter, that of a virtual environment, or the one behind a prefix, for a message."""
+        """The interpreter of kernels, with the prefix if any, for a message."""
         programs = self.config.programs
         return f"{self._wrapped_interpreter} behind `{programs.prefix}`" if programs.prefix_kernel else self._interpreter
 
@@ -92,7 +92,7 @@ class LocalBackend:
         return path
 
     def check_user(self, user: str) -> bool:
-        """Check that commands can run as an account; return False, because kernels run them.
+        """Check commands as another account; return False, because the kernel itself runs such commands.
 
         Raises:
             InvalidRequest: there is no such account, or kernels have no right to become another user.
@@ -119,7 +119,11 @@ class LocalBackend:
         return KernelspecCatalog.on_this_machine()
 
     def transport_for(self, installed: InstalledSpec | None) -> Transport:
-        """Return unix sockets where the kernel and the system support them, else ports, which need a network."""
+        """Return unix sockets if kernel and system have them, else ports, which need a network.
+
+        Raises:
+            KernelStartFailed: the system has no unix sockets for our launcher, or a kernel with ports has no network.
+        """
         transport: Transport = "ipc" if installed is None else installed.transport
         if transport == "ipc" and not platform.PLATFORM.has_unix_sockets:
             if installed is None:
@@ -135,7 +139,7 @@ class LocalBackend:
         return transport
 
     async def prepare(self, failure: KernelStartFailed | None = None) -> None:  # noqa: ARG002 - as in the other backend
-        """Start a fork server if one is configured."""
+        """Start the configured fork server, if any."""
         if self.fork_servers is not None and self.root is not None:
             await self.fork_servers.prepare(self.root)
 
@@ -144,7 +148,7 @@ class LocalBackend:
         return False
 
     def describe_start(self, installed: InstalledSpec | None, transport: Transport) -> tuple[str, ...]:
-        """Return notes on a loopback port, which other users can reach, and on a kernel that could not be forked."""
+        """Return notes on a loopback port, open to other users, and on the reason for a kernel without fork server."""
         if installed is None or transport != "tcp":
             note = self.fork_servers.note if self.fork_servers is not None and installed is None else None
             return () if note is None else (note,)
@@ -152,7 +156,7 @@ class LocalBackend:
 
     def build_spec(self, runtime: RuntimeDirectory, token: str, installed: InstalledSpec | None) -> KernelSpec:  # noqa: ARG002 - as in the other backend
         """Return the kernelspec of our launcher in the chosen interpreter, or of another kernel under our guard."""
-        if installed is not None:
+        if installed is not None:  # the guard runs in our own interpreter: a kernel in R or Julia has no Python of its own
             guard = (sys.executable, *GUARD, str(LAUNCHER), self._guard_flag)
             return create_guarded_spec(installed, runtime.connection_file, guard=guard)
         python, programs = self._interpreter, self.config.programs
@@ -161,20 +165,20 @@ class LocalBackend:
             return create_kernel_spec(
                 self._wrapped_interpreter, runtime.connection_file, prefix=programs.prefix_words, confined=confined
             )
-        if confined:
+        if confined:  # our own interpreter starts first: a missing one would fail behind it, without this message
             check_program(python, self.cwd)
         servers = self.fork_servers
         server = servers.find_serving() if servers is not None and servers.python == python else None
         if server is not None and has_module_of(self.workspace, server.modules):
-            server = None  # its kernels would have other versions in memory
+            server = None  # its kernels would have other versions of the workspace's modules in memory
         return create_kernel_spec(python, runtime.connection_file, forked_by=server, confined=confined)
 
     def environment(self) -> dict[str, str]:
-        """Return this process's environment without variables that look like secrets."""
+        """Return this process's environment without likely secrets."""
         return kernel_environment(self.config)
 
     def bootstrap(self) -> BootstrapEnvironment:
-        """Return the environment and the directory of the first process, which loads no file of confined kernels."""
+        """Return environment and directory of a kernel's first process, which must not load files of confined kernels."""
         environ, places = self.environment(), self._writable_directories
         if not places:
             return BootstrapEnvironment(environ, self.cwd)
@@ -187,21 +191,21 @@ class LocalBackend:
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether a stopped copy of a kernel outlives it, so that it can become a kernel again."""
+        """Whether a checkpoint, a stopped copy of a kernel, outlives the kernel and can become a kernel again."""
         return platform.PLATFORM.has_pidfd and self.config.keeps_checkpoints
 
     def confinement(self, runtime: RuntimeDirectory) -> dict[str, Any] | None:
-        """Return the rules that confine a kernel to its workspace, as configured; a branch uses its session's packages too."""
+        """Return the configured confinement of a kernel to the workspace; branches also write the session's environments."""
         rules = confinement_rules(self.config, self.cwd, runtime, self.root)
         if rules is not None and self.within is not None:
             rules["writable"].append(str(own_environments(self.within)))
         return rules
 
     def add_temporary_directory(self, parent: RuntimeDirectory, branch: RuntimeDirectory) -> tuple[Path, Path] | None:
-        """Create the temporary directory of a branch of a kernel; return the kernel's own and it, None if they use one.
+        """Create a branch's temporary directory; return the directories of the kernel and of the branch, None if shared.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the directory cannot be created.
         """
         if not self.config.confines_kernels or "TMPDIR" in self.config.environment.set:
             return None
@@ -212,7 +216,7 @@ class LocalBackend:
 
     @property
     def keeps_path(self) -> bool:
-        """Whether the kernel's interpreter is not first on commands' PATH, which is set on purpose."""
+        """Whether commands keep a PATH set on purpose, instead of the kernel's interpreter first."""
         return "PATH" in self.config.environment.set
 
     @property
@@ -221,11 +225,12 @@ class LocalBackend:
         return self.config.has_local_network
 
     async def run(self, task: OneShotTask, session: Path) -> TaskResult:
-        """Run a task as a process that confines itself to the task's directory and, if the task sees it, the workspace."""
+        """Run a task as a process confined to the task's directory and, for a task with ``sees_workspace``, the workspace."""
         rules = self.confinement(RuntimeDirectory(session / task.directory.name))
         if rules is not None:
             directory = str(task.directory.resolve())
             own_rules = {"temporary": str(task.directory / "tmp"), "writable": [directory], "private": None}
+            # The workspace is hidden like other secrets; ``_extra_readable`` shows it again to a task that fills it.
             rules |= {**own_rules, "network": bool(task.network), "hidden": [*rules["hidden"], self.cwd]}
             rules["readable"] = [*rules["readable"], *self._extra_readable(task)]
         limits, bootstrap = self.config.limits.list_set(), self.bootstrap()
@@ -235,7 +240,7 @@ class LocalBackend:
         return await run_process(self._wrap_command(argv, task), bootstrap.environ, task)
 
     def _extra_readable(self, task: OneShotTask) -> list[str]:
-        """Return hidden paths that a task may read."""
+        """Return the hidden paths readable for a task."""
         return [str(path) for path in (task.wheels, self.cwd if task.sees_workspace else None) if path is not None]
 
     def _wrap_command(self, argv: list[str], task: OneShotTask) -> list[str]:  # noqa: ARG002 - for subclasses

@@ -1,7 +1,7 @@
-"""The start of a kernel: its kernelspec, its environment, its secrets, and one-shot tasks.
+"""The start of a kernel: kernelspec, environment, secrets, and one-shot tasks.
 
-Here are the launcher's program, and how Python runs it where only the standard library may be imported: modules need them that
-import nothing else of a start.
+This module has the launcher's path and the options of Python for imports from the standard library only. Other modules use
+both without loading the rest of a start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pathlib import Path
 
 #: The directory that Python runs as a program.
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
-#: Options of the Python that runs the guard, which must import the standard library only, whatever its environment says.
+#: Options of the Python that runs the guard, which must import the standard library only, whatever its environment says: -I
+#: ignores PYTHON* variables, the user's packages and the working directory; -S also .pth files, which can run code.
 GUARD = ("-I", "-S")
 #: Variables of the system's loader, Python and OpenSSL with search paths, separated as in PATH.
 LOADER_VARIABLES = (

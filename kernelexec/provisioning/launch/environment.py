@@ -1,4 +1,4 @@
-"""The variables that kernels get: on this machine all that do not look like secrets, in containers few."""
+"""The environment variables of kernels: on this machine all except likely secrets, in containers few."""
 
 from __future__ import annotations
 
@@ -63,16 +63,19 @@ logger = logging.getLogger("kernelexec")
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Return whether a variable looks like a secret, by its name or by its value."""
+    """Return whether a variable looks like a secret, by name or value."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
 def scrub_environment(
     rules: Environment, environ: Mapping[str, str] | None = None, *, without: Collection[str] = frozenset()
 ) -> dict[str, str]:
-    """Return a kernel's environment: this process's without variables that look like secrets, then the variables that are set.
+    """Return a kernel's environment: the file's variables, this process's without likely secrets, then configured variables.
 
     A variable in ``pass_names`` is kept; ``without`` names further secrets.
+
+    Raises:
+        InvalidConfig: the environment file cannot be read.
     """
     source = os.environ if environ is None else environ
     excluded = _PROCESS_VARIABLES.union(without)
@@ -85,7 +88,7 @@ def scrub_environment(
 
 
 def kernel_environment(config: Config) -> dict[str, str]:
-    """Return the environment of this machine's kernels and fork servers, without secrets that are given by reference."""
+    """Return the environment of this machine's kernels and fork servers, without the sources of configured secrets."""
     variables = scrub_environment(config.environment, without=source_variables(config.secrets))
     if config.confines_kernels and "UV_CACHE_DIR" not in variables:
         variables = {"UV_NO_CACHE": "1"} | variables  # uv ends where it cannot write its cache in the home
@@ -93,7 +96,7 @@ def kernel_environment(config: Config) -> dict[str, str]:
 
 
 def named_variables(config: Config) -> dict[str, str]:
-    """Return the variables of this process's environment for a container: the named ones, or all that have a meaning there."""
+    """Return this process's variables for a container: the variables in ``pass_names``, or all with a meaning there."""
     rules, hidden = config.environment, _PROCESS_VARIABLES | _MACHINE_VARIABLES | source_variables(config.secrets)
     return {
         name: value
@@ -103,9 +106,9 @@ def named_variables(config: Config) -> dict[str, str]:
 
 
 def container_environment(config: Config, workspace: str) -> dict[str, str]:
-    """Return the environment: of this process's variables only the named ones, and writable directories for caches.
+    """Return a container's environment: writable directories for caches, and only selected variables of this process.
 
-    The home is the workspace, unless there are credentials, which have a home of their own.
+    The home is the workspace, or a separate directory with shared credentials.
     """
     rules = config.environment
     home = HOME_INSIDE if config.container.credentials else workspace
@@ -131,7 +134,7 @@ def read_env_file(path: Path | None) -> Mapping[str, str]:
     """Read the variables of a file, again after each change; empty without a file.
 
     Raises:
-        InvalidConfig: the file cannot be read, is no regular file, or is larger than 1 MiB.
+        InvalidConfig: the file cannot be read, is not regular, is not UTF-8, or is larger than 1 MiB.
     """
     if path is None:
         return {}
@@ -151,6 +154,7 @@ def read_env_file(path: Path | None) -> Mapping[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _parse_file(path: str, changed: int, size: int) -> Mapping[str, str]:  # noqa: ARG001 - key of the cache
+    # The path may have become a FIFO since the check: such an open must not wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         text = file.read(_BYTES).decode()

@@ -1,4 +1,4 @@
-"""Kernelspecs, installed ones and ours, the provisioners that jupyter_client loads for them, and reasons of failed starts."""
+"""Kernelspecs, both installed and ours, the provisioners of kernelspecs, and reasons of failed starts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]+)\}")
 _PYTHON = re.compile(r"python[0-9.]*")
-#: The length of a script's first line that the system reads.
+#: The part of a script's first line that Linux reads (BINPRM_BUF_SIZE).
 _LINE_BYTES = 256
 PROVISIONER, FORKING, WRAPPED = "kernelexec-local", "kernelexec-fork", "kernelexec-wrapped"
 
 
 @dataclass(frozen=True, slots=True)
 class PythonInstallation:
-    """The Python installation that kernelspecs belong to."""
+    """The Python installation for the ``python`` and ``{prefix}`` of kernelspecs."""
 
     executable: str = sys.executable
     prefix: str = sys.prefix
@@ -47,7 +47,10 @@ class PythonInstallation:
 
 @dataclass(frozen=True, slots=True)
 class InstalledSpec:
-    """One kernelspec. ``label`` names its kernel: by its language, or by its name if another kernelspec has that language."""
+    """An installed kernelspec.
+
+    ``label`` is the language if this is the first kernelspec for a language other than Python, else the name.
+    """
 
     name: str
     label: str
@@ -57,16 +60,16 @@ class InstalledSpec:
 
     @property
     def interrupt_mode(self) -> str:
-        """How its kernel is interrupted: by ``signal`` or by ``message``."""
+        """How to interrupt the kernel: by ``signal`` or by ``message``."""
         return str(self.spec.interrupt_mode)
 
     @property
     def transport(self) -> Transport:
-        """The transport of its channels.
+        """The transport of the channels.
 
-        Unix sockets need libzmq and ipykernel's way of naming them, which kernels in Python have. Other kernels may crash
-        (deno) or bind another path (IRkernel), so they get tcp on a loopback address, which all support. The metadata of a
-        kernelspec may choose: ``{"kernelexec": {"transport": "ipc"}}``.
+        Unix sockets need libzmq and ipykernel's naming of sockets, as in kernels in Python. Other kernels may crash (deno) or
+        bind another path (IRkernel), so the default for these is tcp on a loopback address, supported by all kernels. The
+        metadata of a kernelspec may choose: ``{"kernelexec": {"transport": "ipc"}}``.
         """
         options = self.spec.metadata.get("kernelexec")
         wanted = options.get("transport") if isinstance(options, dict) else None
@@ -75,7 +78,7 @@ class InstalledSpec:
         return "ipc" if _PYTHON.fullmatch(Path(self.spec.argv[0]).name) else "tcp"
 
     def argv(self, connection_file: Path) -> list[str]:
-        """Return the kernel's command with its placeholders filled in as jupyter_client does it."""
+        """Return the kernel's command with placeholders filled in as by jupyter_client."""
         values = {
             "connection_file": str(connection_file),
             "resource_dir": self.directory,
@@ -83,6 +86,7 @@ class InstalledSpec:
             "prefix": self.python.prefix,
         }
         words = [_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), str(word)) for word in self.spec.argv]
+        # As in KernelManager.format_kernel_cmd: only these names mean the installation's interpreter, not that on PATH.
         names = {"python", *("python" + ".".join(map(str, self.python.version[:length])) for length in (1, 2))}
         if words and words[0] in names:
             words[0] = self.python.executable
@@ -98,18 +102,18 @@ class KernelspecCatalog:
 
     @classmethod
     def on_this_machine(cls) -> KernelspecCatalog:
-        """Return the kernelspecs that are installed on this machine now."""
+        """Return the kernelspecs now installed on this machine."""
         return cls(KernelSpecManager().get_all_specs())
 
     @classmethod
     def in_image(cls, facts: ImageFacts) -> KernelspecCatalog:
-        """Return the kernelspecs of an image, as a container of it listed them."""
+        """Return the kernelspecs of an image, from the facts listed by a container."""
         python = PurePosixPath(facts.executable or "/")
         version = tuple(int(part) for part in (facts.python or "").split(".")[:2] if part.isdigit())
         return cls(facts.kernelspecs, PythonInstallation(str(python), str(python.parent.parent), version))
 
     def find(self, wanted: str) -> InstalledSpec | None:
-        """Return the kernelspec of that name or else language, or None; raise ``InvalidRequest`` if it is invalid."""
+        """Return the kernelspec of that name or else language, or None; raise ``InvalidRequest`` for an invalid kernelspec."""
         name = _choose(wanted, self.specs)
         if name is None:
             return None
@@ -119,7 +123,7 @@ class KernelspecCatalog:
         return InstalledSpec(name, label, directory, _check_spec(name, self.specs[name]["spec"], directory), self.home)
 
     def describe(self) -> tuple[str, ...]:
-        """Return the name of each kernelspec, with its language if that is another word, for a message."""
+        """Return the names of all kernelspecs for a message, each with the language if different from the name."""
         languages = {name: str(entry["spec"].get("language") or name) for name, entry in self.specs.items()}
         return tuple(
             f"{name} ({language})" if language.lower() != name else name for name, language in sorted(languages.items())
@@ -145,7 +149,7 @@ def _choose(wanted: str, specs: Mapping[str, Any]) -> str | None:
 
 
 class KernelReadyTimeout(KernelStartFailed):
-    """A kernel did not report in time that it serves; it may serve where its report does not arrive."""
+    """A kernel did not report readiness in time; the kernel may serve, and only the report may not arrive."""
 
 
 def create_kernel_spec(
@@ -157,10 +161,10 @@ def create_kernel_spec(
     prefix: Sequence[str] = (),
     confined: bool = False,
 ) -> KernelSpec:
-    """Return the kernelspec of one kernel: our launcher in an interpreter of choice, under our provisioner.
+    """Return the kernelspec of a single kernel: our launcher in an interpreter of choice, under our provisioner.
 
-    Without a ``connection_file`` the launcher reads everything from its options. ``forked_by`` is a fork server, ``prefix`` a
-    command that starts the interpreter. A ``confined`` kernel is confined before any of these begins, by this process's own
+    Without a ``connection_file`` the launcher reads everything from options. ``forked_by`` is a fork server, ``prefix`` a
+    command for starting the interpreter. Confinement of a ``confined`` kernel comes before both, in this process's own
     interpreter, which imports no untrusted file.
     """
     name, options = (PROVISIONER, {}) if forked_by is None else (FORKING, {"server": forked_by})
@@ -180,6 +184,7 @@ def create_guarded_spec(installed: InstalledSpec, connection_file: Path, *, guar
         argv=[*guard, *installed.argv(connection_file)],
         display_name=installed.spec.display_name,
         language=installed.spec.language,
+        # A kernelspec of a workspace or a package must not set the launcher's options or the mark of processes.
         env={name: value for name, value in installed.spec.env.items() if not name.startswith("KERNELEXEC_")},
         interrupt_mode=installed.interrupt_mode,
         metadata={"kernel_provisioner": {"provisioner_name": PROVISIONER, "config": {}}},
@@ -188,14 +193,14 @@ def create_guarded_spec(installed: InstalledSpec, connection_file: Path, *, guar
 
 @cache
 def _read_own_provisioners() -> metadata.EntryPoints:
-    """Return our entry points; they are read once, since a process may give up the right to read its own files."""
+    """Return our entry points, read once, since a process may give up the right to read its own files."""
     return metadata.distribution("kernelexec").entry_points.select(group=KernelProvisionerFactory.GROUP_NAME)
 
 
 def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelexecProvisioner:
-    """Return a new provisioner of the class that the kernelspec names; raise ``KernelStartFailed`` without its entry point.
+    """Return a new provisioner of the kernelspec's class; raise ``KernelStartFailed`` without an entry point of ours.
 
-    jupyter_client's factory reads the entry points of all installed packages; these are our own.
+    jupyter_client's factory would read the entry points of all installed packages.
     """
     stanza = spec.metadata["kernel_provisioner"]
     try:
@@ -209,7 +214,7 @@ def create_provisioner(kernel_id: str, spec: KernelSpec) -> KernelexecProvisione
 
 
 def check_directory(cwd: str) -> None:
-    """Raise the ``KernelStartFailed`` that starting a process in a workspace would give, if that is no directory."""
+    """Raise ``KernelStartFailed`` for an unusable workspace directory, with the message of a failed start there."""
     try:
         with os.scandir(cwd):
             pass
@@ -218,7 +223,7 @@ def check_directory(cwd: str) -> None:
 
 
 def check_program(python: str, cwd: str) -> None:
-    """Raise the ``KernelStartFailed`` that starting an interpreter would give, if its path names no program."""
+    """Raise ``KernelStartFailed`` for a path without a program, with the message of a failed start."""
     path = os.path.expanduser(python)  # noqa: PTH111 - text in, text out
     has_no_interpreter = _is_interpreter_missing(path)
     if os.sep in path and (has_no_interpreter or shutil.which(path) is None):
@@ -227,7 +232,7 @@ def check_program(python: str, cwd: str) -> None:
 
 
 def _is_interpreter_missing(script: str) -> bool:
-    """Return whether the first line of a script names an interpreter that does not exist."""
+    """Return whether the first line of a script names a missing interpreter."""
     with suppress(OSError), Path(script).open("rb") as file:
         line = file.readline(_LINE_BYTES)
         named = line[2:].split()[:1] if line.startswith(b"#!") else []
@@ -236,7 +241,7 @@ def _is_interpreter_missing(script: str) -> bool:
 
 
 def explain_start_failure(exc: OSError, python: str, cwd: str) -> str:
-    """Return why no process was started: the file name in the error is the directory's or the interpreter's."""
+    """Return the reason of a failed start; the error's file name tells the directory from the interpreter."""
     reason = exc.strerror or str(exc)
     if exc.filename == cwd:
         return (
@@ -246,6 +251,7 @@ def explain_start_failure(exc: OSError, python: str, cwd: str) -> str:
         )
     if exc.filename not in (python, os.path.expanduser(python)):  # noqa: PTH111 - as jupyter_client does it
         return f"The kernel cannot be started: {exc}."
+    # ENOENT for a file that exists: execve(2) reports so the missing interpreter of a script or an ELF program.
     if exc.errno == errno.ENOENT and Path(python).exists():
         reason = "the file exists, but its interpreter (in its first line) or its loader does not"
     elif Path(python).is_symlink():
@@ -254,7 +260,7 @@ def explain_start_failure(exc: OSError, python: str, cwd: str) -> str:
 
 
 def describe_stderr(stderr: str, python: str | None) -> str:
-    """Return a sentence with the end of a kernel's stderr, or with the remedy where ``python`` lacks ipykernel."""
+    """Return a sentence with the end of a kernel's stderr, or with the remedy if ``python`` lacks ipykernel; empty without."""
     if python is not None and re.search(r"No module named '?(?:ipykernel|IPython|zmq)\b", stderr):
         return f" {python} has no ipykernel: install it there with `pip install ipykernel`."
     return f" Its stderr ended with:\n{stderr}" if stderr else ""

@@ -1,4 +1,4 @@
-"""One-shot tasks of a session: the launcher runs one job in the isolation of kernels, and all its processes are ended."""
+"""One-shot tasks of a session: a job of the launcher in the isolation of kernels, ended with all descendants."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Network = bool | Literal["bridge", "host"]
 
 @dataclass(frozen=True, slots=True)
 class OneShotTask:
-    """A job for the launcher; ``directory`` is its own, for its input and its answer."""
+    """A job for the launcher; ``directory`` holds the input and the answer of this job only."""
 
     directory: Path
     order: Mapping[str, Any]
@@ -49,17 +49,17 @@ class OneShotTask:
 
     @property
     def sees_workspace(self) -> bool:
-        """Whether the task sees the workspace."""
+        """Whether the task needs the workspace, to fill an environment there."""
         return self.order["fills"] is True
 
     def write_order(self, **extra: object) -> None:
-        """Write the launcher's parameters into the directory, with ``extra`` ones."""
+        """Write the launcher's parameters, with ``extra`` parameters, into the directory."""
         path = self.directory / protocol.ONE_SHOT_ORDER
         path.write_text(json.dumps({**self.order, **extra}), encoding="utf-8")
-        path.chmod(0o644)
+        path.chmod(0o644)  # a container's user may be another one; the directory above is private
 
     def read_answer(self) -> dict[str, Any]:
-        """Return the answer of the program; empty if it is missing or invalid, as cells may write there."""
+        """Return the answer of the program; empty if missing or invalid, since code from cells may run in a task."""
         with suppress(OSError, ValueError):
             answer = parse_untrusted_json(read_regular(self.directory / protocol.ONE_SHOT_ANSWER, _ANSWER_BYTES))
             return answer if isinstance(answer, dict) else {}
@@ -68,7 +68,7 @@ class OneShotTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The end of a task: the program's exit code, 124 after a timeout, its output and its answer."""
+    """The end of a task: the program's exit code (124 after a timeout), output and answer."""
 
     exit_code: int
     output: str
@@ -76,7 +76,7 @@ class TaskResult:
 
 
 def create_task_directory(session: Path, user: tuple[int, int] | None) -> Path:
-    """Create a directory for a task of that session, which kernels do not see and which belongs to ``user``."""
+    """Create a directory for a task of that session, hidden from kernels and owned by ``user``."""
     base = create_temp_directory(session).parent
     path = Path(tempfile.mkdtemp(prefix="task-", dir=base)).resolve()
     for name in ("tmp", "wheels", "fetched"):
@@ -90,8 +90,8 @@ def create_task_directory(session: Path, user: tuple[int, int] | None) -> Path:
 def copy_wheel(path: Path, directory: Path, *, limit_bytes: int, deadline: float) -> None:
     """Copy a wheel for a task, until a ``deadline`` of the monotonic clock.
 
-    A cell may have created it, so neither the path nor a directory above it may be a link, and what it adds meanwhile is not
-    copied.
+    A cell may have created the wheel, so neither the path nor a directory above may be a link, and bytes added during the
+    copy are left out.
 
     Raises:
         OSError: the wheel is missing, reached by a link, not a regular file, or too large, or the time is over.
@@ -107,7 +107,7 @@ def copy_wheel(path: Path, directory: Path, *, limit_bytes: int, deadline: float
 
 
 async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: OneShotTask) -> TaskResult:
-    """Run a task as a process of this machine; all its descendants end with it."""
+    """Run a task as a process of this machine, and end all descendants with the process."""
     marker = ProcessMarker()
     transport, protocol = await asyncio.get_running_loop().subprocess_exec(
         _TaskProtocol,
@@ -125,7 +125,7 @@ async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: One
             with anyio.move_on_after(task.seconds):
                 await protocol.exited.wait()
                 code = transport.get_returncode() or 0
-        finally:
+        finally:  # also after its end: descendants go on, and a cancelled caller must leave none
             await await_to_end(_end_process(protocol, marker, leader))
         with anyio.move_on_after(_LAST_SECONDS):
             await protocol.closed.wait()
@@ -133,9 +133,9 @@ async def run_process(argv: Sequence[str], environ: Mapping[str, str], task: One
 
 
 class _TaskProtocol(asyncio.SubprocessProtocol):
-    """The end of a process's output, and the events of its end and of the end of all writers of its output.
+    """The last 64 KiB of a process's output, with events for the end of the process and of all writers.
 
-    ``asyncio.subprocess`` does not close a pipe that a descendant in a session of its own holds open.
+    ``asyncio.subprocess`` does not close a pipe held open by a descendant in another session.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class _TaskProtocol(asyncio.SubprocessProtocol):
 
 
 async def _end_process(protocol: _TaskProtocol, marker: ProcessMarker, leader: SessionLeader) -> None:
-    """Kill a task with its descendants and wait for its end."""
+    """Kill a task with all descendants, and wait for the end of the task."""
     await anyio.to_thread.run_sync(_kill_processes, marker, leader)
     await protocol.exited.wait()
 
@@ -166,5 +166,5 @@ def _kill_processes(marker: ProcessMarker, leader: SessionLeader) -> None:
 
 
 def build_result(task: OneShotTask, code: int, output: bytes) -> TaskResult:
-    """Return the result of an ended task from its output and its answer."""
+    """Return the result of an ended task from output and answer."""
     return TaskResult(code, clean_text(output[-_OUTPUT_BYTES:].decode("utf-8", "replace")), task.read_answer())

@@ -64,12 +64,12 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
     _reuse: ContainerReuse
     _origin: ContainerKernelProvisioner | None = None
-    """The provisioner of the container, of which this one's kernel is a branch."""
+    """The container's provisioner, if this kernel is a branch."""
     _checkpoints: str | None = None
     """The directory with the sockets of checkpoints, if the kernel makes any."""
     _relay: KernelRelay | None = None
     _is_left = False
-    """Whether only branches use the container."""
+    """Whether only branches still use the container."""
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traits
         super().__init__(**kwargs)
@@ -83,12 +83,12 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
     @property
     def has_process(self) -> bool:
-        """Whether there is a container with a living kernel, as far as is known."""
+        """Whether the container and the kernel exist, as of the last report."""
         return bool(self._state.id) and self._state.status is None
 
     @property
     def container_info(self) -> KernelContainer:
-        """Description of the container, with those of its mounts that the caller chose."""
+        """Description of the container, with the caller's own mounts."""
         ours = (LAUNCHER_INSIDE, RUNTIME_INSIDE, self.labels.get(RUNTIME))
         shared = tuple((source, target, only) for source, target, only in self.mounts if target not in ours)
         network, sudo = str(self.container.get("network", "none")), bool(self.container.get("sudo"))
@@ -96,13 +96,13 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
     @property
     def guard_pid(self) -> int | None:
-        """Process id on this machine of the guard, which the first process starts; None where it cannot be seen."""
+        """Process id on this machine of the guard, a child of the first process; None if not visible from here."""
         return next(iter(find_children(self._state.pid)), None) if read_live_status(self._state.pid) else None
 
     def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
-        """Accept descendants of the container's first process, or this process, which serves the sockets of a relay.
+        """Accept descendants of the container's first process, or this process as the server of a relay's sockets.
 
-        Where this process cannot see the container's processes (it is in a container itself) the peer's id is 0.
+        If this process cannot see the container's processes, because it runs in a container itself, the peer's id is 0.
         """
         if self.relay:
             return peer == os.getpid()
@@ -115,7 +115,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Memory that everything in the container may use together."""
+        """Memory limit of the whole container in bytes."""
         return self._state.memory_bytes
 
     def on_memory_kills(self, kills: int) -> None:
@@ -123,7 +123,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         self._oom.on_memory_kills(kills)
 
     async def stats(self) -> Stats:
-        """Return what the container uses."""
+        """Return the resource usage of the container."""
         return await self._state.stats()
 
     async def change_limits(self, memory_bytes: int | None, cpus: float | None) -> None:
@@ -132,7 +132,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
     @property
     def can_go_back(self) -> bool:
-        """Whether the container's init, which ends a kernel and spares its checkpoints, listens to this process."""
+        """Whether this process has a connection to the container's init, which can end a kernel and spare checkpoints."""
         return self._reuse.init.is_connected
 
     @property
@@ -141,7 +141,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return self._reuse.is_possible
 
     def can_reuse(self, spec: KernelSpec) -> bool:
-        """Return whether the container is as the kernelspec asks for: same options, limits and mounted directories."""
+        """Return whether the container fits the kernelspec: same options, limits and mounted directories."""
         config = spec.metadata["kernel_provisioner"]["config"]
         is_same = all(getattr(self, name) == config.get(name) for name in ("container", "limits", "init_socket"))
         is_unchanged = not self._state.are_limits_changed and self._reuse.has_same_mounts(self.mounts)
@@ -163,12 +163,12 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return launch
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        """Create the container and start the kernel in it.
+        """Create the container and start the kernel inside.
 
         A container without remains of the previous kernel is used again.
 
         Raises:
-            KernelStartFailed: there is no image, the engine refuses, or it does not answer.
+            KernelStartFailed: there is no image, or the engine refuses or does not answer.
         """
         if self._manager_directory is None:
             return await self._launch(cmd, kwargs)
@@ -187,6 +187,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         if self.checkpoint is not None:
             await self._fork_checkpoint(self.checkpoint, options)
             return self.connection_info
+        # The init's command is python, launcher, CONTAINER_INIT_FLAG, socket, then the kernel's arguments (``build_spec``).
         if await self._reuse.fork(cmd[4:], kwargs):
             return self.connection_info
         await self._remove()
@@ -214,16 +215,19 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         if self._manager_directory is not None:
             await run_in_thread(remove_leftovers, events.engine)
         order = self._create_options(cmd, kwargs)
-        await await_to_end(run_in_thread(self._create_stopped, order, events))  # else the container would be lost
+        # A thread cannot be cancelled: without the wait, nothing here would know the id of a container that it still creates.
+        await await_to_end(run_in_thread(self._create_stopped, order, events))
+        # Both before the start: no event of a short life is missed, and the init finds its socket, which it tries only once.
         state.changed = self._stack.enter_context(events.of(state.id))
         self._reuse.listen(self.init_socket, order.options, self.mounts)
         await run_in_thread(events.engine.start, state.id)
         self._apply_all(await run_in_thread(events.engine.inspect_container, state.id))
         await self._open_relay()
+        # Accepted only now: a peer is checked by the container's process id, which ``_apply_all`` has read.
         self._reuse.init.accept(lambda peer: self.accepts_peer(peer, guarded=True))
 
     async def _open_relay(self) -> None:
-        """Serve the kernel's sockets on this machine, if it is reached by a relay."""
+        """Serve the kernel's sockets on this machine if the kernel has a relay."""
         if not self.relay or self._state.events is None:
             return
         argv = (self.kernel_spec.argv[0], *GUARD, LAUNCHER_INSIDE, protocol.RELAY_FLAG, self.relay)
@@ -232,7 +236,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         await self._relay.open()
 
     def _create_stopped(self, order: Order, events: EventStream) -> None:
-        """Create the container without starting it; if the provisioner was cleaned up meanwhile, remove it at once."""
+        """Create the container without a start; remove the container at once if ``cleanup`` came first."""
         container = self._state.id = create_container(events.engine, order, self.name)
         if self._state.events is not events:
             with Engine.acquire() as engine:  # the connection of the events is closed
@@ -265,11 +269,12 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def wait(self) -> int | None:
         """Wait until the container has ended or is gone, and return the exit status; concurrent calls are safe.
 
-        While the engine does not answer, its containers count as living; they are inspected when it is back.
+        While the engine does not answer, containers count as living; they are inspected when it is back.
         """
         state = self._state
         async with self._wait_lock:
             while self.has_process:
+                # Cleared before the look: an event during the look ends the wait at once, and a second look follows.
                 state.changed.clear()
                 await self._inspect()
                 if state.status is None:
@@ -321,7 +326,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return started
 
     async def rename(self, session: str, workspace: str) -> None:
-        """Give an idle container to a session that has renamed its workspace; without the engine its name stays."""
+        """Give an idle container to a session with a renamed workspace; if the engine fails, the container's name stays."""
         self.mounts = [(workspace if inside == WORKSPACE_INSIDE else path, inside, only) for path, inside, only in self.mounts]
         name = container_name(session, self.kernel_id, self.container.get("instance"))
         if self._state.events is not None:
@@ -332,9 +337,10 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
     async def send_signal(self, signum: int) -> None:
         """Signal the kernel through the container's init; SIGKILL ends everything in the container, or all of a branch.
 
-        Without a connection to the init, which code in the container has ended then, a branch ends with the whole container.
+        If code in the container has cut the connection to the init, a branch ends with the whole container.
         """
         state = self._state
+        # SIGKILL goes to the engine: it must end everything, whatever state the init is in.
         if signum not in (0, signal.SIGKILL) and self._reuse.signal(signum):
             return
         if signum == signal.SIGKILL and self._reuse.has_branches:  # they outlive it, unless the init cannot end it alone
@@ -347,9 +353,9 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             await run_in_thread(state.events.engine.signal, state.id, int(signum))
 
     async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Kill everything in the container, which is kept for a ``restart`` if it can be reused.
+        """Kill everything in the container; keep a reusable container for a ``restart``.
 
-        Without the engine the container is left, and removed when the engine is back.
+        If the engine does not answer, the container is left, and removed when the engine is back.
         """
         if restart and await self._reuse.sweep(self._spared_pids()):
             return
@@ -357,14 +363,14 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             await self.send_signal(signal.SIGKILL)
         except EngineUnavailable:
             logger.warning("kernelexec.container_not_removed", extra={"container": self._state.id})
-            self._state.end(KILLED)
+            self._state.end(KILLED)  # else ``wait``, and with it the end of the session, would last as long as the outage
 
     async def terminate(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - jupyter_client's signature
         """Ask the kernel to end."""
         await self.send_signal(signal.SIGTERM)
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Remove the container, unless it can be reused for a ``restart``."""
+        """Remove the container; keep a reusable container for a ``restart``."""
         try:
             if not (restart and await self._reuse.sweep(self._spared_pids())):
                 await self._remove()
@@ -373,17 +379,17 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
                 await self._manager_directory.release(restart=restart)
 
     def _spared_pids(self) -> set[int]:
-        """Return the processes of checkpoints, as they are numbered in the container."""
+        """Return the process ids of checkpoints inside the container."""
         return {checkpoint.own_pid for checkpoint in self.spared}
 
     async def _remove(self) -> None:
-        """Remove the container, or leave it to the branches, of which the last one removes it."""
+        """Remove the container, or leave the removal to the last branch."""
         state = self._state
         if self._reuse.has_branches and state.events is not None:
             self._is_left = True
             await self._reuse.sweep()
             state.end(KILLED if state.status is None else state.status)
-            if self._reuse.has_branches:
+            if self._reuse.has_branches:  # asked again: the last branch may have left during the sweep
                 return
         events, state.events = state.events, None
         self._reuse.init.close()
@@ -400,14 +406,14 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
             await run_in_thread(events.release)
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """Return the container's id and settings, by which another process takes the kernel over."""
+        """Return the container's id and settings, for a takeover of the kernel by another process."""
         options = {name: self.container[name] for name in _FIXED_OPTIONS if name in self.container}
         settings = {"name": self.name, "mounts": self.mounts, "options": options}
         info = await super().get_provisioner_info()
         return {**info, "container": self._state.id, "made": settings, "relayed": bool(self.relay)}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Manage a container that another process created with the settings in ``provisioner_info``.
+        """Manage a container created by another process with the settings in ``provisioner_info``.
 
         Raises:
             OSError: the container is gone, or the engine does not answer.
@@ -429,7 +435,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         """Return the provisioner of a branch with that mark, in the same container.
 
         Raises:
-            KernelConnectionFailed: another process has started the container, whose init listens to that one only.
+            KernelConnectionFailed: there is no connection to the init, such as after a start by another process.
         """
         if not self._reuse.init.is_connected:
             raise KernelConnectionFailed("its container was started by another process")
@@ -439,7 +445,7 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
         return branch
 
     async def release(self) -> None:
-        """Remove the container that this one has left to branches, once the last of them has left it."""
+        """Remove a container left to branches, once the last branch has ended."""
         if self._is_left and not self._reuse.has_branches:
             await self._remove()
 
@@ -450,10 +456,10 @@ class ContainerKernelProvisioner(KernelexecProvisioner):
 
 
 class ContainerBranchProvisioner(ContainerKernelProvisioner):
-    """A provisioner of a kernel beside another one in its container, forked of that one's memory."""
+    """A provisioner of a branch: a kernel beside another in the same container, forked from the other's memory."""
 
     def join(self, origin: ContainerKernelProvisioner, init: InitConnection, state: ContainerState, mark: str) -> None:
-        """Use the container of another provisioner, which keeps it until ``cleanup``."""
+        """Use the container of another provisioner, ``origin``, until ``cleanup``."""
         self.mark, self._origin = mark, origin
         self._state, self._oom = state, OomDetector(state)
         self._reuse = ContainerReuse(state, self._oom, init, mark)
@@ -461,7 +467,7 @@ class ContainerBranchProvisioner(ContainerKernelProvisioner):
         state.changed = self._stack.enter_context(state.events.of(state.id))
 
     async def _remove(self) -> None:
-        """End everything that this branch has started, and leave the container."""
+        """End all processes of this branch, and leave the container."""
         state, origin = self._state, self._origin
         events, state.events = state.events, None
         if events is None or origin is None:

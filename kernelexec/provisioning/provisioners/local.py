@@ -1,4 +1,4 @@
-"""The provisioners of kernels on this machine: child processes, forked ones, and those behind another program."""
+"""Provisioners of kernels on this machine: child processes, forked processes, and processes behind another program."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ from kernelexec.results import Stats
 
 #: Interval between checks of a kernel's process where the system has no pidfd, in seconds.
 _POLL_SECONDS = 0.05
-#: A process that a signal ended has this added to the signal's number, as shells say it, and most programs that start others.
+#: Exit code of a wrapper for a kernel that signal n ended: 128 + n, as of shells and most programs that start others.
 _SIGNALLED = 128
+#: Signals that no process can catch and pass on: they go to the wrapper itself.
 _MONITORED = (signal.SIGSTOP, signal.SIGKILL)
 
 
 class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
-    """A local provisioner that waits without polling and whose kill and cleanup reach every descendant of the kernel."""
+    """A local provisioner without polling; ``kill`` and ``cleanup`` reach every descendant of the kernel."""
 
     isolation = "local"
     process: Any = None
@@ -55,7 +56,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
     _manager_directory: ManagedKernelDirectory | None = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - jupyter_client's signature
-        """Return the arguments of ``launch_kernel``; a KernelManager of another program gets a directory for our launcher."""
+        """Return the arguments of ``launch_kernel``; under another program's KernelManager our launcher gets a directory."""
         if self.parent is None or str(LAUNCHER) not in self.kernel_spec.argv:
             return await super().pre_launch(**kwargs)
         self._manager_directory = self._manager_directory or ManagedKernelDirectory(self.parent)
@@ -78,11 +79,11 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         return branch
 
     def _own_options(self) -> dict[str, Any]:
-        """Return the arguments by which a provisioner of this kind differs from others."""
+        """Return the extra constructor arguments of this kind of provisioner."""
         return {}
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:  # noqa: ANN401 - jupyter_client's own type
-        """Start the process, with an environment variable that marks it and that its descendants inherit."""
+        """Start the process, marked by an environment variable, which descendants inherit."""
         env = kwargs.setdefault("env", dict(os.environ))
         if self.checkpoint is None or self.marker is None:  # else one mark for the checkpoints and all kernels of them
             self.marker = ProcessMarker(env.setdefault(KERNEL_MARK_VARIABLE, ProcessMarker().value))
@@ -98,7 +99,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         try:
             await super().launch_kernel(cmd, **kwargs)
         except FileNotFoundError:
-            if self.process is None:
+            if self.process is None:  # the program or the directory is missing; else the process runs already
                 raise
             self.cwd = kwargs.get("cwd")  # jupyter_client asks for our own directory too, which may be gone
         self._leader = SessionLeader.of(self.process.pid)
@@ -109,6 +110,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         options = json.loads(kwargs["env"][LAUNCH_OPTIONS_VARIABLE])
         pid = await checkpoint.fork({**options, "mark": self.marker.value, "stderr": kwargs["stderr"].name})
         leader = SessionLeader.of(pid)
+        # The process id comes from a checkpoint, whose memory cells could change: it could name any process of the user.
         if not has_variable(pid, self.marker.entry):
             raise KernelStartFailed("The checkpoint cannot be restored: its process is not the kernel's.")
         self.process = await self._adopt(leader)
@@ -118,7 +120,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         return self.connection_info
 
     async def _adopt(self, leader: SessionLeader) -> AdoptedProcess | None:
-        """Watch a kernel that a checkpoint has forked; None if it has ended."""
+        """Watch a kernel forked by a checkpoint; None after the kernel's end."""
         give_oom_score(leader.pid)
         return AdoptedProcess.of(leader.pid, leader.born)
 
@@ -141,7 +143,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         await self.cleanup()
 
     def _kernel_status(self, status: int | None) -> int | None:
-        """Return the kernel's exit status from that of the process."""
+        """Return the kernel's exit status, given the exit status of the process."""
         return status
 
     async def poll(self) -> int | None:
@@ -149,26 +151,27 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         return self._exit_status if self._exit_status is not None else self._kernel_status(await super().poll())
 
     async def wait(self) -> int | None:
-        """Wait until the process has ended, and return the exit status of the kernel; concurrent calls are safe."""
+        """Wait for the end of the process and return the exit status of the kernel; concurrent calls are safe."""
         if (process := self.process) is not None:
             await _wait_end(process)
+            # A concurrent call may have the same process: its wait() returns the known status again.
             self._exit_status = self._kernel_status(process.wait())
             self.process = None
         return self._exit_status
 
     @property
     def is_oom_killed(self) -> bool:
-        """Whether the kernel was killed while its control group counted a kill for want of memory; the system tells no more."""
+        """Whether SIGKILL ended the kernel and the control group counted a kill for want of memory; Linux reports no more."""
         return self._exit_status == -signal.SIGKILL and self._oom_reader.has_new_kills
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """Return the process id, start time, group and mark, by which another process finds the kernel."""
+        """Return the process id, start time, group and mark, for another process to find the kernel."""
         leader, marker = self._leader, self.marker
         identity = {"born": leader.born if leader else 0, "mark": marker.value if marker else ""}
         return {**await super().get_provisioner_info(), **identity}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Manage a kernel that another process started; ``has_process`` says whether it lives."""
+        """Manage a kernel started by another process; ``has_process`` is False if the kernel has ended."""
         await super().load_provisioner_info(provisioner_info)
         self.marker = ProcessMarker(str(provisioner_info["mark"]))
         leader = self._leader = SessionLeader(int(provisioner_info["pid"]), int(provisioner_info["born"]))
@@ -176,7 +179,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         self._oom_reader = OomKillReader()
 
     def on_ready(self) -> None:
-        """Count kills in the kernel's control group, which it has entered by now."""
+        """Count kills in the kernel's control group, entered by now at the latest."""
         self._oom_reader = OomKillReader(self.pid)
 
     def on_memory_kills(self, kills: int) -> None:  # noqa: ARG002 - of the interface
@@ -184,7 +187,7 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         self._oom_reader.reset()
 
     async def stats(self) -> Stats:
-        """Return the use of the kernel and of all its descendants."""
+        """Return the resource usage of the kernel and all descendants."""
         pids = await asyncio.to_thread(self.marker.marked_pids, self._leader) if self.marker is not None else []
         return await asyncio.to_thread(read_usage, pids) or Stats("local", "idle", 0)
 
@@ -194,6 +197,8 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         Our launcher itself interrupts the processes of the running cell; other kernels have their group interrupted.
         """
         to_group = (signal.SIGTERM, signal.SIGKILL, *([] if self.kernel_spec.interrupt_mode == "message" else [signal.SIGINT]))
+        # jupyter_client's own method signals the whole group: a real-time signal, such as the one for stacks, by default ends
+        # every program there that does not handle it.
         if self.process is not None and signum not in to_group:
             if platform.PLATFORM.has_group_signals:
                 self.process.send_signal(signum)
@@ -201,23 +206,24 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         await super().send_signal(signum)
 
     async def kill(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Kill the kernel, its process group, and every descendant that left it.
+        """Kill the kernel, the process group, and every descendant outside the group.
 
-        The kernel is stopped first and killed last: while it lives, its descendants are found by their parents.
+        The kernel is stopped first and killed last: descendants of a living kernel are found by parentage.
         """
         try:
             if self.process is not None and self.marker is not None:
                 with suppress(OSError):
                     self.process.send_signal(signal.SIGSTOP)
+                # The stopped kernel forks no more, but stays the reaper of orphans, so that these keep a parent to be found by.
                 await asyncio.to_thread(self.marker.sweep, self._leader, self._spared_pids() | self._kernel_pids())
-        finally:  # a stopped kernel would not notice the end of this process
+        finally:  # also if cancelled: a stopped kernel would not notice the end of this process
             with suppress(OSError, ValueError):
                 await super().kill(restart=restart)
         if restart:  # else cleanup follows
             await self._sweep()
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Kill the processes that the ended kernel left behind."""
+        """Kill the remaining processes of the ended kernel, and release a KernelManager's directory."""
         await super().cleanup(restart=restart)
         await self._sweep()
         if self._manager_directory is not None:
@@ -228,17 +234,17 @@ class LocalKernelProvisioner(LocalProvisioner, KernelexecProvisioner):
         return {checkpoint.pid for checkpoint in self.spared}
 
     def _kernel_pids(self) -> set[int]:
-        """Return the processes that are the kernel itself."""
+        """Return the processes of the kernel itself, which ``kill`` ends last."""
         return set() if self.pid is None else {self.pid}
 
     async def _sweep(self) -> None:
-        """Kill the remaining processes of this kernel, in a thread: the list of processes may be long."""
+        """Kill the remaining processes of this kernel, in a thread, since the machine may have many processes."""
         if self.marker is not None:
             await asyncio.to_thread(self.marker.sweep, self._leader, self._spared_pids())
 
 
 class ForkedKernelProvisioner(LocalKernelProvisioner):
-    """A local provisioner whose process the ``server`` forks, or this process starts where the server cannot."""
+    """A local provisioner of processes forked by ``server``, or started by this process if the server cannot fork."""
 
     server = Instance(ForkServer)
 
@@ -246,10 +252,10 @@ class ForkedKernelProvisioner(LocalKernelProvisioner):
         return {"server": self.server}
 
     async def _adopt(self, leader: SessionLeader) -> AdoptedProcess | None:
-        """Watch a kernel that a checkpoint has forked; None if it has ended."""
+        """Watch a kernel forked by a checkpoint; None after the kernel's end."""
         try:
             return await self.server.adopt(leader.pid)
-        except ForkServerUnavailable:  # another server has followed: the end of the process can be seen, not its exit status
+        except ForkServerUnavailable:  # another server has followed: before Linux 6.15 only the parent sees the exit status
             return await super()._adopt(leader)
 
     async def _launch(self, cmd: list[str], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - jupyter_client's own type
@@ -267,16 +273,17 @@ class ForkedKernelProvisioner(LocalKernelProvisioner):
 
 
 class WrappedKernelProvisioner(LocalKernelProvisioner):
-    """A local provisioner whose process is a wrapper of the kernel; the wrapper ends when the kernel ends.
+    """A local provisioner of a wrapper process, which starts the kernel and ends with the kernel.
 
-    Signals go to the kernel itself, which is known by the sockets that it serves.
+    Signals go to the kernel itself, known as the server of the first accepted unix socket.
     """
 
+    # A pidfd of the kernel and its id, from the first accepted socket on. Before that, signals reach the wrapper only.
     _kernel: int | None = None
     _kernel_pid: int | None = None
 
     def accepts_peer(self, peer: int, *, guarded: bool) -> bool:  # noqa: ARG002 - of the interface
-        """Accept descendants of the wrapper; the first one is the kernel."""
+        """Accept descendants of the wrapper; the first accepted peer is the kernel."""
         if self.pid is None or not is_descendant(peer, self.pid):
             return False
         if self._kernel is None:
@@ -289,8 +296,9 @@ class WrappedKernelProvisioner(LocalKernelProvisioner):
         return -signum if 0 < signum < signal.NSIG else status
 
     async def send_signal(self, signum: int) -> None:
-        """Signal the kernel where it is known; SIGSTOP and SIGKILL go to the wrapper."""
+        """Signal the kernel, once known; SIGSTOP and SIGKILL go to the wrapper."""
         if signum in _MONITORED or self._kernel is None:
+            # Other signals are dropped: a wrapper may die of them instead of passing them on.
             if self.process is not None and signum in (*_MONITORED, signal.SIGTERM):
                 self.process.send_signal(signum)
             return
@@ -298,7 +306,7 @@ class WrappedKernelProvisioner(LocalKernelProvisioner):
             signal.pidfd_send_signal(self._kernel, signum)
 
     async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - jupyter_client's signature
-        """Kill the processes that the ended kernel left behind."""
+        """Kill the remaining processes of the ended kernel, and close the kernel's pidfd."""
         await super().cleanup(restart=restart)
         kernel, self._kernel = self._kernel, None
         if kernel is not None:
@@ -309,11 +317,12 @@ class WrappedKernelProvisioner(LocalKernelProvisioner):
         return {*super()._kernel_pids(), *(walk_ancestors(self._kernel_pid) if self._kernel_pid is not None else ())}
 
     async def stats(self) -> Stats:
-        """Return the use of the kernel and of all its descendants."""
+        """Return the resource usage of the kernel and all descendants."""
         return replace(await super().stats(), isolation=self.isolation)
 
 
-#: The beginning of a command that inherits an ignored SIGCHLD, with which bubblewrap sees no end of its child.
+#: The start of a command in a process that ignores SIGCHLD. An exec keeps ignored signals, and the system then reaps children
+#: by itself: bubblewrap would see no exit status of its child.
 _RESTORES_CHILD_SIGNAL = (
     *(sys.executable, "-IS", "-c"),
     "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])",
@@ -321,7 +330,7 @@ _RESTORES_CHILD_SIGNAL = (
 
 
 class BubblewrapKernelProvisioner(WrappedKernelProvisioner):
-    """A wrapped provisioner: when bubblewrap's own process ends, so does everything in its namespaces."""
+    """A wrapped provisioner for bubblewrap: the end of bubblewrap's process ends everything in the namespaces."""
 
     isolation = "bubblewrap"
     arguments = List(Unicode())
@@ -333,11 +342,11 @@ class BubblewrapKernelProvisioner(WrappedKernelProvisioner):
 
 
 async def _wait_end(process: Any) -> None:  # noqa: ANN401 - a ``Popen`` or an ``AdoptedProcess``
-    """Wait on the pidfd of a process; without one, poll it: jupyter_client's own polling does not allow concurrent calls."""
+    """Wait on the pidfd of a process, or else poll: jupyter_client's own polling does not allow concurrent calls."""
     fd = None
     with suppress(OSError):
         if isinstance(process, AdoptedProcess):
-            fd = process.duplicate_pidfd()
+            fd = process.duplicate_pidfd()  # the original may be closed, and its number reused, while the loop watches
         elif platform.PLATFORM.has_pidfd:
             fd = os.pidfd_open(process.pid)
     if fd is None:

@@ -1,4 +1,4 @@
-"""The files in private directories by which other processes find living and orphaned sessions and their kernels."""
+"""Files in private directories for finding living and orphaned sessions and kernels from other processes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _ROOTS_MAX, _SESSIONS_MAX = 1000, 1000
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A kernel that waits for a new owner if its own dies."""
+    """A kernel prepared to wait for a new owner after the owner's death."""
 
     epoch: int
-    """The number of the kernel in its session, which is the name of its private directory."""
+    """The number of the kernel in the session: the name of the kernel's private directory."""
     token: str
-    """The token that its launcher adds to replies."""
+    """The token in replies of the launcher."""
     about: Mapping[str, Any]
-    """The launcher's report of itself when it became ready."""
+    """The launcher's report at readiness."""
     provisioner: Mapping[str, Any]
-    """The information by which a provisioner finds its process."""
+    """The provisioner's information for finding the process."""
 
     def write(self, directory: Path) -> None:
         """Write the file into a session's private directory atomically, readable by this user only."""
@@ -56,10 +56,11 @@ class Handover:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """Read the file in a session's private directory; None if it is missing or invalid."""
+        """Read the file in a session's private directory; None if missing or invalid."""
         with suppress(ValueError, RecursionError, TypeError, LookupError):
             content = json.loads(RuntimeDirectory(directory).read_file(HANDOVER_FILE, _BYTES))
             epoch, token, about, provisioner = (content[name] for name in cls.__dataclass_fields__)
+            # Kernels without confinement can write here: no value may reach the engine or a path with another type.
             is_valid = isinstance(token, str) and isinstance(about, dict) and isinstance(provisioner, dict)
             is_valid = is_valid and isinstance(provisioner.get("container", ""), str)
             if is_valid and isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
@@ -68,16 +69,16 @@ class Handover:
 
 
 def remove_handover(directory: Path) -> None:
-    """Remove the file, since the kernel is gone."""
+    """Remove the handover file of an ended kernel."""
     with suppress(OSError):
         (directory / HANDOVER_FILE).unlink()
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """A session that a process of this user has open; ``kernel`` is the private directory of its newest kernel.
+    """A session open in a process of this user; ``kernel`` is the private directory of the newest kernel.
 
-    ``root`` is the private directory of its executor, which another one may have adopted from a dead owner.
+    ``root`` is the own private directory of the executor, also for a session adopted from a dead owner.
     """
 
     name: str
@@ -90,13 +91,13 @@ class LiveSession:
 
     @property
     def address(self) -> str:
-        """Its NAME@PROCESS.EXECUTOR, which no other session has: one process may have several executors."""
+        """The unique address NAME@PROCESS.EXECUTOR: a process may have several executors."""
         return f"{self.name}@{self.pid}.{self.root.name.removeprefix(ROOT_PREFIX)}"
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanedSessionFile:
-    """A session of a dead owner, whose kernel may wait for a new owner."""
+    """A dead owner's session with a kernel possibly waiting for a new owner."""
 
     name: str
     workspace: Path
@@ -107,7 +108,7 @@ class OrphanedSessionFile:
 
 
 def list_orphaned_sessions(root: Path) -> list[OrphanedSessionFile]:
-    """Return the sessions in a dead owner's private directory whose kernels may wait for a new owner."""
+    """Return the sessions with a handover file in a dead owner's private directory, sorted by name."""
     sessions = []
     for directory, content in _read_session_files(root, _SESSIONS_MAX):
         if (handover := Handover.read(directory)) is not None:
@@ -127,12 +128,12 @@ def write_session_file(
 
 
 def write_language_file(directory: Path, language: str) -> None:
-    """Write the name of another language into the private directory of its kernels."""
+    """Write the name of another language into the private directory of kernels of that language."""
     (directory / _LANGUAGE_FILE).write_text(language, encoding="utf-8")
 
 
 def find_ended_languages(directory: Path) -> dict[str, int]:
-    """Return the languages of a session whose kernels ended with its owner, each with the number of the newest kernel."""
+    """Return a session's other languages, whose kernels ended with the owner, each with the newest kernel's number."""
     languages = {}
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
@@ -145,31 +146,31 @@ def find_ended_languages(directory: Path) -> dict[str, int]:
 
 
 def list_live_sessions(bases: Iterable[Path]) -> list[LiveSession]:
-    """Return all living sessions of executors with private directories in ``bases``, sorted by name."""
+    """Return all living sessions of executors with private directories in ``bases``, sorted by name (at most 1000)."""
     roots = (root for base in dict.fromkeys(bases) for root in _find_live_roots(base))
     sessions = (session for root, pid in islice(roots, _ROOTS_MAX) for session in _find_sessions(root, pid))
     return sorted(islice(sessions, _SESSIONS_MAX), key=lambda session: (session.name, session.pid))
 
 
 def find_session_elsewhere(name: str, workspace: Path, *, own_root: Path) -> LiveSession | None:
-    """Return a living session of that name in that workspace, of another executor; None if there is none."""
+    """Return another executor's living session of that name in that workspace, or None."""
     others = (each for each in list_live_roots((own_root.parent, *runtime_bases())) if each[0] != own_root)
     sessions = (session for root, pid in islice(others, _ROOTS_MAX) for session in _find_sessions(root, pid, _SESSIONS_MAX))
     return next((each for each in sessions if each.name == name and each.workspace == str(workspace)), None)
 
 
 def list_live_roots(bases: Iterable[Path]) -> list[tuple[Path, int]]:
-    """Return the private directories of this user's living executors in ``bases``, each with its process id."""
+    """Return the private directories of this user's living executors in ``bases``, each with the owner's process id."""
     return [root for base in dict.fromkeys(bases) for root in islice(_find_live_roots(base), _ROOTS_MAX)]
 
 
 def list_live_executors(bases: Iterable[Path]) -> list[tuple[Path, int]]:
-    """Return the own directories of this user's living executors, without adopted ones, each with its process id."""
+    """Return the own directories of this user's living executors, without adopted directories, each with the process id."""
     return list(dict.fromkeys((_find_own_root(root, pid), pid) for root, pid in list_live_roots(bases)))
 
 
 def note_adopter(adopted: Path, own_root: Path) -> None:
-    """Note in a dead owner's directory which executor has its sessions now, instead of the dead one's socket."""
+    """Note the new executor of the sessions in a dead owner's directory, and remove the dead executor's socket and key."""
     for name in (CONTROL, CONTROL_KEY):
         with suppress(OSError):
             (adopted / name).unlink()
@@ -177,14 +178,15 @@ def note_adopter(adopted: Path, own_root: Path) -> None:
 
 
 def _find_own_root(root: Path, pid: int) -> Path:
-    """Return the own directory of the executor that owns this one: for adopted sessions another one of the same process."""
+    """Return the executor's own directory: for a directory adopted from a dead owner, another of the same process."""
+    # The note counts only if the same living process owns both directories: a dead owner's kernels can write the file.
     adopter = Path(os.fsdecode(RuntimeDirectory(root).read_file(_ADOPTER, _BYTES)))
     is_known = ROOT_NAME.fullmatch(adopter.name) is not None and (adopter, pid) in _find_live_roots(adopter.parent)
     return adopter if is_known else root
 
 
 def _find_live_roots(base: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the private directories of this user whose owner lives, each with its process id."""
+    """Yield this user's private directories with a living owner, each with the owner's process id."""
     with suppress(OSError), os.scandir(base) as entries:
         for entry in entries:
             if not ROOT_NAME.fullmatch(entry.name):
@@ -207,7 +209,7 @@ def _find_sessions(root: Path, pid: int, entries_max: int | None = None) -> Iter
 
 
 def _read_session_files(root: Path, entries_max: int | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the private directory of each session in an executor's, and the content of its file."""
+    """Yield the private directory and session file of each session in an executor's private directory."""
     with suppress(OSError), os.scandir(root) as entries:
         for entry in islice(entries, entries_max):
             if entry.is_dir(follow_symlinks=False) and (content := _read_session_file(Path(entry.path))) is not None:
@@ -215,7 +217,7 @@ def _read_session_files(root: Path, entries_max: int | None = None) -> Iterator[
 
 
 def _read_session_file(directory: Path) -> dict[str, Any] | None:
-    """Return the content of a session file; None if it is missing or invalid."""
+    """Return the content of a session file; None if missing or invalid."""
     with suppress(ValueError, RecursionError, InvalidRequest):  # a kernel may have written anything there
         content = json.loads(RuntimeDirectory(directory).read_file(_SESSION_FILE, _SESSION_FILE_BYTES))
         if isinstance(content, dict) and isinstance(content.get("workspace"), str):
@@ -227,7 +229,7 @@ def _read_session_file(directory: Path) -> dict[str, Any] | None:
 
 
 def _find_newest_kernel(directory: Path) -> tuple[int, RuntimeDirectory | None]:
-    """Return the number of the newest kernel and its directory; 0 and None if it is missing."""
+    """Return the number and directory of the newest kernel; 0 and None without a connection file."""
     with suppress(OSError):
         epochs = [int(name) for name in os.listdir(directory) if name.isdecimal() and len(name) < 10]  # noqa: PLR2004, PTH208
         runtime = RuntimeDirectory(directory / str(max(epochs, default=0)))

@@ -1,8 +1,8 @@
-"""A kernel's private directory: its sockets, its connection file, and two pipes, for its readiness and its owner's life.
+"""A kernel's private directory: sockets, connection file, and two pipes, for readiness and for the owner's life.
 
 The directory belongs to this user (0700), but the kernel can write there too: files are read without following links, must
-be regular, and are limited in size. The directory of a branch is in that of its first kernel, which can put a link or another
-directory in its place: all that is done in a directory is done in an open one, which must be the same each time.
+be regular, and are limited in size. The directory of a branch is inside the first kernel's directory, and that kernel can put
+a link or another directory in the branch's place. So every access goes through an open directory, the same each time.
 """
 
 from __future__ import annotations
@@ -33,6 +33,16 @@ Transport = Literal["ipc", "tcp", "bridged", "relayed"]
 """Unix sockets; loopback ports; loopback ports behind unix sockets that the guard serves; or unix sockets of ours, whose
 connections a relay carries to the kernel's own."""
 
+# <root>/<session>/<number>/      a directory; a link to the directory of an earlier kernel with the same container or memory
+#     connection.json, stderr     created by the owner; the kernel reads the first and appends to the second
+#     stacks, words               the kernel's: stacks of all threads, and the crash buffer
+#     s-1 ... s-5                 sockets of the channels: the kernel's, its guard's or its relay's
+#     c-<number>                  sockets of checkpoints
+#     w                           socket of the owner, to which a container's init connects
+#     ready                       FIFO: one line of JSON once the kernel serves
+#     owner                       FIFO without content: a reader sees the death of the owner, the last writer, as its end
+#     secrets                     FIFO, only while the guard of another project's kernel starts
+#     b1/ ... b9999/              directories of branches
 #: Numbers of the channels in the names of unix sockets.
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 #: How long a kernel waits for another program of its relay at least, in seconds, and how long one is tried: the engine may be
@@ -51,9 +61,9 @@ _OWN, _SHARED = 0o700, 0o1770
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The addresses of a kernel's sockets and the key that signs its messages.
+    """The addresses of a kernel's sockets and the key that signs messages.
 
-    Unix sockets have names that begin with ``prefix``; a kernel without them has ports of a loopback ``address``.
+    The paths of unix sockets begin with ``prefix``; a kernel without unix sockets has ports of a loopback ``address``.
     """
 
     prefix: Path
@@ -64,7 +74,7 @@ class Connection:
     """User id of the sockets' owner."""
 
     def path(self, channel: str) -> Path:
-        """Return the socket of a channel: shell, iopub, stdin, control or hb."""
+        """Return the path of a channel's socket: shell, iopub, stdin, control or hb."""
         return self.prefix.with_name(f"{self.prefix.name}-{PORTS[channel + '_port']}")
 
     def port(self, channel: str) -> int:
@@ -73,12 +83,13 @@ class Connection:
 
 
 class RuntimeDirectory:
-    """The private directory of one kernel process."""
+    """The private directory of a kernel process."""
 
     def __init__(self, path: Path, reused: RuntimeDirectory | None = None, *, within: Path | None = None) -> None:
-        """Take the kernel's number in its session from the name of ``path``; a ``reused`` one gets a link of that name.
+        """Take the kernel's number in the session from the name of ``path``; a ``reused`` directory gets a link of that name.
 
-        The directory of a branch has that name ``within`` another one, where a kernel may make links: none is followed.
+        The directory of a branch has that name ``within`` another kernel's directory. Links there are not followed, since the
+        kernel may have made them.
         """
         self._name_path, self._reused = path, reused
         self.path: Path
@@ -102,7 +113,7 @@ class RuntimeDirectory:
 
     @property
     def connection_file(self) -> Path:
-        """The file for clients of the kernel."""
+        """The connection file for Jupyter clients."""
         return self.path / _CONNECTION_FILE
 
     @property
@@ -112,17 +123,17 @@ class RuntimeDirectory:
 
     @property
     def is_of_branch(self) -> bool:
-        """Whether it is in that of another session's kernel, of which this one is a branch."""
+        """Whether the directory is inside the directory of another session's kernel, because this kernel is a branch."""
         return self.path.parent != self._name_path.parent
 
     @property
     def place(self) -> Path:
-        """The directory that the processes of this kernel see, and those of its branches, whose directories are in it."""
+        """The directory visible to this kernel and all related branches, with the branches' directories inside."""
         return self.path.parent if self.is_of_branch else self.path
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        """Open the directory; raise ``OSError`` if a link or another directory has taken its place since the first time."""
+        """Open the directory; raise ``OSError`` if replaced by a link or another directory since the first time."""
         with closing_fd(os.open(self.path, DIRECTORY)) as directory:
             self.status = self.status or os.fstat(directory)
             if not os.path.samestat(self.status, os.fstat(directory)):
@@ -130,12 +141,12 @@ class RuntimeDirectory:
             yield directory
 
     def add_branch(self, user: tuple[int, int] | None = None) -> RuntimeDirectory:
-        """Create the private directory of a branch of this kernel, where this one's processes see it, with its owner's pipe.
+        """Create the private directory and the owner pipe of a branch, at a path visible to this kernel's processes.
 
-        ``user`` is the user and group of the kernel, if that may differ from the caller's.
+        ``user`` is the user and group of the kernel, if possibly different from the caller's.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the directory cannot be created.
         """
         with closing_fd(os.open(self.place, DIRECTORY)) as above:
             for name in (f"b{number}" for number in _BRANCH_NUMBERS):
@@ -146,7 +157,7 @@ class RuntimeDirectory:
                 raise FileExistsError(errno.EEXIST, "all names of branches are taken", str(self.place))
         branch = RuntimeDirectory(self.session / name, within=self.place)
         try:
-            with branch._open() as directory:
+            with branch._open() as directory:  # pins the new directory before any process of the branch exists
                 branch._owner = track_fd(_make_pipe("owner", os.O_RDWR, directory))
                 if user is not None and user[0] != os.getuid():
                     _share(user[1], {branch._owner: 0o640, directory: _SHARED})
@@ -164,12 +175,12 @@ class RuntimeDirectory:
         scheme: str = "hmac-sha256",
         user: tuple[int, int] | None = None,
     ) -> Connection:
-        """Create the directory, the connection file of a kernel of that name, and its pipes.
+        """Create the directory, the connection file of a kernel named ``name``, and the pipes.
 
         Messages are signed with ``key``, or with a new key. For a kernel of another user the directory is shared with that
         user's group: the kernel can create files there, but can neither replace nor change ours. A ``bridged`` kernel gets
-        an address whose ports are free in any network. A ``relayed`` kernel cannot see the directory: the sockets here are
-        those of its relay, and another directory of this path, which only the kernel sees, has its own ones.
+        an address whose ports are free in any network. A ``relayed`` kernel cannot see the directory: the sockets here belong
+        to the relay, and the kernel's sockets are in another directory of the same path, inside the container.
 
         Raises:
             KernelStartFailed: the path is too long for unix sockets, no port of a loopback address is free, or the directory
@@ -195,8 +206,10 @@ class RuntimeDirectory:
         with self._open() as directory:
             _write(Path(_CONNECTION_FILE), content, directory)
             self._ready = _make_pipe("ready", os.O_RDONLY, directory)
+            # Checkpoints of the kernel before read the same pipe: a moment without a writer would be its owner's death.
             self._owner = None if self._reused is None else self._reused.take_owner_pipe()
             if self._owner is None:
+                # O_RDWR: opening a FIFO for writing only fails (ENXIO) while the kernel does not have it open yet.
                 self._owner = track_fd(_make_pipe("owner", os.O_RDWR, directory))
             if uid != os.getuid():
                 self._share_with(uid, gid, directory)
@@ -216,9 +229,10 @@ class RuntimeDirectory:
             raise KernelStartFailed(message) from exc
 
     def take_over(self, *, is_relayed: bool = False) -> Connection | None:
-        """Become the owner of a waiting kernel, which notices it at once; None if no kernel waits.
+        """Become the owner of a waiting kernel, which looks for an owner every 0.5 s; None if no kernel waits.
 
-        Whether it ``is_relayed`` is known by its former owner: a kernel that sees the directory can write any file there.
+        ``is_relayed`` comes from the former owner, not from files here: a kernel with access to the directory can write
+        any file.
         """
         connection = self.read_connection()
         if is_relayed:
@@ -226,6 +240,7 @@ class RuntimeDirectory:
             return connection
         try:
             with self._open() as directory:
+                # Write only, unlike in ``create``: the open fails (ENXIO) if no kernel is left that reads the pipe.
                 self._owner = track_fd(_open_pipe("owner", os.O_WRONLY, directory))
         except OSError:
             return None
@@ -233,11 +248,11 @@ class RuntimeDirectory:
 
     @property
     def is_relayed(self) -> bool:
-        """Whether the kernel cannot see the directory, so that a relay carries its connections."""
+        """Whether a relay carries the connections, because the kernel cannot see the directory."""
         return self._relayed_content is not None
 
     def read_connection(self) -> Connection | None:
-        """Return the connection of a kernel that another process started; None if its file cannot be read."""
+        """Return the connection of a kernel started by another process; None if the connection file cannot be read."""
         with suppress(OSError, ValueError, RecursionError, TypeError, LookupError, OverflowError):
             content = json.loads(self.read_file(_CONNECTION_FILE, _LINE_BYTES))
             key, uid = str.encode(content["key"]), content.get("kernelexec_uid", os.getuid())
@@ -256,8 +271,8 @@ class RuntimeDirectory:
     ) -> dict[str, str]:
         """Return the launcher's options as environment variables.
 
-        ``patience`` is how long the kernel waits for a new owner, in seconds, and ``tape_bytes`` the size of the output that
-        it keeps for that time. ``extra`` options are added.
+        ``patience`` is the kernel's wait for a new owner, in seconds; ``tape_bytes`` limits the output kept during the
+        wait. ``extra`` options are added.
         """
         own: dict[str, Any] = {name: str(self.path / name) for name in ("ready", "owner")}
         own |= {"scratch": str(self.path), "grace_seconds": patience, "replay_bytes": tape_bytes}
@@ -269,7 +284,9 @@ class RuntimeDirectory:
         return LaunchOptions(token=token, limits=limits, **own).as_environment()
 
     async def wait_ready(self) -> dict[str, Any]:
-        """Wait for the launcher's report that it serves, and return it; the caller bounds the wait.
+        """Wait for the launcher's readiness report and return the content; the caller bounds the wait.
+
+        Returns an empty report if the kernel wrote anything else.
 
         Raises:
             KernelConnectionFailed: the kernel was ended before.
@@ -282,6 +299,7 @@ class RuntimeDirectory:
 
         def on_readable() -> None:
             with suppress(BlockingIOError):
+                # An untrusted process may write the line in pieces or never end it: so the bound.
                 line.extend(chunk := os.read(ready, _LINE_BYTES))
                 if not chunk or b"\n" in line or len(line) >= _LINE_BYTES:
                     loop.remove_reader(ready)
@@ -299,12 +317,12 @@ class RuntimeDirectory:
 
     @contextmanager
     def secret_pipe(self, values: Mapping[str, str], user: tuple[int, int] | None) -> Iterator[str | None]:
-        """Open a pipe from which a guard reads secrets, so that no file holds them; without secrets yield None.
+        """Open a pipe of secrets for a guard, so that no file holds them; yield the path, or None without secrets.
 
-        The pipe is removed afterwards. ``user`` is the user and group of the kernel, if that may differ from the caller's.
+        The pipe is removed afterwards. ``user`` is the user and group of the kernel, if possibly different from the caller's.
 
         Raises:
-            KernelStartFailed: the secrets are too large for a pipe.
+            KernelStartFailed: the secrets are too large for a pipe (1 MiB).
         """
         if not values:
             yield None
@@ -314,6 +332,7 @@ class RuntimeDirectory:
             try:
                 if user is not None and user[0] != os.getuid():
                     _share(user[1], {pipe: 0o640})
+                # All is written before the guard reads: with a smaller pipe the rest would have to wait in a task or thread.
                 if len(data) <= _PIPE_BYTES:
                     platform.grow_pipe(pipe, len(data))
                 if len(data) > _PIPE_BYTES or os.write(pipe, data) < len(data):
@@ -326,16 +345,16 @@ class RuntimeDirectory:
                 _unlink(name, directory)
 
     def read_file(self, name: str, limit_bytes: int) -> bytes:
-        """Return the end of a file that the kernel may have written; empty if it is not a regular file."""
+        """Return the last ``limit_bytes`` of a file, which the kernel may have written; empty if not a regular file."""
         with suppress(OSError), self._open() as directory:
             return read_regular(name, limit_bytes, dir_fd=directory, tail=True)
         return b""
 
     def create_stderr(self) -> BinaryIO:
-        """Create the file of the kernel's stderr, to which it appends.
+        """Create the file of the kernel's stderr, opened for appending.
 
         Raises:
-            OSError: it cannot be created, or another file has its name.
+            OSError: the file cannot be created, or another file has the name.
         """
         with self._open() as directory:
 
@@ -345,18 +364,18 @@ class RuntimeDirectory:
             return open(self.path / _STDERR_FILE, "ab", opener=create)
 
     def take_owner_pipe(self) -> int | None:
-        """Give away the open pipe of the owner, which checkpoints read too; None without checkpoints."""
+        """Give away the open owner pipe, which checkpoints read too; None if already given away or closed."""
         owner, self._owner = self._owner, None
         return owner
 
     def put_owner_pipe(self, owner: int | None) -> None:
-        """Take back the open pipe of the owner from another directory, whose kernel has not started."""
+        """Take back the open owner pipe from the directory of a kernel that did not start."""
         self._owner = self._owner if owner is None else owner
 
     def clear_for_checkpoint(self, kept: Collection[int]) -> bool:
-        """Remove what an ended kernel served with, for another kernel with the same memory; return whether that is certain.
+        """Remove an ended kernel's sockets, pipes and files for a kernel with the same memory; return whether all are gone.
 
-        Its ``kept`` checkpoints, their owner's pipe, and files of libraries stay.
+        ``kept`` checkpoints, the owner pipe, and files of libraries stay.
         """
         owner, self._owner = self._owner, None
         self._close_pipes()
@@ -372,7 +391,7 @@ class RuntimeDirectory:
         return True
 
     def clear(self) -> bool:
-        """Close the pipes and remove all content; return whether the directory is as new, which it is not with branches."""
+        """Close the pipes and remove all content; return whether the directory is as new, which is never so with branches."""
         self._close_pipes()
         with suppress(OSError), self._open() as directory:
             mode = stat.S_IMODE(os.fstat(directory).st_mode)
@@ -380,14 +399,14 @@ class RuntimeDirectory:
         return False
 
     def remove(self) -> None:
-        """Close the pipes and remove the directory with its content.
+        """Close the pipes and remove the directory with all content.
 
-        It stays for the session if branches use it, or if a cell goes on writing there.
+        If branches use the directory, or a cell goes on writing there, the directory stays until the session ends.
         """
         self._close_pipes()
         with suppress(OSError), self._open() as directory:
             _clear(directory)
-            self.path.rmdir()
+            self.path.rmdir()  # fails while anything is left, and for a link in the place of a branch's directory
 
     def _close_pipes(self) -> None:
         for fd in (self._ready, self._owner):
@@ -399,15 +418,15 @@ class RuntimeDirectory:
 
 
 def write_ready(directory: Path, line: bytes) -> None:
-    """Write a kernel's report into the pipe for it, in its directory on this machine; raise ``OSError`` if nothing reads it."""
+    """Write a relayed kernel's readiness report into the ready pipe of a directory; raise ``OSError`` without a reader."""
     with closing_fd(os.open(directory, DIRECTORY)) as opened, closing_fd(_open_pipe("ready", os.O_WRONLY, opened)) as pipe:
         os.write(pipe, line)
 
 
 def _clear(directory: int) -> bool:
-    """Remove the content of an open directory, unless branches have theirs there; return whether nothing is left.
+    """Remove the content of an open directory, unless branches have directories there; return whether nothing is left.
 
-    A kernel that makes such a directory itself keeps only its own for longer.
+    A kernel that creates a directory with a branch's name only keeps its own directory for longer.
     """
     has_branches = any(map(_BRANCH.fullmatch, names_in(directory, ENTRIES_MAX)))
     return not has_branches and clear(directory, most=ENTRIES_MAX, seconds=CALL_SECONDS)
@@ -418,13 +437,13 @@ def _write(path: Path, content: Mapping[str, Any], directory: int | None = None)
 
 
 def _make_pipe(name: str, flags: int, directory: int) -> int:
-    """Make a named pipe in an open directory, and open it."""
+    """Make and open a named pipe in an open directory."""
     os.mkfifo(name, 0o600, dir_fd=directory)
     return _open_pipe(name, flags, directory)
 
 
 def _open_pipe(name: str, flags: int, directory: int) -> int:
-    """Open a named pipe in an open directory; raise ``OSError`` for a link or another file in its place."""
+    """Open a named pipe in an open directory; raise ``OSError`` for a link or any other file."""
     fd = os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
         return fd
@@ -439,6 +458,7 @@ def _unlink(name: str, directory: int) -> None:
 
 def _share(gid: int, modes: Mapping[int, int]) -> None:
     """Give open files to a group, with these modes."""
+    # By descriptor: in the directory of a branch's first kernel, that kernel can put a link under any name.
     for fd, mode in modes.items():
         os.fchown(fd, -1, gid)
         os.fchmod(fd, mode)

@@ -1,4 +1,4 @@
-"""Loopback ports for kernels without unix sockets: chosen without collisions, and checked for the process that listens."""
+"""Loopback ports for kernels without unix sockets: the choice of free ports, and the check of the listening process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def find_free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
-    """Return an address of this machine and a free port of it for each name.
+    """Return a loopback address and a free port for each name.
 
-    A random address of 127.0.0.0/8 avoids collisions: between the choice and the kernel's own bind no other program gets such a
-    port by chance, as it could on 127.0.0.1, the only loopback address of other systems.
+    On Linux the address is a random member of 127.0.0.0/8, so another program is unlikely to take a port before the kernel
+    binds the port. Other systems have 127.0.0.1 only.
 
     Raises:
         KernelStartFailed: no port is free.
@@ -35,7 +35,7 @@ def find_free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
         address = "127.0.0.1" if is_fixed else random_address
         with suppress(OSError), ExitStack() as bound:
             sockets = {name: bound.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for name in names}
-            for sock in sockets.values():
+            for sock in sockets.values():  # all are bound before any is closed, else two names could get the same port
                 sock.bind((address, 0))
             return address, {name: int(sock.getsockname()[1]) for name, sock in sockets.items()}
     message = "No port of a loopback address is free: end the programs that use them, or raise net.ipv4.ip_local_port_range."
@@ -43,7 +43,7 @@ def find_free_ports(names: tuple[str, ...]) -> tuple[str, dict[str, int]]:
 
 
 def has_foreign_listener(address: str, port: int, family: int) -> bool:
-    """Return whether a process that does not descend from ``family`` listens there; False if the system does not tell."""
+    """Return whether any listener there is no descendant of ``family``, or nothing listens; False without ``/proc``."""
     if not (PROC / "net/tcp").exists():
         return False
     wanted = set(_find_listeners(address, port))
@@ -51,7 +51,9 @@ def has_foreign_listener(address: str, port: int, family: int) -> bool:
 
 
 def _find_listeners(address: str, port: int) -> Iterator[str]:
-    """Return the inodes of the sockets that listen on a port, at that address or at any."""
+    """Yield the inodes of the sockets listening on a port, at that address or at all addresses."""
+    # A line of /proc/net/tcp: the number, local and remote endpoint (the address as the machine's own u32 in hexadecimal), the
+    # state, ..., and the inode as the tenth field.
     raw = struct.unpack("=I", socket.inet_aton(address))[0]
     endpoints = {f"{raw:08X}:{port:04X}", f"{0:08X}:{port:04X}"}
     for line in (PROC / "net/tcp").read_text().splitlines()[1:]:
@@ -61,7 +63,7 @@ def _find_listeners(address: str, port: int) -> Iterator[str]:
 
 
 def _find_sockets(family: int) -> set[str]:
-    """Return the inodes of the sockets of a process and its descendants."""
+    """Return the inodes of all sockets of a process and the descendants."""
     inodes = set()
     for process in PROC.glob("[0-9]*"):
         if is_descendant(int(process.name), family):

@@ -1,8 +1,7 @@
 """Unix sockets of untrusted processes, opened by a pinned descriptor, and the connection to a checkpoint.
 
-Neither a socket nor its directory may be a link, and the socket must belong to the expected user and must be served by the
-expected process before a single byte is written to it. So a kernel gains nothing if it replaces its socket by a link to
-another daemon's.
+Neither the socket nor the directory may be a link. The socket must belong to the expected user and must be served by the
+expected process before the first byte is written. So a kernel gains nothing by a link to another daemon's socket.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from kernelexec.workspace.rmtree import names_in
 from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd
 
 _ANSWER_BYTES = 64 * 1024
-#: How many files of a kernel's directory are looked at: it has some tens, but cells may make any number.
+#: Files of a kernel's directory that are examined at most: it has some tens, but cells may make any number.
 _ENTRIES_MAX = 10_000
 #: How long a checkpoint may take to listen after it was made, and to answer, in seconds; and the pause between two tries.
 _LISTEN_SECONDS, _ANSWER_SECONDS, _PAUSE_SECONDS = 2.0, 10.0, 0.002
@@ -36,13 +35,13 @@ _LISTEN_SECONDS, _ANSWER_SECONDS, _PAUSE_SECONDS = 2.0, 10.0, 0.002
 def open_pinned(
     path: Path, *, uid: int, belongs: Callable[[int], bool] = lambda _: True, kind: int = socket.SOCK_STREAM
 ) -> socket.socket:
-    """Return a connected, non-blocking unix socket to the file that ``path`` names now.
+    """Return a connected, non-blocking unix socket to the file now at ``path``.
 
-    Only Linux can connect to the checked file itself; elsewhere the path is checked and then connected to by name.
+    Only Linux can connect to the checked file itself; other systems connect by name after the check.
 
     Raises:
-        KernelConnectionFailed: the path is a link or no socket, has another owner, or its server is one that ``belongs``
-            rejects by process id.
+        KernelConnectionFailed: the path is a link or no socket, has another owner, or ``belongs`` rejects the process id of
+            the server.
     """
     try:
         with closing_fd(os.open(path.parent, DIRECTORY)) as directory:
@@ -54,6 +53,8 @@ def open_pinned(
             _check_file(pin, path, uid)
             sock = closing.enter_context(socket.socket(socket.AF_UNIX, kind))
             sock.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+            # By the pinned inode, not by name: between the check and the connect the kernel could replace the name. The link
+            # in /proc is also short, whereas the path of a socket has at most 107 bytes.
             sock.connect(f"/proc/self/fd/{pin}" if Path("/proc/self/fd").exists() else str(path))
             _check_peer(sock, path, uid, belongs)
         except OSError as exc:
@@ -71,6 +72,7 @@ def _check_file(pin: int, path: Path, uid: int) -> None:
 
 
 def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[int], bool]) -> None:
+    # The credentials of the process that called listen(2): a link to another daemon's socket shows that daemon.
     peer = read_peer(sock)
     if peer is None:
         return
@@ -80,7 +82,7 @@ def _check_peer(sock: socket.socket, path: Path, uid: int, belongs: Callable[[in
 
 
 def list_checkpoints(directory: str | Path) -> list[int]:
-    """Return the numbers of the checkpoints with a socket in a kernel's private directory, the newest first."""
+    """Return the numbers of the checkpoint sockets in a kernel's private directory, the newest first."""
     try:
         with closing_fd(os.open(directory, DIRECTORY)) as fd:
             names = names_in(fd, _ENTRIES_MAX)
@@ -91,9 +93,9 @@ def list_checkpoints(directory: str | Path) -> list[int]:
 
 
 class CheckpointSocket:
-    """A connection to one checkpoint: a stopped copy of a kernel, which forks kernels on request.
+    """A connection to a checkpoint: a stopped copy of a kernel, which forks kernels on request.
 
-    All that it says is checked: its memory is the user's.
+    All answers are checked: cells could change the memory of the process.
     """
 
     def __init__(self, sock: socket.socket, number: int, path: Path) -> None:
@@ -103,23 +105,23 @@ class CheckpointSocket:
         self.number = number
         peer = read_peer(sock)
         self.pid = 0 if peer is None else peer[0]
-        """Its process id on this machine; 0 where it cannot be seen from here."""
+        """Process id on this machine; 0 if not visible from here."""
         self.own_pid = 0
-        """Its process id as it sees it itself."""
+        """Process id in the checkpoint's own namespace, such as the container's."""
         self.cell = 0
-        """The execution count of the next cell when it was made."""
+        """The execution count of the next cell at the time of the checkpoint."""
         self.name: str | None = None
         self.is_automatic = False
-        """Whether it was made after a cell, and not by request."""
+        """Whether the checkpoint was made after a cell, not by request."""
         self.after = ""
-        """The execution id of the last cell before it."""
+        """The execution id of the last cell before the checkpoint."""
 
     @classmethod
     async def connect(cls, directory: Path, number: int, *, uid: int) -> Self:
         """Connect to a checkpoint in the private directory of a kernel of that user.
 
         Raises:
-            KernelConnectionFailed: it is gone, or something else has its name.
+            KernelConnectionFailed: the checkpoint is gone, or another file has the name.
         """
         path = directory / f"{CHECKPOINT_SOCKET}{number}"
         with anyio.move_on_after(_LISTEN_SECONDS):
@@ -127,6 +129,7 @@ class CheckpointSocket:
                 try:
                     connected = cls(open_pinned(path, uid=uid, kind=socket.SOCK_SEQPACKET), number, path)
                 except KernelConnectionFailed as exc:
+                    # The kernel binds the socket before the fork and the copy listens after it: refused until then.
                     if not isinstance(exc.__cause__, ConnectionRefusedError):
                         raise
                 else:
@@ -156,10 +159,10 @@ class CheckpointSocket:
                 raise KernelConnectionFailed("the checkpoint does not describe itself")
 
     async def fork(self, options: dict[str, Any]) -> int:
-        """Have it fork a kernel with the launcher's options; return its process id, as the checkpoint sees it.
+        """Fork a kernel with the launcher's options; return the process id in the checkpoint's namespace.
 
         Raises:
-            KernelStartFailed: it did not.
+            KernelStartFailed: the checkpoint is gone, or did not fork a kernel.
         """
         try:
             answer = await self._ask({"restore": options})
@@ -176,7 +179,7 @@ class CheckpointSocket:
         """End the checkpoint."""
         with suppress(OSError), anyio.move_on_after(_ANSWER_SECONDS):
             await asyncio.get_running_loop().sock_sendall(self._socket, DROP_REQUEST)
-            await asyncio.get_running_loop().sock_recv(self._socket, 1)  # its end
+            await asyncio.get_running_loop().sock_recv(self._socket, 1)  # no byte comes: the end of the process
         with suppress(OSError), closing_fd(os.open(self.path.parent, DIRECTORY)) as directory:
             os.unlink(self.path.name, dir_fd=directory)
 
@@ -185,6 +188,7 @@ class CheckpointSocket:
         try:
             with anyio.fail_after(_ANSWER_SECONDS):
                 await loop.sock_sendall(self._socket, json.dumps(request).encode())
+                # One datagram is one answer (SOCK_SEQPACKET); a longer one is cut, and then no JSON.
                 return json.loads(await loop.sock_recv(self._socket, _ANSWER_BYTES) or b"null")
         except TimeoutError as exc:
             raise KernelConnectionFailed(f"the checkpoint did not answer within {_ANSWER_SECONDS:g} s") from exc
@@ -192,6 +196,6 @@ class CheckpointSocket:
             raise KernelConnectionFailed(f"the checkpoint is gone: {exc}") from exc
 
     def close(self) -> None:
-        """Close the connection, once; the checkpoint stays."""
+        """Close the connection; repeated calls do nothing. The checkpoint stays."""
         if (fd := self._socket.detach()) >= 0:
             close_fd(fd)
