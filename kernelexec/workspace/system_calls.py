@@ -23,7 +23,7 @@ _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8
 #: Flags for a directory on the way, which need not be readable where the system has `O_PATH`.
 WAY = NAMED | os.O_DIRECTORY
 #: Events of ``inotify(7)``.
-MODIFY, ATTRIB, CLOSE_WRITE, CLOSE_NOWRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x8, 0x10, 0x40, 0x80, 0x100, 0x200
+MODIFY, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
 #: Events that come unasked: the queue was full, a watch has ended; and the mark of events about directories.
 OVERFLOW, IGNORED, IS_DIRECTORY = 0x4000, 0x8000, 0x40000000
 _ONLY_DIRECTORIES, _ONLY_LINKED = 0x1000000, 0x4000000

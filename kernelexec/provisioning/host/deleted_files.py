@@ -16,17 +16,18 @@ from typing import Self
 
 from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.owned_directory import close_fd, track_fd
-from kernelexec.workspace.system_calls import ATTRIB, CLOSE_NOWRITE, CLOSE_WRITE, Inotify
+from kernelexec.workspace.system_calls import ATTRIB, Inotify
 
 #: The number of watched files, which are the largest, and the least limit of open files: below it sessions need them all.
 _FILES_MAX, _OPEN_MIN = 64, 1024
-_CLOSE_SECONDS = 0.1
+#: Seconds to the next look at deleted files in use: after the first look, and at most.
+_LOOK_SECONDS, _LOOK_SECONDS_MAX = 0.1, 5.0
 
 
 class DeletedFileSpace:
     """A watch of files that empties each deleted file once no process has it open, as the deletion alone would otherwise do.
 
-    Each file is held by a descriptor without read or write access (``O_PATH``). Inotify reports the end of a name or a reader.
+    Each file is held by a descriptor without read or write access (``O_PATH``). Inotify reports the end of a name.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, inotify: Inotify) -> None:
@@ -34,6 +35,7 @@ class DeletedFileSpace:
         self._files: dict[int, int] = {}
         """Descriptors of files by watch number."""
         self._changed_at: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
         track_fd(self._inotify.fd)
         loop.add_reader(self._inotify.fd, self._on_readable)
 
@@ -73,6 +75,8 @@ class DeletedFileSpace:
     def close(self) -> None:
         """End all watches; for the event loop's thread."""
         self._loop.remove_reader(self._inotify.fd)
+        if self._timer is not None:
+            self._timer.cancel()
         for fd in (self._inotify.fd, *self._files.values()):
             close_fd(fd)
         self._files.clear()
@@ -83,7 +87,7 @@ class DeletedFileSpace:
             track_fd(fd)
             try:
                 if stat.S_ISREG(os.fstat(fd).st_mode):
-                    watch = self._inotify.add(fd, ATTRIB | CLOSE_NOWRITE | CLOSE_WRITE)
+                    watch = self._inotify.add(fd, ATTRIB)
                     # Inotify returns the old number for a file that is watched already: the older descriptor is closed then.
                     fd, self._files[watch] = self._files.get(watch, -1), fd
                     return watch
@@ -95,16 +99,21 @@ class DeletedFileSpace:
     def _on_readable(self) -> None:
         while self._inotify.read():
             pass
-        if self._empty():  # an event of a close comes before the file counts as closed
-            self._loop.call_later(_CLOSE_SECONDS, self._empty)
+        self._look(_LOOK_SECONDS)
 
-    def _empty(self) -> bool:
-        """Empty deleted files without users; return whether any deleted file is still in use."""
-        deleted = [watch for watch, fd in self._files.items() if os.fstat(fd).st_nlink == 0]
-        for watch in deleted:
+    def _look(self, seconds: float) -> None:
+        """Empty deleted files without users; while others are in use, look again after these seconds, then ever more rarely.
+
+        Events of closes would be no help: each look opens and closes the files too, so that the events never ended.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        for watch in [watch for watch, fd in self._files.items() if os.fstat(fd).st_nlink == 0]:
             if platform.empty_unused(self._files[watch]):
                 self._leave(watch)
-        return any(watch in self._files for watch in deleted)
+        in_use = any(os.fstat(fd).st_nlink == 0 for fd in self._files.values())
+        rarer = min(2 * seconds, _LOOK_SECONDS_MAX)
+        self._timer = self._loop.call_later(seconds, self._look, rarer) if in_use else None
 
     def _leave(self, watch: int) -> None:
         self._inotify.remove(watch)  # by itself it would end with the file, which rules hold

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kernelexec import Executor
+from kernelexec.provisioning import platform
 from kernelexec.provisioning.host import deleted_files
 from tests.support.pace import until
 
@@ -65,6 +68,25 @@ def test_a_deleted_file_stays_whole_for_those_that_have_it_open(executor: Execut
         big.path.unlink()
         assert session.execute("len(file.read()), file.close()").text == f"({len(CONTENT)}, None)"
         assert file.read() == CONTENT
+    until(lambda: big.size == 0)
+
+
+def test_a_deleted_file_in_use_is_looked_at_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch, executor: Executor, big: Watched
+) -> None:
+    looks: list[int] = []
+
+    def empty_unused(fd: int) -> bool:
+        looks.append(fd)
+        return platform.empty_unused(fd)
+
+    monkeypatch.setattr(deleted_files, "platform", SimpleNamespace(empty_unused=empty_unused))
+    executor.session("a").execute("1")
+    with big.path.open("rb"):
+        big.path.unlink()
+        until(lambda: len(looks) > 2)
+        time.sleep(0.2)  # a look that leads to the next one would be repeated thousands of times
+        assert len(looks) < 20
     until(lambda: big.size == 0)
 
 
