@@ -96,11 +96,11 @@ def remove_container(engine: Engine, container: str) -> None:
 
 def retry_removals(engine: Engine) -> None:
     """Remove the containers left by earlier failed removals. For a thread."""
-    while _not_removed:
-        container = _not_removed.pop()
-        remove_container(engine, container)
-        if container in _not_removed:  # it has put the container back, since the engine fails again
-            return
+    with suppress(KeyError):  # none is left; other threads may take some too
+        while container := _not_removed.pop():
+            remove_container(engine, container)
+            if container in _not_removed:  # it has put the container back, since the engine fails again
+                return
 
 
 def _create_from_image(engine: Engine, order: Order, name: str, image: str) -> str:
