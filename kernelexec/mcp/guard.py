@@ -1,4 +1,4 @@
-"""Guard of the HTTP server: check the ``Host``, ``Origin`` and size of a request before anything reads it.
+"""Guard of the HTTP server: checks of ``Host``, ``Origin`` and size before any other code reads a request.
 
 A foreign page in a user's browser can send requests to this machine, also by DNS rebinding. Browsers set ``Host`` to the
 target and ``Origin`` to the page.
@@ -24,17 +24,17 @@ FORM_BYTES = 256 * 1024
 
 
 class RequestGuard:
-    """ASGI middleware that refuses a foreign ``Host`` or ``Origin`` (403), a large body (413), and all during shutdown (503).
+    """ASGI middleware against a foreign ``Host`` or ``Origin`` (403), large bodies (413) and requests during shutdown (503).
 
-    It answers ``/healthz`` and ``/readyz`` itself.
+    The guard answers ``/healthz`` and ``/readyz`` before all checks.
 
     Args:
-        app: the application behind it.
-        hosts: names without a port that ``Host`` may have, besides those of this machine.
-        origins: page origins such as ``https://example.org`` that may send requests, besides this machine's and the server's.
+        app: the guarded application.
+        hosts: allowed names in ``Host``, without a port; loopback is always allowed.
+        origins: allowed page origins, such as ``https://example.org``, besides the server's own and loopback.
         ready: returns whether cells can run; false during shutdown.
         body_bytes: the largest body.
-        path: path for large bodies; elsewhere, before authentication, the limit is ``FORM_BYTES``.
+        path: path for large bodies; elsewhere the limit is ``FORM_BYTES``, because forms are read before authentication.
     """
 
     def __init__(
@@ -99,9 +99,10 @@ class RequestGuard:
 
 
 class _BoundedRequest:
-    """Request whose body is counted while the application reads it, so that nothing is buffered before authentication.
+    """Request with a body limit, counted while the application reads. Nothing is buffered before authentication.
 
-    Once the body is too large, the application sees a disconnect, its response is dropped, and the guard responds.
+    Once the body is too large, the application gets a disconnect, its response is dropped, and the guard responds. A response
+    that has begun continues.
     """
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
@@ -127,7 +128,7 @@ class _BoundedRequest:
 
 
 def parse_host(url: str) -> str | None:
-    """Return the host of an address, in lower case; None if it has none."""
+    """Return the host of an address, in lower case; None without a host."""
     try:
         return urlsplit(url).hostname
     except ValueError:

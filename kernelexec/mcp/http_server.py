@@ -59,16 +59,18 @@ _UNKNOWN_TOOL = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Options of the HTTP server: its address and its authentication, which must not let anyone run code.
+    """Options of the HTTP server: the address, and the authentication of clients.
+
+    Without authentication every client may run code, so only loopback and unix sockets are allowed.
 
     Args:
-        host: address of this machine; any but loopback needs ``tokens``, ``jwt`` or ``auth``.
-        port: port; 0 chooses a free one.
+        host: address of this machine; all except loopback need ``tokens``, ``jwt`` or ``auth``.
+        port: TCP port; 0 chooses a free port.
         socket: path of a unix socket, instead of an address; only this user may connect.
-        tokens: file of bearer tokens; without any authentication every client may do everything.
+        tokens: file of bearer tokens.
         jwt: options for tokens of an authorization server.
         auth: the operator's provider; may be combined with ``tokens``.
-        public_url: this server's address for clients, as behind a proxy; its name is one of the ``hosts``.
+        public_url: the server's address for clients, for example behind a proxy; added to ``hosts``.
         hosts, origins: see ``RequestGuard``.
 
     Raises:
@@ -111,7 +113,9 @@ async def serve_http(
     options: ServerOptions = ALL_TOOLS,
     on_listening: Callable[[str], None] = lambda _address: None,
 ) -> signal.Signals | None:
-    """Serve until a signal, close everything and return the signal; call ``on_listening`` with the address when ready.
+    """Serve until a signal or an operator's command, close everything and return the signal, if any.
+
+    ``on_listening`` is called with the address when the server is ready.
 
     Raises:
         IsolationUnavailable, InvalidConfig: the server did not start.
@@ -176,7 +180,7 @@ async def serve_http(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server that leaves signals alone and calls ``on_started``."""
+    """Uvicorn server without signal handlers, calling ``on_started`` after the start."""
 
     def __init__(self, config: uvicorn.Config, *, on_started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -194,7 +198,7 @@ class _Server(uvicorn.Server):
 
 
 def _raise_body_limit(app: Starlette) -> None:
-    """Raise the SDK's body limit of 4 MiB to that of the guard: an escaped cell may be larger."""
+    """Raise the SDK's body limit of 4 MiB to the guard's limit, because an escaped cell may be larger."""
     # The SDK's session manager exists once the application has started, and fastmcp has no option for its limit.
     (endpoint,) = (route.endpoint for route in app.routes if isinstance(route, Route) and route.path == PATH)
     served: Any = getattr(endpoint, "app", endpoint)  # inside the token check
@@ -204,7 +208,7 @@ def _raise_body_limit(app: Starlette) -> None:
 
 
 def _choose_idle_timeout(config: Config) -> float:
-    """Return the idle timeout of an older client's connection: it outlives kernels, so the next cell can report their loss."""
+    """Return the idle seconds of an older client's connection; it outlives kernels, so the next cell can report their loss."""
     seconds = config.capacity.idle_seconds
     return _UNLIMITED_SECONDS if seconds is None else max(_IDLE_SECONDS_MIN, 2 * seconds)
 
@@ -225,7 +229,7 @@ def _listen(http: HttpOptions) -> socket.socket:
 
 
 def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:  # noqa: ANN401 - of any family
-    """Return a listening socket; for TCP with an explicit protocol: asyncio sets TCP_NODELAY on no other socket."""
+    """Return a listening socket. TCP needs the explicit protocol: asyncio sets TCP_NODELAY on no other socket."""
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -238,7 +242,7 @@ def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
 
 
 def _identify_file(path: Path | None) -> tuple[int, ...]:
-    """Return an identity of a file; empty if there is none."""
+    """Return device, inode and modification time of a file; empty if there is no file."""
     with contextlib.suppress(OSError):
         if path is not None:
             status = path.lstat()
@@ -247,7 +251,7 @@ def _identify_file(path: Path | None) -> tuple[int, ...]:
 
 
 def _is_dead(path: Path) -> bool:
-    """Return whether a socket has no listener."""
+    """Return whether a unix socket has no listener."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         return asking.connect_ex(str(path)) == errno.ECONNREFUSED
 
@@ -260,7 +264,7 @@ def _describe_address(http: HttpOptions, listener: socket.socket) -> str:
 
 
 class ConnectionTracker:
-    """ASGI middleware that tells ``Connections`` when requests of a connection begin and end, and when its client ends it."""
+    """ASGI middleware for ``Connections``: reports the begin and end of requests, and connections ended by their clients."""
 
     def __init__(self, app: ASGIApp, *, connections: Connections) -> None:
         self._app = app
@@ -288,7 +292,7 @@ class ConnectionTracker:
 
 
 class Metrics(Middleware):
-    """Metrics of all sessions and calls, as a hook and a middleware; no metric belongs to a single agent."""
+    """Metrics over all sessions and calls, as a hook and a middleware. No label names an agent."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -348,7 +352,7 @@ class Metrics(Middleware):
         return await measure(call_next(context), count)
 
     async def respond(self, request: Request, auth: AuthProvider | None) -> Response:
-        """Respond with all metrics; 401 without a valid token, 403 without the scope ``admin``, if tokens are required."""
+        """Respond with all metrics. If tokens are required: 401 without a valid token, 403 without the scope ``admin``."""
         if auth is not None:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             access_token = await auth.verify_token(token.strip()) if scheme.lower() == "bearer" else None

@@ -1,6 +1,6 @@
-"""Server for one client over stdin and stdout, one JSON-RPC message per line.
+"""Server for a single client over stdin and stdout, with a JSON-RPC message per line.
 
-The server ends when the client disconnects or a signal arrives.
+The end of stdin, a closed stdout or a signal ends the server.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ T = TypeVar("T")
 async def serve(config: Config, *, options: ServerOptions = ALL_TOOLS) -> signal.Signals | None:
     """Serve until stdin ends or a signal arrives, close everything and return the signal, if any.
 
-    Only the protocol is written to stdout: the process's own stdout becomes stderr, and its stdin is empty.
+    Only the protocol uses the client's streams: for all other code stdout is stderr and stdin is empty.
 
     Raises:
         IsolationUnavailable: containers are not available; the server did not start.
-        InvalidConfig: kernels are to be kept and cannot be.
+        InvalidConfig: ``keep_kernels`` is set and kernels cannot outlive the server.
         ServerFailed: see ``ServerRun``.
     """
     opening, executor = Opening(), AsyncExecutor(config=config, hooks=make_observers())
@@ -80,7 +80,7 @@ async def _run_protocol(server: FastMCP, transport: StdioTransport) -> None:
 
 
 class StdioTransport:
-    """Owner of descriptors 0 and 1: other writes to stdout go to stderr, other reads of stdin get nothing.
+    """Owner of the streams at descriptors 0 and 1. For all other code stdout is stderr and stdin is empty.
 
     Args:
         on_end: called in the event loop when stdin ends or stdout is closed.
@@ -137,7 +137,7 @@ class StdioTransport:
 
 
 class LineReader:
-    """Reader of lines from a descriptor; it keeps only the beginning of a line over the limit."""
+    """Reader of lines from a descriptor. Of a line over the limit only the beginning and the last piece are kept."""
 
     def __init__(self, fd: int, limit: int = LINE_BYTES) -> None:
         self._fd = fd
@@ -145,7 +145,7 @@ class LineReader:
         self._buffer = b""
 
     def read_line(self) -> bytes | None:
-        """Read the next line, blocking; return None at the end or after an error."""
+        """Read the next line, blocking; return None at the end or after an error. An unfinished last line is dropped."""
         pieces, size = [self._buffer], len(self._buffer)
         while b"\n" not in pieces[-1]:
             try:
@@ -162,14 +162,14 @@ class LineReader:
 
 
 class BlockingWorker:
-    """Daemon thread for blocking calls, one after another; the process does not wait for it when it exits."""
+    """Daemon thread for blocking calls in order. The exit of the process does not wait for the thread."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., T], *args: object) -> T:
-        """Run a function in the thread and return its result; cancellation does not stop the function."""
+        """Run a function in the thread and return the result; cancellation does not stop a running function."""
         answer: Future[T] = Future()
         self._calls.put((answer, function, args))
         return await asyncio.wrap_future(answer)
@@ -185,7 +185,7 @@ class BlockingWorker:
 
 
 def make_parse_error(line: bytes) -> str:
-    """Return the JSON-RPC error for an invalid line, with the id of its request if known."""
+    """Return the JSON-RPC error for an invalid line, with the request's id if known."""
     message: object = None
     with suppress(ValueError, RecursionError):
         message = json.loads(line) if len(line) < LINE_BYTES else None
@@ -196,7 +196,7 @@ def make_parse_error(line: bytes) -> str:
 
 
 def _take_over(fd: int, replacement: int) -> int:
-    """Move a standard descriptor to a new number and return that; the descriptor itself becomes ``replacement``."""
+    """Move a standard descriptor to a number above 2 and return the number; ``replacement`` takes the old place."""
     low = []
     while (copy := os.dup(fd)) < _STREAMS:  # a closed standard descriptor: skip its number
         low.append(copy)
@@ -213,7 +213,7 @@ def _write_all(fd: int, content: bytes) -> None:
 
 
 def _retry_until_ready(fd: int, event: int, call: Callable[[int, Any], T], argument: object) -> T:
-    """Read or write, and wait if another process has made the shared stream non-blocking."""
+    """Read or write, waiting with ``poll`` if another process has made the shared stream non-blocking."""
     while True:
         try:
             return call(fd, argument)
