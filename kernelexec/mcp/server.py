@@ -81,12 +81,12 @@ _NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "ap
 
 
 def make_server(sessions: SessionService, *, auth: AuthProvider | None = None, opening: Opening | None = None) -> FastMCP:
-    """Return a server for the sessions of an executor, which is open, or will be when the ``opening`` says so.
+    """Return a server for the sessions of an executor.
 
     Args:
-        sessions: the service that its tools use.
-        auth: provider that authenticates callers over HTTP; None for no authentication.
-        opening: what calls of tools, prompts and resources wait for; None if the executor is open.
+        sessions: the service behind the tools.
+        auth: provider for the authentication of callers over HTTP; None for no authentication.
+        opening: the opening of the executor, awaited by tools, prompts and resources; None if the executor is already open.
     """
     config, options = sessions.config, sessions.options
     callers = CallerMiddleware(sessions.quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
@@ -155,7 +155,7 @@ def silence_libraries() -> None:
 
 
 class ServerPrompts(SessionMethods):
-    """Prompts of the server, one method each. Clients show the first lines of the docstrings."""
+    """Prompts of the server, with a method for each. Clients show the docstrings."""
 
     async def guidance(self, session: str = "default") -> str:
         """Explain where a session's code runs, what is available there, and how to answer."""
@@ -167,7 +167,7 @@ class ServerPrompts(SessionMethods):
 
 
 def wrap(function: Callable[P, Awaitable[T]], error: type[FastMCPError] = ToolError) -> Callable[P, Awaitable[T]]:
-    """Return a function without its docstring, which reports our errors to the model or client with their exact text."""
+    """Return the function without its docstring; our errors reach the model or client with their exact text."""
 
     @wraps(function)
     async def call(*args: P.args, **options: P.kwargs) -> T:
@@ -181,7 +181,7 @@ def wrap(function: Callable[P, Awaitable[T]], error: type[FastMCPError] = ToolEr
 
 
 def slim_arguments(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments without null, for which an optional argument is omitted: models read it all."""
+    """Return the schema of a tool's arguments without null, since optional arguments can be omitted: models read every word."""
     return schema | {"properties": {name: _slim(argument) for name, argument in schema["properties"].items()}}
 
 
@@ -193,9 +193,9 @@ def _slim(argument: dict[str, Any]) -> dict[str, Any]:
 
 
 def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its definitions in the place of references, as clients need it; no type may contain itself.
+    """Return a schema with definitions in the place of references, for clients without references. No type may contain itself.
 
-    fastmcp would import a resolver with an HTTP library for that, and a parser for docstrings: 0.04 s of the server's start.
+    fastmcp's own resolver would import an HTTP library and a parser for docstrings: 0.04 s of the server's start.
     """
     definitions = schema.get("$defs", {})
 
@@ -212,7 +212,7 @@ def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Resources(SessionMethods):
-    """Resources of one executor's sessions, one method each; none creates a session.
+    """Resources of an executor's sessions, with a method for each; no resource creates a session.
 
     Files and notebooks are exact, with invisible characters and marks of notes: programs read them too.
     """
