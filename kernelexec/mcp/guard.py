@@ -59,6 +59,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Health probes name the server by the address of a pod or container, which no option lists. The answers reveal little.
         if scope["path"] in ("/healthz", "/readyz") and scope["method"] in ("GET", "HEAD"):
             alive = scope["path"] == "/healthz" or self._ready()
             await respond(send, 200 if alive else 503, {"status": "ok" if alive else "not ready"})
@@ -71,6 +72,7 @@ class RequestGuard:
             return
         most = self._body_bytes if scope["path"] == self._path else min(self._body_bytes, FORM_BYTES)
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        # A declared length is refused before anything is read. Chunked bodies declare none, so the body is counted as well.
         is_too_large = any(not length.isdigit() or int(length) > most for length in lengths)
         if not is_too_large:
             bounded = _BoundedRequest(receive, send, most)
@@ -91,8 +93,10 @@ class RequestGuard:
         if origin is None or origin.lower().rstrip("/") in self._origins:
             return None
         page = parse_host(origin)
+        # `null`, the origin of sandboxed frames and local files, has no host and is refused.
         if page is not None:
             is_same = urlsplit(origin).netloc.lower() == host.lower()
+            # Pages of loopback on any port, such as those of inspectors, may call a server on loopback.
             if is_same or (is_loopback(page) and is_loopback(server)):
                 return None
         return "Origin: pages of that origin may not send requests; --allowed-origin allows them."
@@ -117,6 +121,7 @@ class _BoundedRequest:
         if not self.is_too_large:
             message = await self._receive()
             self._left -= len(message.get("body", b""))
+            # A second response on the same request is impossible, so a response that has begun is not replaced.
             self.is_too_large = self._left < 0 and not self._has_answered
         return {"type": "http.disconnect"} if self.is_too_large else message
 
@@ -137,6 +142,7 @@ def parse_host(url: str) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is loopback."""
+    # No look-up: with DNS rebinding a foreign name has the address of loopback.
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -146,6 +152,7 @@ def is_loopback(host: str) -> bool:
 async def respond(send: Send, status: int, content: object) -> None:
     """Send a JSON response and close the connection."""
     body = json.dumps(content).encode()
+    # The rest of a refused body is still on its way; a closed connection need not read it.
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

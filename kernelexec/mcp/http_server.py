@@ -126,8 +126,9 @@ async def serve_http(
     hosts = (http.host, *http.hosts, *filter(None, [read_host(http.public_url or "")]))
     metrics = Metrics()
     executor = AsyncExecutor(config=config, hooks=[metrics.observe, *make_observers()])
+    # The grace is longer than uvicorn's own, so uvicorn ends its responses itself before the run would cancel it.
     run = ServerRun(executor, keeps_kernels=options.keep_kernels, grace=3 * _GRACE_SECONDS)
-    listener = _listen(http)
+    listener = _listen(http)  # before the executor opens: an address in use fails at once
     identity = _identify_file(http.socket)
 
     async def serve() -> None:
@@ -141,6 +142,7 @@ async def serve_http(
         app = mcp_server.http_app(
             PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_choose_idle_timeout(config)
         )
+        # Outermost: the guard comes before fastmcp's authentication, and foreign requests do not touch connections.
         guard = HttpMiddleware(RequestGuard, hosts=hosts, origins=http.origins, ready=lambda: not run.stop.is_set(), path=PATH)
         app.user_middleware[:0] = [guard, HttpMiddleware(ConnectionTracker, connections=sessions.connections)]
 
@@ -150,12 +152,14 @@ async def serve_http(
 
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
         limits: dict[str, Any] = {"backlog": _BACKLOG, "timeout_graceful_shutdown": _GRACE_SECONDS}
+        # no proxy headers: by default uvicorn believes X-Forwarded-* of every client on loopback
         # h11 in any environment: httptools keeps the blanks around the values of headers, which MCP says to leave out
         settings = uvicorn.Config(app, http="h11", proxy_headers=False, ws="none", lifespan="on", **quiet, **limits)
         server = _Server(settings, on_started=on_started)
 
         async def stop_listening() -> None:
             await run.stop.wait()
+            # Only the listeners: the open connections still carry the running calls.
             for listening in server.servers:
                 listening.close()
             await run.closed.wait()  # running calls are answered until then
@@ -189,7 +193,7 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """See uvicorn's ``Server``."""
-        yield
+        yield  # uvicorn would replace the handlers of ServerRun, and raise its signals again at the end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn's ``Server``."""
@@ -219,9 +223,10 @@ def _listen(http: HttpOptions) -> socket.socket:
         family, kind, protocol, _, address = addresses[0]
         return _bind(family, kind, protocol, address)
     with contextlib.suppress(FileNotFoundError):
+        # bind() refuses an existing path, and a killed server leaves its socket. A file of another kind is never removed.
         if stat.S_ISSOCK(http.socket.lstat().st_mode) and _is_dead(http.socket):
             http.socket.unlink()
-    before = os.umask(0o177)
+    before = os.umask(0o177)  # a chmod after bind() would leave a moment in which other users can connect
     try:
         return _bind(socket.AF_UNIX, socket.SOCK_STREAM, 0, str(http.socket))
     finally:
@@ -280,10 +285,12 @@ class ConnectionTracker:
         is_stream, is_end = scope["method"] == "GET", scope["method"] == "DELETE"
 
         async def send_and_note_end(message: Message) -> None:
+            # Only an accepted DELETE ends a connection, not one that a token check or the SDK refuses.
             if is_end and message["type"] == "http.response.start" and message["status"] < _REFUSED:
                 self._connections.end(connection_id)
             await send(message)
 
+        # No id is checked here: an unknown id has no sessions, so the end of its request forgets it.
         self._connections.begin_request(connection_id, is_stream=is_stream)
         try:
             await self._app(scope, receive, send_and_note_end)

@@ -125,15 +125,16 @@ class ServerRun:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal that was ignored from the start stays ignored
                 loop.add_signal_handler(signum, self._on_signal, signum)
         refusal: KernelexecError | None = None
+        # The group encloses the executor: the protocol outlives the sessions, to answer calls that their end has ended.
         async with anyio.create_task_group() as tasks:
             if self.opening is not None:
                 tasks.start_soon(self._serve, serve)
                 await self.opening.wait_until_wanted(self.stop)
             try:
-                if not self.stop.is_set():
+                if not self.stop.is_set():  # a client may have left before it needed the executor
                     await self._run_executor(tasks, serve)
             except KernelexecError as exc:
-                refusal = exc
+                refusal = exc  # raised below: the group would wrap the error in an ExceptionGroup
             self.closed.set()
             with anyio.move_on_after(0.0 if refusal else self.grace):
                 await self._ended.wait()
@@ -173,6 +174,7 @@ class ServerRun:
         self.stop.set()
 
     def _on_signal(self, signum: signal.Signals) -> None:
+        # All signals are kept: the first is returned, and a SIGINT among them ends kernels that were to be kept.
         self._signals.append(signum)
         self.stop.set()
 
@@ -191,5 +193,5 @@ class ServerRun:
                 if (session := self.executor.open_session(name)) is not None:
                     tasks.start_soon(session.write_handover)
         self.clean_up()
-        sys.stderr.flush()
+        sys.stderr.flush()  # os._exit flushes nothing
         os._exit(0)  # leaving the executor would end the kernels

@@ -161,11 +161,13 @@ class QuotaTracker:
         limit = self._quotas.calls_per_minute
         if limit is None:
             return
+        # Generic cell rate algorithm: a call moves the time of the full recovery by 60 s / limit. If that time would be more
+        # than a minute ahead, all calls are used up. A refused call moves nothing, so a client that retries is not shut out.
         now = self._clock()
         full = max(self._calls.pop(client, now), now)
         wait = full + _MINUTE / limit - (now + _MINUTE)
-        self._calls[client] = full if wait > _ROUNDING else full + _MINUTE / limit
-        _forget_oldest(self._calls)
+        self._calls[client] = full if wait > _ROUNDING else full + _MINUTE / limit  # removed above, so now the last key
+        _forget_oldest(self._calls)  # clients without authentication choose their names, so there is no other bound
         if wait > _ROUNDING:
             message = f"Too many calls: the limit is {limit} a minute. Call again in {math.ceil(wait)} s; nothing ran."
             raise CapacityReached(message)
@@ -181,6 +183,7 @@ class QuotaTracker:
         if limit is None:
             yield
             return
+        # A session is not open while it is being made, so `making` keeps it in the count. Sessions that have ended drop out.
         mine = {session: None for session in self._sessions.pop(client, {}) if is_open(session) or making[session]}
         is_allowed = name in mine or is_open(name) or len(mine) < limit
         self._sessions[client] = mine | {name: None} if is_allowed else mine

@@ -52,6 +52,7 @@ async def serve(config: Config, *, options: ServerOptions = ALL_TOOLS) -> signal
     """
     opening, executor = Opening(), AsyncExecutor(config=config, hooks=make_observers())
     run = ServerRun(executor, keeps_kernels=options.keep_kernels, opening=opening)
+    # Before the libraries are imported: a single line of theirs on stdout would break the protocol.
     transport = StdioTransport(on_end=run.stop.set)
 
     async def serve_client() -> None:
@@ -76,7 +77,7 @@ async def _run_protocol(server: FastMCP, transport: StdioTransport) -> None:
     async with server._lifespan_manager(), anyio.create_task_group() as tasks:  # noqa: SLF001 - as its run_stdio_async
         received, sent = transport.open_streams(tasks)
         await protocol.run(received, sent, protocol.create_initialization_options())
-        tasks.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()  # otherwise the group would wait for the reader, which blocks until the client's next line
 
 
 class StdioTransport:
@@ -87,9 +88,11 @@ class StdioTransport:
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
+        # Copies are not inheritable (PEP 446), so no kernel or command keeps the client's streams open or writes to them.
         self._in = _take_over(0, os.open(os.devnull, os.O_RDONLY))
         self._out = _take_over(1, os.dup(2))
         self._on_end = on_end
+        # A thread for each direction: the reader nearly always blocks, and a slow client must not stop the reader.
         self._reader, self._writer = BlockingWorker("kernelexec reads"), BlockingWorker("kernelexec writes")
         self._write_lock = asyncio.Lock()
 
@@ -99,6 +102,7 @@ class StdioTransport:
         """Return streams of received messages and of messages to send."""
         from mcp.shared.message import SessionMessage  # noqa: PLC0415 - only where MCP is served
 
+        # Without buffers: a line is read when the protocol has taken the message before, so requests do not pile up here.
         coming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sent, going = anyio.create_memory_object_stream[SessionMessage](0)
         tasks.start_soon(self._read, coming)
@@ -119,7 +123,7 @@ class StdioTransport:
                 except ValueError:
                     await self._write_line(make_parse_error(line))
                     continue
-                with suppress(anyio.BrokenResourceError):
+                with suppress(anyio.BrokenResourceError):  # the protocol has ended; only the end of stdin matters now
                     await coming.send(SessionMessage(message))
         self._on_end()
 
@@ -131,8 +135,9 @@ class StdioTransport:
     async def _write_line(self, line: str) -> None:
         async with self._write_lock:
             try:
+                # The escape of a lone surrogate, such as \ud800, is an escape of JSON too.
                 await self._writer.call(_write_all, self._out, line.encode("utf-8", "backslashreplace") + b"\n")
-            except OSError:
+            except OSError:  # EPIPE: Python ignores SIGPIPE
                 self._on_end()
 
 
@@ -154,6 +159,7 @@ class LineReader:
                 return None
             if not piece:
                 return None
+            # Memory stays bounded, but the line must be read to its end: the next message follows.
             if size <= self._limit or b"\n" in piece:
                 pieces.append(piece)
             size += len(piece)
@@ -165,6 +171,7 @@ class BlockingWorker:
     """Daemon thread for blocking calls in order. The exit of the process does not wait for the thread."""
 
     def __init__(self, name: str) -> None:
+        # Executors of the standard library and anyio's threads would be joined at the exit, which a blocked read would hold up.
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
@@ -218,6 +225,7 @@ def _retry_until_ready(fd: int, event: int, call: Callable[[int, Any], T], argum
         try:
             return call(fd, argument)
         except BlockingIOError:
+            # O_NONBLOCK belongs to the open file description, which other processes share: clearing the flag could break them.
             poll = select.poll()
             poll.register(fd, event)
             poll.poll()
