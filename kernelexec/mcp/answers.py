@@ -79,6 +79,7 @@ _SOUNDS_VERSION = "2025-03-26"
 #: Number of pictures to try, as some may be unusable.
 _TRIED = 2 * PICTURES_MAX
 _ENVELOPE_BYTES = 100
+#: One decoder at a time: a picture of 64 megapixels takes 256 MB of memory.
 _ONE_THREAD = anyio.CapacityLimiter(1)
 
 
@@ -99,10 +100,12 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     if options.has_undo and _can_be_undone(result):
         notes.append(_UNDO_NOTE)
     blocks = [json.dumps(link.model_dump(mode="json")) for link in links]
+    # Clients limit the JSON of the whole answer, so all is counted as JSON with its escapes; pictures and sounds get the rest.
     room = ROOM_BYTES - len(json.dumps([head, notes, output, late, *blocks])) - len(json.dumps(record))
     pictures = await select_pictures(shown, room)
     room -= sum(len(picture.data) for picture in pictures.shown)
     sounds = select_sounds(list(filter(None, map(read_audio, partial_result.outputs))), room) if options.has_sounds else []
+    # These notes are known only now, so ROOM_BYTES leaves a margin below ANSWER_BYTES.
     notes += _describe_hidden_pictures(pictures, len(shown), partial_result)
     text = "\n".join(filter(None, (head, format_notes(notes), output, late)))
     content = [TextContent(type="text", text=text), *pictures.shown, *sounds, *links]
@@ -244,6 +247,7 @@ def select_sounds(sounds: Sequence[Audio], room: int) -> list[AudioContent]:
     selected: list[AudioContent] = []
     for sound in sounds:
         data = base64.b64encode(sound.content).decode("ascii")
+        # An unknown type has no beginnings, and startswith(()) is false. The type is the cell's word, not proven by the bytes.
         if len(selected) < SOUNDS_MAX and len(data) <= room and sound.content.startswith(_BEGINNINGS.get(sound.mime, ())):
             room -= len(data)
             selected.append(AudioContent(type="audio", data=data, mime_type=sound.mime))
@@ -306,7 +310,7 @@ async def select_pictures(images: Sequence[Image], room: int) -> InlinePictures:
     for number, image in enumerate(images):
         fit, smaller = None, False
         if len(pictures.shown) < PICTURES_MAX and number < _TRIED:
-            if is_fit(image):
+            if is_fit(image):  # passed on as it is, without a wait for the thread
                 fit = image
             else:
                 fit, smaller = await anyio.to_thread.run_sync(fit_picture, image, limiter=_ONE_THREAD)

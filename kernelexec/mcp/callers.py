@@ -136,6 +136,8 @@ class Caller:
         return make_owner_prefix(self.title, self._hash("agent", self.agent or ""))
 
     def _hash(self, kind: str, name: str) -> bytes:
+        # JSON separates the parts without ambiguity, and `kind` keeps handles apart from agents. With the authenticated client
+        # in the digest, a stolen handle or an agent name of another client names a session that does not exist.
         return hashlib.sha256(json.dumps([kind, self.authenticated, name]).encode()).digest()
 
 
@@ -213,6 +215,7 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
     inner = context.fastmcp_context.request_context if context.fastmcp_context is not None else None
     meta: Any = inner.meta if inner is not None else None
     agent_name = meta.get(AGENT_META) if isinstance(meta, dict) else None
+    # fastmcp raises RuntimeError where no HTTP request is served: over stdin and stdout.
     try:
         source, other_name = AGENT_HEADER, get_http_request().headers.get(AGENT_HEADER)
     except RuntimeError:
@@ -221,13 +224,15 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
     if agent_name is None and source == AGENT_VARIABLE:
         return ONLY_CLIENT
     token = get_access_token()
-    if token is not None and not token.client_id:
+    if token is not None and not token.client_id:  # the provider's wrapper accepts such a token, for a message with the reason
         raise InvalidRequest(_NO_SUBJECT)
-    agent: str | None = f"name {agent_name}"
+    agent: str | None = f"name {agent_name}"  # the prefix keeps a name apart from the connection that `session ...` stands for
     if agent_name is None:
+        # A token without an agent name is an agent by itself; without both, only an older client's connection is left.
         agent = "" if token is not None else _find_legacy_session(context)
     if token is None:
         return Caller(agent=agent, title=agent_name or "")
+    # An issuer's subjects are unique only there, and the client id of a proxy provider is the same for all users.
     authenticated = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])
     title = agent_name or str(token.claims.get("sub") or token.client_id)
     return Caller(authenticated, agent, scopes=frozenset(token.scopes), title=title)
@@ -293,13 +298,14 @@ class Connections:
     def begin_request(self, connection_id: str, *, is_stream: bool = False) -> None:
         """Note the begin of a request; with ``is_stream`` the request is the connection's stream of events."""
         connection = self._connections.setdefault(connection_id, _Connection())
-        connection.requests += 1
+        connection.requests += 1  # so `make_room` and the deadline spare the connection
         connection.has_lost_stream &= not is_stream
 
     def end_request(self, connection_id: str, *, is_stream: bool = False) -> None:
         """Note the end of a request."""
         if (connection := self._connections.get(connection_id)) is not None:
             connection.requests -= 1
+            # A client without its stream of events has probably gone without a DELETE, so a shorter limit holds.
             connection.has_lost_stream |= is_stream
             connection.last_use = time.monotonic()
             if not (connection.requests or connection.sessions):
@@ -314,13 +320,14 @@ class Connections:
 
     def add_session(self, connection_id: str, session: str) -> None:
         """Add a session to a connection, also to an ended connection: calls may outlive their connection."""
+        # A call in progress keeps its connection in the table, so an unknown connection has ended.
         self._connections.setdefault(connection_id, _Connection(is_over=True)).sessions.add(session)
         self._changed.set()
 
     async def run(self) -> None:
         """Close the sessions of ended and silent connections, until cancelled."""
         while True:
-            self._changed = anyio.Event()
+            self._changed = anyio.Event()  # before the look at the table: a change during the closing is not missed
             async with anyio.create_task_group() as tasks:
                 for session in self._remove_ended():
                     tasks.start_soon(self._close_session, session)
@@ -337,6 +344,8 @@ class Connections:
         ]
         if not silent:
             return False
+        # Removed before the first await: a concurrent caller chooses another connection, and a new request of this client
+        # begins with an entry without sessions.
         for session in self._connections.pop(min(silent)[2]).sessions:
             await self._close_session(session)
         return True

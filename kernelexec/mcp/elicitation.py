@@ -85,6 +85,7 @@ class Elicitation:
             tasks.start_soon(run)
             try:
                 yield
+            # The task group would wrap the error in an ExceptionGroup, past every `except KernelexecError`.
             except Exception as exc:  # noqa: BLE001 - raised below, outside of the group
                 failure = exc
             tasks.cancel_scope.cancel()
@@ -129,6 +130,7 @@ class Elicitation:
     async def _ask_approval(self, request: ApprovalRequest, question: str) -> Approval:
         mark = _hash_request(request)
         answer = (self._context.input_responses or {}).get(_APPROVAL)
+        # The client returns the mark with the answer. If the repeated call has another source, the approval does not count.
         if isinstance(answer, ElicitResult) and self._context.request_state == mark:
             yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
             return _make_approval(approved=yes, action=answer.action)
@@ -193,7 +195,7 @@ class PendingInputs:
         Raises:
             EOFError: the client declined, or the request is for a password; the message has the reason.
         """
-        if request.password:
+        if request.password:  # MCP forbids forms that ask for secrets
             raise EOFError(_PASSWORD)
         pending = PendingInput(request)
         self._pending.append(pending)
@@ -212,6 +214,7 @@ class PendingInputs:
 
     def accept(self, answer: InputAnswer) -> None:
         """Pass an answer on to its input request, if still pending."""
+        # By the name of the request: an answer that comes twice must not answer the cell's next question.
         for pending in self._pending:
             if (pending.request.execution_id, pending.name) == (answer.execution_id, answer.input_name):
                 text = (answer.form.content or {}).get(_TEXT) if answer.form.action == "accept" else None
@@ -259,6 +262,7 @@ def generate_report_times(interval: float) -> Iterator[float]:
 def find_last_line(outputs: Sequence[Output]) -> str:
     """Return the last line with visible text, at most 200 characters; empty without such a line."""
     for output in read_displays(reversed(outputs[-_LOOKED_AT:])):
+        # A progress bar rewrites its line with carriage returns: only the last state counts.
         tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
         if lines := [line.strip() for line in tail.split("\n") if line.strip()]:
             return quote_line(lines[-1][:_LINE_CHARS])

@@ -73,7 +73,7 @@ class SessionService:
 
     def release_calls(self) -> None:
         """Make all calls return their output so far, for a server that ends without the kernels. The cells continue."""
-        self._is_releasing = True
+        self._is_releasing = True  # first: calls that begin to wait later see the flag
         for scope in self._waits:
             scope.cancel()
 
@@ -140,12 +140,13 @@ class SessionService:
 
     async def _create(self, session_name: str) -> AsyncSession:
         with self._note_opening(session_name):
+            # A session of this name may be in a container of a dead server: adopt it instead of making a second session.
             if not self._is_open(session_name):
                 await self._executor.adopt_sessions()
             while True:
                 try:
                     return await self._executor.session(session_name)
-                except CapacityReached:
+                except CapacityReached:  # the executor's limit; the client's own limit is checked above, by the quota
                     if not await self.connections.make_room():
                         raise
 
@@ -179,6 +180,7 @@ class SessionService:
         client = ", ".join(filter(None, (CALLER.get().program, CALLER.get().client)))
         if self.clients.get(session_name) != client:
             self.clients[session_name] = client
+            # Sessions end in many ways, also by themselves, so ended sessions are removed here.
             for name in [name for name in self.clients if not self._is_open(name) and name != session_name]:
                 del self.clients[name]
 
@@ -255,6 +257,7 @@ class SessionService:
 
     def format_session(self, session: str) -> str:
         """Return the caller's name or handle for an executor's session."""
+        # A handle cannot be computed from the executor's name, a digest, so the handles in use are remembered.
         return self._handles.get(session) or CALLER.get().format_session(session)
 
     def rename_session(self, result: ExecutionResult) -> ExecutionResult:
@@ -274,6 +277,7 @@ class SessionService:
 
     async def _ask_input(self, request: InputRequest) -> str:
         """Wake the calls waiting for the cell to ask their clients, and wait for the answer."""
+        # The cancelled wait is the inner one of `_wait_for_progress`; the call goes on, asks its client and waits again.
         for scope, execution_id in self._waits.items():
             if execution_id == request.execution_id:
                 scope.cancel()
@@ -341,6 +345,7 @@ class SessionService:
                 is_over = self._is_releasing
                 if (pending := self.inputs.find(execution_id)) is not None and elicitation.is_possible:
                     await elicitation.ask_input(pending)
+                    # A newer client can be asked only by the end of the call; the cell goes on waiting for its input.
                     is_over |= elicitation.input_required is not None
                 left = SHORTEST_TIMEOUT if is_over else max(deadline - time.monotonic(), SHORTEST_TIMEOUT)
                 progress = await self._wait_for_progress(session, execution_id, cursor, left)
@@ -364,11 +369,13 @@ class SessionService:
                 return await session.wait_for(execution_id, cursor=cursor, wait=wait)
             finally:
                 del self._waits[scope]
+        # The scope was cancelled, by an input request or the server's end: return the output so far.
         return await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
 
     async def list_running(self, session: AsyncSession) -> list[tuple[str, str]]:
         """Return ids and first lines of a session's running and queued cells, in order; at most the newest twenty."""
         rows: list[tuple[str, str]] = []
+        # Cells run in order, so all before a finished cell have finished too. The cursor is past any output: none is copied.
         for execution_id in reversed(session.executions()[-_NEWEST:]):
             progress = await session.wait_for(execution_id, cursor=2**62, wait=SHORTEST_TIMEOUT)
             if progress.result is not None:
@@ -383,6 +390,7 @@ class SessionService:
         try:
             yield
         except anyio.get_cancelled_exc_class():
+            # A server that ends without its kernels cancels its calls too, but leaves the cells to the next server.
             if not self._is_releasing and self._waiting_calls[execution_id] == 1:
                 with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
                     await session.interrupt(execution_id)
