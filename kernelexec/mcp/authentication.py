@@ -113,6 +113,7 @@ class _ExpiringTokenVerifier(JWTVerifier):
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """See fastmcp's ``TokenVerifier``."""
+        # fastmcp's verifier accepts a JWT without `exp`: such a token would be valid forever.
         access_token = await super().verify_token(token)
         if access_token is None or access_token.expires_at is None:
             return None
@@ -158,6 +159,7 @@ class OperatorProvider:
             module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
         with _explain_failure(f"--auth {self.reference} failed"):
             provider = getattr(module, name)
+            # The type is checked first: a provider may be callable itself.
             if not isinstance(provider, AuthProvider) and callable(provider):
                 provider = provider()
         if not isinstance(provider, AuthProvider):
@@ -184,13 +186,16 @@ class _UserProvider(MultiAuth):
             needed = [scope for scope in self.required_scopes if scope not in SCOPES]  # required of the provider's own tokens
             return own_token.model_copy(update={"scopes": [*own_token.scopes, *needed]})
         access_token = await self._provider.verify_token(token)
+        # A provider may return an expired token, for instance out of a cache.
         if access_token is None or (access_token.expires_at is not None and access_token.expires_at < time.time()):
             return None
         claims = access_token.claims or {}
         subject = access_token.subject or claims.get("sub")
         if not isinstance(subject, str) or not subject.strip():
             logger.warning("kernelexec.token_without_subject", extra={"provider": type(self._provider).__name__})
+            # None would be a 401 and send the client to the login again; `callers` answers this token with the reason.
             return AccessToken(token=token, client_id="", scopes=[], expires_at=access_token.expires_at)
+        # Scopes that are not ours stay, since the provider may require some of its own.
         others = [scope for scope in access_token.scopes if scope not in SCOPES]
         return AccessToken(
             token=token,
@@ -227,7 +232,7 @@ def _explain_failure(failure: str) -> Iterator[None]:
     """Turn any failure of the operator's module into ``InvalidConfig``."""
     try:
         yield
-    except (Exception, SystemExit) as exc:
+    except (Exception, SystemExit) as exc:  # SystemExit: a script that ends with sys.exit
         reason = str(exc).strip().rstrip(".")
         raise InvalidConfig(f"{failure}: {type(exc).__name__}: {reason:.{_ERROR_CHARS}}.") from exc
 
@@ -265,8 +270,10 @@ class TokenFile(TokenVerifier):
         try:
             self._read()
         except InvalidConfig:
+            # No token of the file is valid until the file can be read again: the operator may have wanted to revoke one.
             logger.exception("kernelexec.tokens_unreadable", extra={"tokens": str(self._path)})
             self._entries, self._version = {}, ()
+        # Hashes are compared, not tokens, so the time of the look-up tells nothing about a token.
         entry = self._entries.get(hash_token(token))
         if entry is not None:
             return AccessToken(token=token, client_id=entry[0], scopes=list(entry[1]))
@@ -276,6 +283,7 @@ class TokenFile(TokenVerifier):
         """Read a changed file; removed tokens become invalid."""
         try:
             with self._path.open("rb") as file:
+                # Of the open file, which the path may no longer name. Inode and ctime show a replacement with the old mtime.
                 status = os.fstat(file.fileno())
                 version = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
                 if version == self._version:
@@ -305,7 +313,7 @@ def add_token(path: Path, name: str, scopes: tuple[str, ...]) -> str:
         raise InvalidConfig(f"{name!r:.100} must be a client name of 1 to 64 letters, digits, dots, dashes, underscores or @.")
     line = f"{name} {','.join(scopes)} "
     token = secrets.token_urlsafe(32)
-    _parse(path, f"{line}{hash_token(token)}\n".encode())
+    _parse(path, f"{line}{hash_token(token)}\n".encode())  # checks the new line, before anything is written
     if path.exists():
         TokenFile(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -323,6 +331,7 @@ def _parse(path: Path, text: bytes) -> dict[str, tuple[str, tuple[str, ...]]]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line.strip())
+        # The line may hold a token instead of its hash, so its text is in no error.
         if match is None:
             raise InvalidConfig(f"tokens: {path}, line {number} must have a client name, scopes and a hash.")
         scopes = tuple(match["scopes"].split(","))

@@ -227,7 +227,7 @@ def write_entry(path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 
         InvalidConfig: the file has changed meanwhile, or would lose something such as comments; it is not modified.
         OSError, RuntimeError: the file cannot be read or written.
     """
-    target = path.resolve()
+    target = path.resolve()  # replacing a link would cut it off from its file
     content = _read_settings(target)
     try:
         settings = json.loads(content.decode() if content.strip() else "{}", object_pairs_hook=_unique)
@@ -239,6 +239,7 @@ def write_entry(path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(target.stat().st_mode)
+    # Clients write their settings while they run. No lock is shared with them, so the check comes as late as possible.
     if _read_settings(target) != content:
         raise InvalidConfig("it has changed meanwhile")
     replace_file(target, text.encode(), mode=mode)
@@ -252,6 +253,7 @@ def _read_settings(path: Path) -> bytes:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # json keeps only the last of equal names, so writing the file would lose the others.
     if len(members := dict(pairs)) < len(pairs):
         raise ValueError("it has a name twice")
     return members

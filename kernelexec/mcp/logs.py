@@ -60,6 +60,7 @@ def log_to_file(path: Path | None) -> Iterator[None]:
         yield
         return
     try:
+        # Created first, for this user only: the handler would create the file with the permissions of the umask.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
         handler = WatchedFileHandler(path, encoding="utf-8")
     except OSError as exc:

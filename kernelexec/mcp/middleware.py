@@ -27,6 +27,7 @@ _ERRORS_MAX = 10
 #: Arguments whose text is passed on as it is, whatever it looks like.
 _VERBATIM = frozenset({"code", "command", "content", "stdin", "text", "tests", "grep", "old_text", "new_text"})
 _ABSENT = frozenset({"", "null", "None", "undefined"})
+#: At most fifteen digits before the point: a float holds such whole numbers exactly.
 _NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?")
 #: A number of seconds with its unit, as in ``30s``.
 _SECONDS = re.compile(rf"({_NUMBER.pattern}) ?s(?:ec(?:ond)?s?)?", re.IGNORECASE)
@@ -93,6 +94,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
 def _read_text(text: str, types: frozenset[str]) -> Any:  # noqa: ANN401 - any JSON
     """Return the number, boolean, list or object in a text, for an argument of such a type; any other text unchanged."""
     word = text.strip()
+    # First: an argument that may also be a text keeps "5" and "true" as they were sent.
     if "string" in types:
         return text
     if "boolean" in types:
@@ -146,6 +148,7 @@ class VisibleText(Middleware):
         try:
             return await call_next(context)
         except FastMCPError as exc:
+            # In place: the error keeps its type and its cause.
             exc.args = tuple(quote_output(self._mask(arg)) if isinstance(arg, str) else arg for arg in exc.args)
             raise
 
@@ -165,7 +168,7 @@ def show_invisible(answer: ToolResult) -> ToolResult:
         show = partial(_show_structured, is_changed=is_changed)
         if is_changed:
             answer.structured_content = escape_value(answer.structured_content)
-    for block in answer.content:
+    for block in answer.content:  # fastmcp repeats the structure here as JSON, so both are changed alike
         if isinstance(block, TextContent):
             block.text = show(block.text)
     if answer.meta is not None and has_invisible(json.dumps(answer.meta, ensure_ascii=False)):
@@ -192,7 +195,7 @@ class OpeningGate(Middleware):
 
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
-        self._opening.request_soon()
+        self._opening.request_soon()  # clients ask for the list and then call a tool
         return await call_next(context)
 
     async def _wait_until_open(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
@@ -215,7 +218,7 @@ class CallLogger(Middleware):
 
 async def measure(call: Awaitable[T], report: Callable[[str, float], None]) -> T:
     """Await a call and report outcome (``ok``, ``error`` or ``cancelled``) and seconds."""
-    began, outcome = time.monotonic(), "cancelled"
+    began, outcome = time.monotonic(), "cancelled"  # a cancellation is no Exception, so this value stays
     try:
         answer = await call
         outcome = "error" if getattr(answer, "is_error", False) else "ok"

@@ -91,6 +91,7 @@ def make_server(sessions: SessionService, *, auth: AuthProvider | None = None, o
     config, options = sessions.config, sessions.options
     callers = CallerMiddleware(sessions.quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
     gate = [OpeningGate(opening)] if opening else []
+    # The first is outermost: errors of all others are masked, the log knows the caller, and a refused call opens no executor.
     server = FastMCP(
         "kernelexec",
         instructions=_write_instructions(config, options),
@@ -98,7 +99,7 @@ def make_server(sessions: SessionService, *, auth: AuthProvider | None = None, o
         middleware=[VisibleText(sessions.mask), ArgumentReader(), callers, CallLogger(), *gate],
         auth=auth,
         strict_input_validation=True,
-        mask_error_details=False,
+        mask_error_details=False,  # models need our reasons; VisibleText masks secrets in them
     )
     idle_note = _describe_idle_limit(config)
     providers = [kind(sessions) for kind in _TOOLS]
@@ -238,6 +239,7 @@ class Resources(SessionMethods):
         """Read the text output of a cell so far, from its beginning."""
         opened = await self._sessions.find_session_of(execution_id, session)
         limit, text = TEXT_BYTES, None
+        # Escapes make a page larger as JSON, up to six bytes for a byte, so the page is halved until the answer fits.
         while text is None or _count_text_bytes(text) > TEXT_BYTES:
             page = await opened.read_output(execution_id, offset=0, limit=limit)
             limit, text = limit // 2, quote_output(page.text)
@@ -252,7 +254,7 @@ class Resources(SessionMethods):
         try:
             text = opened.mask(raw.decode())
         except UnicodeDecodeError:
-            readable = raw.decode("utf-8", "replace")
+            readable = raw.decode("utf-8", "replace")  # for the search of secrets below: bytes cannot be masked
         else:
             if (json_size := _count_text_bytes(text)) > TEXT_BYTES:
                 raise InvalidRequest(f"{name} has {json_size} bytes as JSON; {_TOO_LARGE}")
