@@ -193,7 +193,7 @@ class BackgroundList:
 
 
 class BackgroundTools(SessionMethods):
-    """Tools for background commands, one method each."""
+    """Tools for background commands, with a method for each."""
 
     async def start_background(
         self,
