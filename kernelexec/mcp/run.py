@@ -125,7 +125,7 @@ class ServerRun:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal that was ignored from the start stays ignored
                 loop.add_signal_handler(signum, self._on_signal, signum)
         refusal: KernelexecError | None = None
-        # The group encloses the executor: the protocol outlives the sessions, to answer calls that their end has ended.
+        # The group encloses the executor: the protocol outlives the sessions, to answer the calls of ended sessions.
         async with anyio.create_task_group() as tasks:
             if self.opening is not None:
                 tasks.start_soon(self._serve, serve)
