@@ -1,7 +1,7 @@
-"""Answers for a model: one text, of which the first line is ours, then notes of ours, then output; pictures follow it.
+"""Answers for a model: a text, with the server's status line, notes and the cell's output, and then pictures.
 
-The first line says how the cell ended, and its place proves that it is ours, also to clients that give a model the first block
-only. Each line of the notes is marked as ``[kernelexec: ...]``, and such a mark in output is changed.
+The status line has the first place, where output cannot be, so models can trust it, also with clients that pass only the first
+block to a model. Lines of notes are marked as ``[kernelexec: ...]``, and such marks in output are changed.
 """
 
 from __future__ import annotations
@@ -79,13 +79,14 @@ _SOUNDS_VERSION = "2025-03-26"
 #: Number of pictures to try, as some may be unusable.
 _TRIED = 2 * PICTURES_MAX
 _ENVELOPE_BYTES = 100
+#: One decoder at a time: a picture of 64 megapixels takes 256 MB of memory.
 _ONE_THREAD = anyio.CapacityLimiter(1)
 
 
 async def render_answer(partial_result: PartialResult, options: AnswerOptions) -> ToolResult:
     """Return the answer to a call: content only, since some clients hide the content of an answer with structure.
 
-    Its blocks are the text, pictures, sounds and, for clients that read them, links to files.
+    The blocks are the text, pictures, sounds and, as an option, links to files.
     """
     result = partial_result.result
     record = make_record(partial_result, is_whole=options.has_whole_record)
@@ -99,10 +100,12 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
     if options.has_undo and _can_be_undone(result):
         notes.append(_UNDO_NOTE)
     blocks = [json.dumps(link.model_dump(mode="json")) for link in links]
+    # Clients limit the JSON of the whole answer, so all is counted as JSON with its escapes; pictures and sounds get the rest.
     room = ROOM_BYTES - len(json.dumps([head, notes, output, late, *blocks])) - len(json.dumps(record))
     pictures = await select_pictures(shown, room)
     room -= sum(len(picture.data) for picture in pictures.shown)
     sounds = select_sounds(list(filter(None, map(read_audio, partial_result.outputs))), room) if options.has_sounds else []
+    # These notes are known only now, so ROOM_BYTES leaves a margin below ANSWER_BYTES.
     notes += _describe_hidden_pictures(pictures, len(shown), partial_result)
     text = "\n".join(filter(None, (head, format_notes(notes), output, late)))
     content = [TextContent(type="text", text=text), *pictures.shown, *sounds, *links]
@@ -110,7 +113,7 @@ async def render_answer(partial_result: PartialResult, options: AnswerOptions) -
 
 
 def _can_be_undone(result: ExecutionResult) -> bool:
-    """Return whether a failed cell of Python may have a checkpoint before it: not a session's first one."""
+    """Return whether a failed Python cell may have an earlier checkpoint; a kernel's first cell has none."""
     return (result.status, result.state, result.language) == ("error", "kept", "python") and result.execution_count != 1
 
 
@@ -143,10 +146,14 @@ def fit_answer(make: Callable[[int], T], limit: int) -> T:
 
 
 def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_CHARS, show: Callable[[str], str] = str) -> str:
-    """Return a text that fits an answer: its head and tail, with the size of the omitted part and ``more``, its location.
+    """Return head and tail of a text, with a note about the omitted characters and ``more``, a hint where to read them.
 
-    With ``is_cut`` the text itself may be incomplete; ``chars`` is the number of characters that fit. ``show`` escapes what is
-    kept. It comes after the cut, which could divide an escaped mark.
+    Args:
+        text: the text, returned whole if short enough.
+        more: location of the omitted part.
+        is_cut: whether the text itself may be incomplete.
+        chars: number of characters to keep.
+        show: escapes the kept text; applied after the cut, since a cut could divide an escaped mark.
     """
     if len(text) <= chars:
         return show(text)
@@ -156,13 +163,13 @@ def preview(text: str, more: str, *, is_cut: bool = False, chars: int = PREVIEW_
 
 
 def _render_texts(partial_result: PartialResult) -> tuple[str, str]:
-    """Return the texts of the output and of late output, which may take a second in all."""
+    """Return the texts of output and late output, in a thread, since rendering may take a second in all."""
     with short_turns():
         return _render_output(partial_result), late_text(partial_result.result)
 
 
 def _render_output(partial_result: PartialResult) -> str:
-    """Return the text of the output; empty if it is blank."""
+    """Return the text of the output; empty for blank output."""
     result = partial_result.result
     partial_result = replace(partial_result, outputs=tuple(shown_outputs(partial_result.outputs, result.language)))
     text = apply_returns(output_text(partial_result.outputs))
@@ -206,7 +213,7 @@ def _render_offset(partial_result: PartialResult) -> str:
 
 
 def _describe_hidden_pictures(pictures: InlinePictures, count: int, partial_result: PartialResult) -> Iterator[str]:
-    """Describe the workspace files with pictures that are omitted or shown smaller."""
+    """Describe the workspace files of omitted or shrunken pictures."""
     if pictures.smaller:
         files = _describe_saved_files(pictures.smaller, count, partial_result)
         yield f"{len(pictures.smaller)} picture(s) shown smaller; {files}"
@@ -230,16 +237,17 @@ def _describe_saved_files(numbers: Sequence[int], count: int, partial_result: Pa
 
 
 def render_stream(partial_result: PartialResult, name: str) -> str:
-    """Return one stream's text, shortened to fit an answer."""
+    """Return a stream's text, shortened to fit an answer."""
     outputs = [output for output in partial_result.outputs if isinstance(output, Stream) and output.name == name]
     return _preview_output(apply_returns(output_text(outputs)), "read_output(execution_id) has all of it", partial_result)
 
 
 def select_sounds(sounds: Sequence[Audio], room: int) -> list[AudioContent]:
-    """Return the first usable sounds that fit into ``room`` bytes of an answer; the others are files of the workspace."""
+    """Return the first usable sounds within ``room`` bytes of an answer; the others are files of the workspace."""
     selected: list[AudioContent] = []
     for sound in sounds:
         data = base64.b64encode(sound.content).decode("ascii")
+        # An unknown type has no beginnings, and startswith(()) is false. The type is the cell's word, not proven by the bytes.
         if len(selected) < SOUNDS_MAX and len(data) <= room and sound.content.startswith(_BEGINNINGS.get(sound.mime, ())):
             room -= len(data)
             selected.append(AudioContent(type="audio", data=data, mime_type=sound.mime))
@@ -266,7 +274,7 @@ def make_record(partial_result: PartialResult, *, is_whole: bool) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """Options of one answer: where its pictures are, what else it may have, and whether the client has a tool for undo."""
+    """Options of an answer: place of pictures, optional contents, and whether a note may name the tool ``undo``."""
 
     pictures: PicturePlace = "both"
     has_links: bool = False
@@ -289,7 +297,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True, slots=True)
 class InlinePictures:
-    """Pictures of an answer, and the numbers of those that are shown smaller or left out."""
+    """Pictures of an answer, and the numbers of shrunken and omitted pictures."""
 
     shown: list[ImageContent]
     smaller: list[int]
@@ -297,12 +305,12 @@ class InlinePictures:
 
 
 async def select_pictures(images: Sequence[Image], room: int) -> InlinePictures:
-    """Return the first usable pictures that fit into ``room`` bytes of an answer."""
+    """Return the first usable pictures within ``room`` bytes of an answer."""
     pictures = InlinePictures([], [], [])
     for number, image in enumerate(images):
         fit, smaller = None, False
         if len(pictures.shown) < PICTURES_MAX and number < _TRIED:
-            if is_fit(image):
+            if is_fit(image):  # passed on as it is, without a wait for the thread
                 fit = image
             else:
                 fit, smaller = await anyio.to_thread.run_sync(fit_picture, image, limiter=_ONE_THREAD)

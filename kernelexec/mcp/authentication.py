@@ -3,9 +3,8 @@
 A line of the file has a client name, scopes separated by commas, and the SHA-256 of a token in hexadecimal. Tokens are 256
 random bits, too many to guess, so a plain hash is enough.
 
-The operator's OAuth provider is one of fastmcp, created by a Python module of the operator. Its users are clients: one issuer
-and subject (``sub``) is one user, with any program. The ``client_id`` does not identify users, because a proxy provider has one
-for all of them.
+The operator's OAuth provider is an ``AuthProvider`` of fastmcp from a Python module of the operator. A user is an issuer and a
+subject (``sub``), with any program. The ``client_id`` does not identify users: a proxy provider has the same for all users.
 """
 
 from __future__ import annotations
@@ -54,12 +53,13 @@ def make_auth_provider(
     operator_provider: OperatorProvider | None = None,
     public_url: str | None = None,
 ) -> AuthProvider | None:
-    """Return the provider that authenticates callers; None if everybody may call.
+    """Return the provider for the authentication of callers; None for a server without authentication.
 
-    With the ``public_url`` of this server, clients learn that the issuer of ``jwt`` gives tokens (RFC 9728).
+    With ``public_url``, the address of this server, clients learn to get tokens from the issuer of ``jwt`` (RFC 9728).
 
     Raises:
-        InvalidConfig: see ``TokenFile``, ``JwtOptions`` and ``OperatorProvider``; or both of the last two are set.
+        InvalidConfig: see ``TokenFile``, ``JwtOptions`` and ``OperatorProvider``; or both ``jwt`` and ``operator_provider`` are
+            set; or the issuer has no HTTP address to publish.
     """
     if operator_provider is not None and jwt is not None:
         raise InvalidConfig("--auth and --jwt-keys cannot be combined; fastmcp's MultiAuth combines providers into one.")
@@ -77,12 +77,12 @@ def make_auth_provider(
 
 @dataclass(frozen=True, slots=True)
 class JwtOptions:
-    """Options for JWTs (RFC 7519) whose claim ``scope`` or ``scp`` has our scopes.
+    """Options for JWTs (RFC 7519) with our scopes in the claim ``scope`` or ``scp``.
 
     Args:
-        keys: address of the signer's JWKS, which also provides its new keys, or a file with one public key in PEM.
+        keys: address of the signer's JWKS, the source of later keys too, or a file with a public key in PEM.
         issuer: the required ``iss``.
-        audience: a value that ``aud`` must have or contain; tokens for other servers are rejected.
+        audience: the required value of ``aud``, or an item of the list there; tokens for other servers are rejected.
         algorithm: algorithm of the signature.
     """
 
@@ -92,7 +92,7 @@ class JwtOptions:
     algorithm: str = "RS256"
 
     def make_verifier(self) -> TokenVerifier:
-        """Return the verifier of these tokens.
+        """Return the verifier of tokens with these options.
 
         Raises:
             InvalidConfig: an option is invalid, or the key cannot be read.
@@ -109,10 +109,11 @@ class JwtOptions:
 
 
 class _ExpiringTokenVerifier(JWTVerifier):
-    """Verifier that rejects tokens without ``exp`` or without a subject."""
+    """Verifier of JWTs that must have ``exp``, and a subject in ``sub``, ``client_id`` or ``azp``."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """See fastmcp's ``TokenVerifier``."""
+        # fastmcp's verifier accepts a JWT without `exp`: such a token would be valid forever.
         access_token = await super().verify_token(token)
         if access_token is None or access_token.expires_at is None:
             return None
@@ -137,15 +138,15 @@ class OperatorProvider:
 
     Args:
         reference: MODULE:NAME or FILE.py:NAME of an ``AuthProvider`` of fastmcp, or of a function without arguments for one.
-        scopes: the most of our scopes that a user gets; a token without any of them gets all of them. None means the scopes
-            of the token.
+        scopes: limit on our scopes for users, ``execute`` including ``read``; tokens without any of these scopes get all of
+            them. None means exactly the token's scopes.
     """
 
     reference: str
     scopes: tuple[str, ...] | None = None
 
     def load(self, own_verifier: TokenVerifier | None = None) -> AuthProvider:
-        """Load the provider; ``own_verifier`` accepts tokens of the operator's file.
+        """Load the provider; ``own_verifier`` first accepts tokens of the operator's file.
 
         Raises:
             InvalidConfig: the provider cannot be loaded, or a scope is unknown.
@@ -158,6 +159,7 @@ class OperatorProvider:
             module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
         with _explain_failure(f"--auth {self.reference} failed"):
             provider = getattr(module, name)
+            # The type is checked first: a provider may be callable itself.
             if not isinstance(provider, AuthProvider) and callable(provider):
                 provider = provider()
         if not isinstance(provider, AuthProvider):
@@ -170,7 +172,7 @@ class OperatorProvider:
 
 
 class _UserProvider(MultiAuth):
-    """Provider that maps the tokens of the operator's provider to our users and scopes."""
+    """Provider for our users and scopes by the tokens of the operator's provider."""
 
     def __init__(self, provider: AuthProvider, scopes: tuple[str, ...] | None, own_verifier: TokenVerifier | None) -> None:
         super().__init__(server=provider)
@@ -184,13 +186,16 @@ class _UserProvider(MultiAuth):
             needed = [scope for scope in self.required_scopes if scope not in SCOPES]  # required of the provider's own tokens
             return own_token.model_copy(update={"scopes": [*own_token.scopes, *needed]})
         access_token = await self._provider.verify_token(token)
+        # A provider may return an expired token, for instance out of a cache.
         if access_token is None or (access_token.expires_at is not None and access_token.expires_at < time.time()):
             return None
         claims = access_token.claims or {}
         subject = access_token.subject or claims.get("sub")
         if not isinstance(subject, str) or not subject.strip():
             logger.warning("kernelexec.token_without_subject", extra={"provider": type(self._provider).__name__})
+            # None would be a 401 and send the client to the login again; `callers` answers this token with the reason.
             return AccessToken(token=token, client_id="", scopes=[], expires_at=access_token.expires_at)
+        # Scopes that are not ours stay, since the provider may require some of its own.
         others = [scope for scope in access_token.scopes if scope not in SCOPES]
         return AccessToken(
             token=token,
@@ -210,7 +215,7 @@ class _UserProvider(MultiAuth):
 
 
 def _make_namespace(access_token: AccessToken) -> str:
-    """Return the namespace of a subject, besides its issuer: a provider may combine sources that set no issuer."""
+    """Return the namespace of a subject, besides the issuer: a provider may combine sources without an issuer."""
     sources: list[str] = []
     client, original = access_token.client_id, getattr(access_token, "original_client_id", None)
     while original is not None and client != original:  # MultiAuth nests the names of its sources
@@ -227,7 +232,7 @@ def _explain_failure(failure: str) -> Iterator[None]:
     """Turn any failure of the operator's module into ``InvalidConfig``."""
     try:
         yield
-    except (Exception, SystemExit) as exc:
+    except (Exception, SystemExit) as exc:  # SystemExit: a script that ends with sys.exit
         reason = str(exc).strip().rstrip(".")
         raise InvalidConfig(f"{failure}: {type(exc).__name__}: {reason:.{_ERROR_CHARS}}.") from exc
 
@@ -242,11 +247,11 @@ def _load_file(source: str) -> ModuleType:
 
 
 class TokenFile(TokenVerifier):
-    """Verifier of the tokens in a file, which is read again when it changes, and of the tokens of another verifier.
+    """Verifier of the tokens in a file and of another verifier's tokens. A changed file is read again at the next request.
 
     Args:
         path: the file, accessible to this user only.
-        other: verifies tokens that are not in the file.
+        other: verifies tokens missing in the file.
 
     Raises:
         InvalidConfig: the file is unreadable, accessible to other users, or has an invalid line.
@@ -265,17 +270,20 @@ class TokenFile(TokenVerifier):
         try:
             self._read()
         except InvalidConfig:
+            # No token of the file is valid until the file can be read again: the operator may have wanted to revoke one.
             logger.exception("kernelexec.tokens_unreadable", extra={"tokens": str(self._path)})
             self._entries, self._version = {}, ()
+        # Hashes are compared, not tokens, so the time of the look-up tells nothing about a token.
         entry = self._entries.get(hash_token(token))
         if entry is not None:
             return AccessToken(token=token, client_id=entry[0], scopes=list(entry[1]))
         return None if self._other is None else await self._other.verify_token(token)
 
     def _read(self) -> None:
-        """Read the file if it has changed; removed tokens become invalid."""
+        """Read a changed file; removed tokens become invalid."""
         try:
             with self._path.open("rb") as file:
+                # Of the open file, which the path may no longer name. Inode and ctime show a replacement with the old mtime.
                 status = os.fstat(file.fileno())
                 version = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
                 if version == self._version:
@@ -305,7 +313,7 @@ def add_token(path: Path, name: str, scopes: tuple[str, ...]) -> str:
         raise InvalidConfig(f"{name!r:.100} must be a client name of 1 to 64 letters, digits, dots, dashes, underscores or @.")
     line = f"{name} {','.join(scopes)} "
     token = secrets.token_urlsafe(32)
-    _parse(path, f"{line}{hash_token(token)}\n".encode())
+    _parse(path, f"{line}{hash_token(token)}\n".encode())  # checks the new line, before anything is written
     if path.exists():
         TokenFile(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -315,7 +323,7 @@ def add_token(path: Path, name: str, scopes: tuple[str, ...]) -> str:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return clients and scopes by the hashes of their tokens; an error has the number of the line but not its text."""
+    """Return clients and scopes by the hashes of their tokens; errors have the line's number but not its text."""
     if len(text) > _FILE_BYTES:
         raise InvalidConfig(f"tokens: {path} must have at most {_FILE_BYTES} bytes.")
     entries: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -323,6 +331,7 @@ def _parse(path: Path, text: bytes) -> dict[str, tuple[str, tuple[str, ...]]]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line.strip())
+        # The line may hold a token instead of its hash, so its text is in no error.
         if match is None:
             raise InvalidConfig(f"tokens: {path}, line {number} must have a client name, scopes and a hash.")
         scopes = tuple(match["scopes"].split(","))

@@ -1,12 +1,12 @@
-"""Callers of requests: their identity and scopes, and the connections of those that are known by nothing else.
+"""Callers of requests: identity, scopes, and the connections of older clients.
 
-Each agent has its own sessions and cannot detect those of other agents. A client over stdin and stdout is one agent, which owns
-the whole process. Over HTTP the protocol has no lasting session, so an agent is identified by the first of these that a request
-has: a session handle, an agent name, the authenticated client, or a session of the older protocol. Handles and names are scoped
-to the authenticated client, if there is one.
+Each agent has separate sessions and cannot detect other agents' sessions. A client over stdin and stdout is a single agent and
+owns the whole process. HTTP requests are independent of each other, so an agent is identified by the first of these in a
+request: a session handle, an agent name, the authenticated client, or a session of the older protocol. Handles and names are
+scoped to the authenticated client, if any.
 
-An older client without a token and an agent name has the sessions of its connection, which no later connection can name.
-They end when the client ends the connection, or when it has had no open request for a while.
+An older client without a token and an agent name has the sessions of its connection. No later connection can name them. They
+end when the client ends the connection, or after a time without an open request.
 """
 
 from __future__ import annotations
@@ -64,10 +64,15 @@ SCOPES = (READ, EXECUTE, ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Identity of a request: the ``authenticated`` client, and its ``agent`` if known; a person reads its ``title``.
+    """Identity of a request's sender.
 
-    With ``is_only_client`` the process serves one agent. With ``scopes`` the caller may do only what these allow. ``program``
-    is the client's, by its own words.
+    Args:
+        authenticated: the authenticated client; empty without authentication.
+        agent: the agent's name or connection; None if unknown.
+        is_only_client: whether the process serves a single agent.
+        scopes: the allowed scopes; None allows everything.
+        title: the agent's name for people, as in names of directories.
+        program: name and version of the client's program, as stated by the client.
     """
 
     authenticated: str = ""
@@ -78,7 +83,7 @@ class Caller:
     program: str = ""
 
     def resolve_session(self, name: str) -> str:
-        """Return the executor's name of a session that this caller knows by a name or handle.
+        """Return the executor's name for this caller's name or handle of a session.
 
         Raises:
             InvalidRequest: the name is invalid, or the owner of the session cannot be identified.
@@ -96,16 +101,16 @@ class Caller:
 
     @property
     def client(self) -> str:
-        """Return the client to charge quotas to; agent names do not multiply an authenticated client's quota."""
+        """Return the client for quotas; agent names do not multiply an authenticated client's quota."""
         return f"authenticated {self.authenticated}" if self.authenticated else f"agent {self.agent}" * (self.agent is not None)
 
     @property
     def connection(self) -> str | None:
-        """Return the id of the older client's connection that alone identifies this caller; None for any other caller."""
+        """Return the id of the connection of an older client without another identity; None for other callers."""
         return (self.agent or "").removeprefix(_CONNECTION) if (self.agent or "").startswith(_CONNECTION) else None
 
     def may_call(self, *, read_only: bool) -> bool:
-        """Return whether the scopes allow a call that only reads, or any call."""
+        """Return whether the scopes allow a call; a ``read_only`` call needs less."""
         return self.scopes is None or EXECUTE in self.scopes or (read_only and READ in self.scopes)
 
     def owns_session(self, session: str) -> bool:
@@ -123,7 +128,7 @@ class Caller:
 
     @staticmethod
     def make_handle() -> str:
-        """Return a new handle. It is not stored: a caller that has it, with the same authentication, has the session."""
+        """Return a new handle. Handles are not stored: a handle with the same authentication gives access to the session."""
         return f"ks-{secrets.token_hex(16)}"
 
     @property
@@ -131,6 +136,8 @@ class Caller:
         return make_owner_prefix(self.title, self._hash("agent", self.agent or ""))
 
     def _hash(self, kind: str, name: str) -> bytes:
+        # JSON separates the parts without ambiguity, and `kind` keeps handles apart from agents. With the authenticated client
+        # in the digest, a stolen handle or an agent name of another client names a session that does not exist.
         return hashlib.sha256(json.dumps([kind, self.authenticated, name]).encode()).digest()
 
 
@@ -141,7 +148,7 @@ CALLER: ContextVar[Caller] = ContextVar("kernelexec_caller", default=ONLY_CLIENT
 
 
 class CallerMiddleware(Middleware):
-    """Middleware that identifies the caller of each request and checks its scopes and quota.
+    """Middleware to identify callers and to check their scopes and quotas.
 
     ``read_only_tools`` change nothing.
     """
@@ -162,7 +169,7 @@ class CallerMiddleware(Middleware):
             CALLER.reset(token)
 
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
-        """See fastmcp's ``Middleware``: a caller sees the tools that its scopes allow."""
+        """See fastmcp's ``Middleware``; return only the tools within the caller's scopes."""
         tools, caller = await call_next(context), CALLER.get()
         return [tool for tool in tools if caller.may_call(read_only=tool.name in self._read_only_tools)]
 
@@ -208,6 +215,7 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
     inner = context.fastmcp_context.request_context if context.fastmcp_context is not None else None
     meta: Any = inner.meta if inner is not None else None
     agent_name = meta.get(AGENT_META) if isinstance(meta, dict) else None
+    # fastmcp raises RuntimeError where no HTTP request is served: over stdin and stdout.
     try:
         source, other_name = AGENT_HEADER, get_http_request().headers.get(AGENT_HEADER)
     except RuntimeError:
@@ -216,27 +224,29 @@ def _identify_caller(context: MiddlewareContext[Any]) -> Caller:
     if agent_name is None and source == AGENT_VARIABLE:
         return ONLY_CLIENT
     token = get_access_token()
-    if token is not None and not token.client_id:
+    if token is not None and not token.client_id:  # the provider's wrapper accepts such a token, for a message with the reason
         raise InvalidRequest(_NO_SUBJECT)
-    agent: str | None = f"name {agent_name}"
+    agent: str | None = f"name {agent_name}"  # the prefix keeps a name apart from the connection that `session ...` stands for
     if agent_name is None:
+        # A token without an agent name is an agent by itself; without both, only an older client's connection is left.
         agent = "" if token is not None else _find_legacy_session(context)
     if token is None:
         return Caller(agent=agent, title=agent_name or "")
+    # An issuer's subjects are unique only there, and the client id of a proxy provider is the same for all users.
     authenticated = json.dumps([token.client_id, token.claims.get("iss"), token.claims.get("sub")])
     title = agent_name or str(token.claims.get("sub") or token.client_id)
     return Caller(authenticated, agent, scopes=frozenset(token.scopes), title=title)
 
 
 def _name_program(context: MiddlewareContext[Any]) -> str:
-    """Return the name and version of the client's program, as it says; empty if unknown."""
+    """Return name and version of the client's program, as stated by the client; empty if unknown."""
     inner = context.fastmcp_context.request_context if context.fastmcp_context is not None else None
     about = inner.session.client_params if inner is not None else None
     return "" if about is None else escape_line(f"{about.client_info.name} {about.client_info.version}")[:_PROGRAM_CHARS]
 
 
 def _check_agent_name(name: object, source: str) -> str | None:
-    """Return an agent's name, or None if it is empty; an invalid name raises ``InvalidRequest``."""
+    """Return an agent's name, or None for an empty name; raise ``InvalidRequest`` for an invalid name."""
     if name is None or name == "":
         return None
     if not isinstance(name, str) or len(name) > _AGENT_CHARS or not name.isprintable():
@@ -245,7 +255,7 @@ def _check_agent_name(name: object, source: str) -> str | None:
 
 
 def _find_legacy_session(context: MiddlewareContext[Any]) -> str | None:
-    """Return the id of a session of the older, stateful protocol: unique, and the same for all requests of one client."""
+    """Return the id of a session of the older, stateful protocol: unique, and the same for all requests of a client."""
     inner = context.fastmcp_context
     if inner is None or inner.request_context is None or inner.session.protocol_version >= STATELESS_VERSION:
         return None
@@ -254,7 +264,7 @@ def _find_legacy_session(context: MiddlewareContext[Any]) -> str | None:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One connection: its open requests and streams, its last use on the monotonic clock, and the names of its sessions."""
+    """Connection of an older client: number of open requests, last use (monotonic clock), executor's names of sessions."""
 
     requests: int = 0
     has_lost_stream: bool = False
@@ -267,9 +277,9 @@ class Connections:
     """The connections of older clients by id.
 
     Args:
-        close_session: closes the session of that name if it is open.
-        is_busy: returns whether a cell of the session runs or waits.
-        silent_seconds: how long the sessions of a connection without open requests live; None for no limit.
+        close_session: closes a session by the executor's name, if open.
+        is_busy: returns whether a cell of a session runs or waits.
+        silent_seconds: seconds for sessions to live while their connection has no open request; None for no limit.
     """
 
     def __init__(
@@ -286,15 +296,16 @@ class Connections:
         self._changed = anyio.Event()
 
     def begin_request(self, connection_id: str, *, is_stream: bool = False) -> None:
-        """Note that a request of a connection is served from now on; ``is_stream`` is its stream of events."""
+        """Note the begin of a request; with ``is_stream`` the request is the connection's stream of events."""
         connection = self._connections.setdefault(connection_id, _Connection())
-        connection.requests += 1
+        connection.requests += 1  # so `make_room` and the deadline spare the connection
         connection.has_lost_stream &= not is_stream
 
     def end_request(self, connection_id: str, *, is_stream: bool = False) -> None:
         """Note the end of a request."""
         if (connection := self._connections.get(connection_id)) is not None:
             connection.requests -= 1
+            # A client without its stream of events has probably gone without a DELETE, so a shorter limit holds.
             connection.has_lost_stream |= is_stream
             connection.last_use = time.monotonic()
             if not (connection.requests or connection.sessions):
@@ -302,20 +313,21 @@ class Connections:
             self._changed.set()
 
     def end(self, connection_id: str) -> None:
-        """Note that the client has ended its connection: ``run`` closes its sessions at once."""
+        """Note the end of a connection by the client; ``run`` closes the sessions at once."""
         if (connection := self._connections.get(connection_id)) is not None:
             connection.is_over = True
             self._changed.set()
 
     def add_session(self, connection_id: str, session: str) -> None:
-        """Note that a session belongs to a connection; also if the connection is over by now, since calls may outlive it."""
+        """Add a session to a connection, also to an ended connection: calls may outlive their connection."""
+        # A call in progress keeps its connection in the table, so an unknown connection has ended.
         self._connections.setdefault(connection_id, _Connection(is_over=True)).sessions.add(session)
         self._changed.set()
 
     async def run(self) -> None:
-        """Close the sessions of ended and of silent connections, until cancelled."""
+        """Close the sessions of ended and silent connections, until cancelled."""
         while True:
-            self._changed = anyio.Event()
+            self._changed = anyio.Event()  # before the look at the table: a change during the closing is not missed
             async with anyio.create_task_group() as tasks:
                 for session in self._remove_ended():
                     tasks.start_soon(self._close_session, session)
@@ -324,7 +336,7 @@ class Connections:
                 await self._changed.wait()
 
     async def make_room(self) -> bool:
-        """Close the sessions of the connection that has been silent for longest; return False if no connection is silent."""
+        """Close the sessions of the longest silent connection, if possible without a running cell; return False without any."""
         silent = [
             (self._is_any_busy(connection), connection.last_use, name)
             for name, connection in self._connections.items()
@@ -332,12 +344,14 @@ class Connections:
         ]
         if not silent:
             return False
+        # Removed before the first await: a concurrent caller chooses another connection, and a new request of this client
+        # begins with an entry without sessions.
         for session in self._connections.pop(min(silent)[2]).sessions:
             await self._close_session(session)
         return True
 
     def _remove_ended(self) -> list[str]:
-        """Forget ended and silent connections, and return their sessions; a silent one with a running cell is kept."""
+        """Forget ended and silent connections and return their sessions; keep silent connections with busy sessions."""
         now, sessions = time.monotonic(), list[str]()
         for name, connection in list(self._connections.items()):
             if self._find_deadline(connection) > now:
@@ -350,7 +364,7 @@ class Connections:
         return sessions
 
     def _find_deadline(self, connection: _Connection) -> float:
-        """Return the time from which on the sessions of a connection are closed."""
+        """Return the monotonic time for closing the sessions of a connection."""
         if connection.is_over:
             return 0.0
         if connection.requests or self._silent_seconds is None:

@@ -39,7 +39,7 @@ _SETTINGS_BYTES = 16 * 1024 * 1024
 
 
 def make_server_entry(options: Sequence[str] = (), *, cwd: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Return the server's entry: a program of this environment that uses stdin and stdout.
+    """Return the server's entry: a program of this environment, served over stdin and stdout.
 
     Args:
         options: the options of `kernelexec mcp`.
@@ -82,10 +82,10 @@ def add_server(
 ) -> bool:
     """Add the server to a client's servers: a mapping by name, or a list of entries with names.
 
-    An existing server of that name is kept, and the logger warns about it.
+    An existing server of the same name is kept, with a warning in the log.
 
     Returns:
-        Whether it was added.
+        Whether the server was added.
     """
     names = servers if isinstance(servers, MutableMapping) else [each.get("name") for each in servers if isinstance(each, dict)]
     if name in names:
@@ -100,7 +100,7 @@ def add_server(
 
 @dataclass(frozen=True, slots=True)
 class MCPClient:
-    """One MCP client: its settings files, which have the servers in ``mcpServers``, and the form of their entries."""
+    """MCP client: paths of the settings files with ``mcpServers``, and the form of entries there."""
 
     name: str
     title: str
@@ -109,7 +109,7 @@ class MCPClient:
     project: str | None
     """The file with a project's settings; None if there is none."""
     has_type: bool = True
-    """Whether its entries have a ``type``."""
+    """Whether entries have a ``type``."""
     url: str | None = "url"
     """The key of an HTTP server's address in an entry; None if the client only starts programs."""
     variable: str = "${{{}}}"
@@ -133,10 +133,10 @@ CLIENTS = {
 
 
 def find_client(name: str) -> MCPClient:
-    """Return the client of that name.
+    """Return the client with a name.
 
     Raises:
-        InvalidConfig: there is no such client; the message names the nearest.
+        InvalidConfig: the name is unknown; the message suggests the nearest name.
     """
     if name not in CLIENTS:
         raise InvalidConfig(
@@ -149,7 +149,7 @@ def find_client(name: str) -> MCPClient:
 def find_settings_path(
     client: MCPClient, scope: str, *, platform: str, home: Path, cwd: Path, environ: Mapping[str, str]
 ) -> Path:
-    """Return the settings file: the user's, or with the scope ``project`` the one in the current directory.
+    """Return the user's settings file, or with the scope ``project`` the file in ``cwd``.
 
     Raises:
         InvalidConfig: the client has no file for a project.
@@ -196,7 +196,7 @@ def render_settings(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def make_commands(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], *, exists: bool) -> list[list[str]]:
-    """Return the client's own commands that add the entry, or replace one that exists; none if it has none."""
+    """Return the client's own commands to add or replace the entry; empty for clients without such commands."""
     if client.name == "claude-code":
         removal = [["claude", "mcp", "remove", "--scope", scope, name]] if exists else []  # it does not replace entries
         return [*removal, ["claude", "mcp", "add-json", "--scope", scope, name, json.dumps(entry)]]
@@ -211,7 +211,7 @@ def make_commands(client: MCPClient, scope: str, name: str, entry: Mapping[str, 
 
 
 def has_server(path: Path, name: str) -> bool:
-    """Return whether a settings file has a server of that name; an unreadable file has none."""
+    """Return whether a settings file has a server of this name; False for an unreadable file."""
     with suppress(OSError, ValueError, AttributeError, RuntimeError):  # RuntimeError: a loop of links, or deep nesting
         servers = json.loads(read_regular(path.resolve(), _SETTINGS_BYTES).decode()).get(_SECTION)
         return isinstance(servers, dict) and name in servers
@@ -227,7 +227,7 @@ def write_entry(path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 
         InvalidConfig: the file has changed meanwhile, or would lose something such as comments; it is not modified.
         OSError, RuntimeError: the file cannot be read or written.
     """
-    target = path.resolve()
+    target = path.resolve()  # replacing a link would cut it off from its file
     content = _read_settings(target)
     try:
         settings = json.loads(content.decode() if content.strip() else "{}", object_pairs_hook=_unique)
@@ -239,6 +239,7 @@ def write_entry(path: Path, name: str, entry: Mapping[str, Any], *, mode: int = 
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(target.stat().st_mode)
+    # Clients write their settings while they run. No lock is shared with them, so the check comes as late as possible.
     if _read_settings(target) != content:
         raise InvalidConfig("it has changed meanwhile")
     replace_file(target, text.encode(), mode=mode)
@@ -252,6 +253,7 @@ def _read_settings(path: Path) -> bytes:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # json keeps only the last of equal names, so writing the file would lose the others.
     if len(members := dict(pairs)) < len(pairs):
         raise ValueError("it has a name twice")
     return members

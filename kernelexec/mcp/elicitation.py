@@ -1,8 +1,8 @@
-"""What a call tells and asks its client while it waits for a cell: progress, an approval, an answer to `input()`.
+"""Progress reports, approvals and answers to `input()` between a waiting call and its client.
 
-Until 2025 a server asked its client during a call. Since 2026 a call returns "input required", and the client sends it again
-with the answer. A cell that needs approval is refused the first time, and the answer is valid for that cell only. A running
-cell keeps waiting for its input, and the repeated call is recognised by the request state.
+Until the protocol of 2025 a server asks its client during a call. Since 2026 a call returns "input required", and the client
+repeats the call with the answer. A cell without the needed approval is refused first, and the approval is valid for this cell
+only. A running cell keeps waiting for its input, and the request state identifies the repeated call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOOKED_AT = 20
 
 
 class Elicitation:
-    """Access to one call's client for questions and progress. The call must return ``input_required`` if it is set.
+    """Access to a call's client for questions and progress. If ``input_required`` is set, the call must return this result.
 
     Args:
         context: the call's context.
@@ -67,9 +67,9 @@ class Elicitation:
 
     @asynccontextmanager
     async def report_while(self, state: str | Callable[[], Awaitable[str]], interval: float) -> AsyncIterator[None]:
-        """Report progress at its times (see ``generate_report_times``) while the block runs, if the client wants it.
+        """Report progress while the block runs, if the client wants progress; for the times see ``generate_report_times``.
 
-        A report has the seconds since the start of the call, and its state.
+        A report has the seconds since the start of the call, and the state.
         """
 
         async def run() -> None:
@@ -85,6 +85,7 @@ class Elicitation:
             tasks.start_soon(run)
             try:
                 yield
+            # The task group would wrap the error in an ExceptionGroup, past every `except KernelexecError`.
             except Exception as exc:  # noqa: BLE001 - raised below, outside of the group
                 failure = exc
             tasks.cancel_scope.cancel()
@@ -102,7 +103,7 @@ class Elicitation:
         return _make_approval(approved=isinstance(answer, AcceptedElicitation) and answer.data is True, action=answer.action)
 
     async def ask_input(self, pending: PendingInput) -> None:
-        """Ask the client for a cell's input, for which the call may have to return ``input_required``."""
+        """Ask the client for a cell's input: during the call, or by setting ``input_required``."""
         request = pending.request
         question = describe_input(request, self._format_session(request.session))
         if self._is_stateless:
@@ -114,7 +115,7 @@ class Elicitation:
 
     @property
     def input_answer(self) -> InputAnswer | None:
-        """The answer in this call, if it repeats a call that returned an input request."""
+        """The answer to an input request, if this call repeats the call with the request."""
         kind, _, execution = (self._context.request_state or "").partition(":")
         execution_id, _, question = execution.partition(":")
         answer = (self._context.input_responses or {}).get(_INPUT)
@@ -129,6 +130,7 @@ class Elicitation:
     async def _ask_approval(self, request: ApprovalRequest, question: str) -> Approval:
         mark = _hash_request(request)
         answer = (self._context.input_responses or {}).get(_APPROVAL)
+        # The client returns the mark with the answer. If the repeated call has another source, the approval does not count.
         if isinstance(answer, ElicitResult) and self._context.request_state == mark:
             yes = answer.action == "accept" and (answer.content or {}).get(_APPROVE) is True
             return _make_approval(approved=yes, action=answer.action)
@@ -166,7 +168,7 @@ def _hash_request(request: ApprovalRequest) -> str:
 
 @dataclass(eq=False, slots=True)
 class PendingInput:
-    """An input request that waits for its answer, with a unique name."""
+    """Input request without an answer so far, with a unique name."""
 
     request: InputRequest
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -188,12 +190,12 @@ class PendingInputs:
         self._pending: list[PendingInput] = []
 
     async def ask(self, request: InputRequest) -> str:
-        """Wait for the answer and return it.
+        """Return the answer when a client has sent it.
 
         Raises:
-            EOFError: there is no answer; the message has the reason.
+            EOFError: the client declined, or the request is for a password; the message has the reason.
         """
-        if request.password:
+        if request.password:  # MCP forbids forms that ask for secrets
             raise EOFError(_PASSWORD)
         pending = PendingInput(request)
         self._pending.append(pending)
@@ -211,7 +213,8 @@ class PendingInputs:
         return next((pending for pending in of_execution if not pending.answered.is_set()), None)
 
     def accept(self, answer: InputAnswer) -> None:
-        """Answer the input request of that name, if it is still pending."""
+        """Pass an answer on to its input request, if still pending."""
+        # By the name of the request: an answer that comes twice must not answer the cell's next question.
         for pending in self._pending:
             if (pending.request.execution_id, pending.name) == (answer.execution_id, answer.input_name):
                 text = (answer.form.content or {}).get(_TEXT) if answer.form.action == "accept" else None
@@ -229,7 +232,7 @@ class InputAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PartialResult:
-    """Result of an execution so far, with the outputs that are new to the caller."""
+    """Result of an execution so far, with the outputs new to the caller."""
 
     result: ExecutionResult
     outputs: tuple[Output, ...]
@@ -241,9 +244,9 @@ class PartialResult:
 
 
 def generate_report_times(interval: float) -> Iterator[float]:
-    """Return the seconds since the start of a call at which it reports progress: 0.8, 2, 4, then every ``interval``.
+    """Yield the seconds of progress reports since the start of a call: 0.8, 2, 4, then every ``interval``.
 
-    Clients that end a call after five seconds need the first ones. A shorter interval holds from the start.
+    The early reports are for clients with a timeout of five seconds. A shorter interval holds from the start.
     """
     elapsed = 0.0
     for report in _FIRST_REPORTS:
@@ -257,8 +260,9 @@ def generate_report_times(interval: float) -> Iterator[float]:
 
 
 def find_last_line(outputs: Sequence[Output]) -> str:
-    """Return the last line that is not blank, at most 200 characters of it."""
+    """Return the last line with visible text, at most 200 characters; empty without such a line."""
     for output in read_displays(reversed(outputs[-_LOOKED_AT:])):
+        # A progress bar rewrites its line with carriage returns: only the last state counts.
         tail = output_text([output])[-_LINE_CHARS * 20 :].replace("\r", "\n")
         if lines := [line.strip() for line in tail.split("\n") if line.strip()]:
             return quote_line(lines[-1][:_LINE_CHARS])

@@ -1,4 +1,4 @@
-"""Guard of the HTTP server: check the ``Host``, ``Origin`` and size of a request before anything reads it.
+"""Guard of the HTTP server: checks of ``Host``, ``Origin`` and size before any other code reads a request.
 
 A foreign page in a user's browser can send requests to this machine, also by DNS rebinding. Browsers set ``Host`` to the
 target and ``Origin`` to the page.
@@ -24,17 +24,17 @@ FORM_BYTES = 256 * 1024
 
 
 class RequestGuard:
-    """ASGI middleware that refuses a foreign ``Host`` or ``Origin`` (403), a large body (413), and all during shutdown (503).
+    """ASGI middleware against a foreign ``Host`` or ``Origin`` (403), large bodies (413) and requests during shutdown (503).
 
-    It answers ``/healthz`` and ``/readyz`` itself.
+    The guard answers ``/healthz`` and ``/readyz`` before all checks.
 
     Args:
-        app: the application behind it.
-        hosts: names without a port that ``Host`` may have, besides those of this machine.
-        origins: page origins such as ``https://example.org`` that may send requests, besides this machine's and the server's.
+        app: the guarded application.
+        hosts: allowed names in ``Host``, without a port; loopback is always allowed.
+        origins: allowed page origins, such as ``https://example.org``, besides the server's own and loopback.
         ready: returns whether cells can run; false during shutdown.
         body_bytes: the largest body.
-        path: path for large bodies; elsewhere, before authentication, the limit is ``FORM_BYTES``.
+        path: path for large bodies; elsewhere the limit is ``FORM_BYTES``, because forms are read before authentication.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Health probes name the server by the address of a pod or container, which no option lists. The answers reveal little.
         if scope["path"] in ("/healthz", "/readyz") and scope["method"] in ("GET", "HEAD"):
             alive = scope["path"] == "/healthz" or self._ready()
             await respond(send, 200 if alive else 503, {"status": "ok" if alive else "not ready"})
@@ -71,6 +72,7 @@ class RequestGuard:
             return
         most = self._body_bytes if scope["path"] == self._path else min(self._body_bytes, FORM_BYTES)
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        # A declared length is refused before anything is read. Chunked bodies declare none, so the body is counted as well.
         is_too_large = any(not length.isdigit() or int(length) > most for length in lengths)
         if not is_too_large:
             bounded = _BoundedRequest(receive, send, most)
@@ -91,17 +93,20 @@ class RequestGuard:
         if origin is None or origin.lower().rstrip("/") in self._origins:
             return None
         page = parse_host(origin)
+        # `null`, the origin of sandboxed frames and local files, has no host and is refused.
         if page is not None:
             is_same = urlsplit(origin).netloc.lower() == host.lower()
+            # Pages of loopback on any port, such as those of inspectors, may call a server on loopback.
             if is_same or (is_loopback(page) and is_loopback(server)):
                 return None
         return "Origin: pages of that origin may not send requests; --allowed-origin allows them."
 
 
 class _BoundedRequest:
-    """Request whose body is counted while the application reads it, so that nothing is buffered before authentication.
+    """Request with a body limit, counted while the application reads. Nothing is buffered before authentication.
 
-    Once the body is too large, the application sees a disconnect, its response is dropped, and the guard responds.
+    Once the body is too large, the application gets a disconnect, its response is dropped, and the guard responds. A response
+    that has begun continues.
     """
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
@@ -116,6 +121,7 @@ class _BoundedRequest:
         if not self.is_too_large:
             message = await self._receive()
             self._left -= len(message.get("body", b""))
+            # A second response on the same request is impossible, so a response that has begun is not replaced.
             self.is_too_large = self._left < 0 and not self._has_answered
         return {"type": "http.disconnect"} if self.is_too_large else message
 
@@ -127,7 +133,7 @@ class _BoundedRequest:
 
 
 def parse_host(url: str) -> str | None:
-    """Return the host of an address, in lower case; None if it has none."""
+    """Return the host of an address, in lower case; None without a host."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -136,6 +142,7 @@ def parse_host(url: str) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is loopback."""
+    # No look-up: with DNS rebinding a foreign name has the address of loopback.
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -145,6 +152,7 @@ def is_loopback(host: str) -> bool:
 async def respond(send: Send, status: int, content: object) -> None:
     """Send a JSON response and close the connection."""
     body = json.dumps(content).encode()
+    # The rest of a refused body is still on its way; a closed connection need not read it.
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

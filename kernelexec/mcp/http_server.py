@@ -55,16 +55,18 @@ _NOT_IMPLEMENTED = 501
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Options of the HTTP server: its address and its authentication, which must not let anyone run code.
+    """Options of the HTTP server: the address, and the authentication of clients.
+
+    Without authentication every client may run code, so only loopback and unix sockets are allowed.
 
     Args:
-        host: address of this machine; any but loopback needs ``tokens``, ``jwt`` or ``auth``.
-        port: port; 0 chooses a free one.
+        host: address of this machine; all except loopback need ``tokens``, ``jwt`` or ``auth``.
+        port: TCP port; 0 chooses a free port.
         socket: path of a unix socket, instead of an address; only this user may connect.
-        tokens: file of bearer tokens; without any authentication every client may do everything.
+        tokens: file of bearer tokens.
         jwt: options for tokens of an authorization server.
         auth: the operator's provider; may be combined with ``tokens``.
-        public_url: this server's address for clients, as behind a proxy; its name is one of the ``hosts``.
+        public_url: the server's address for clients, for example behind a proxy; added to ``hosts``.
         hosts, origins: see ``RequestGuard``.
 
     Raises:
@@ -107,7 +109,9 @@ async def serve_http(
     options: ServerOptions = ALL_TOOLS,
     on_listening: Callable[[str], None] = lambda _address: None,
 ) -> signal.Signals | None:
-    """Serve until a signal, close everything and return the signal; call ``on_listening`` with the address when ready.
+    """Serve until a signal or an operator's command, close everything and return the signal, if any.
+
+    ``on_listening`` is called with the address when the server is ready.
 
     Raises:
         IsolationUnavailable, InvalidConfig: the server did not start.
@@ -118,8 +122,9 @@ async def serve_http(
     hosts = (http.host, *http.hosts, *filter(None, [read_host(http.public_url or "")]))
     metrics = _make_metrics()
     executor = AsyncExecutor(config=config, hooks=[*make_observers(), *([] if metrics is None else [metrics.observe])])
+    # The grace is longer than uvicorn's own, so uvicorn ends its responses itself before the run would cancel it.
     run = ServerRun(executor, keeps_kernels=options.keep_kernels, grace=3 * _GRACE_SECONDS)
-    listener = _listen(http)
+    listener = _listen(http)  # before the executor opens: an address in use fails at once
     identity = _identify_file(http.socket)
 
     async def serve() -> None:
@@ -136,6 +141,7 @@ async def serve_http(
         app = mcp_server.http_app(
             PATH, host_origin_protection=False, json_response=False, session_idle_timeout=_choose_idle_timeout(config)
         )
+        # Outermost: the guard comes before fastmcp's authentication, and foreign requests do not touch connections.
         guard = HttpMiddleware(RequestGuard, hosts=hosts, origins=http.origins, ready=lambda: not run.stop.is_set(), path=PATH)
         app.user_middleware[:0] = [guard, HttpMiddleware(ConnectionTracker, connections=sessions.connections)]
 
@@ -145,12 +151,14 @@ async def serve_http(
 
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
         limits: dict[str, Any] = {"backlog": _BACKLOG, "timeout_graceful_shutdown": _GRACE_SECONDS}
+        # no proxy headers: by default uvicorn believes X-Forwarded-* of every client on loopback
         # h11 in any environment: httptools keeps the blanks around the values of headers, which MCP says to leave out
         settings = uvicorn.Config(app, http="h11", proxy_headers=False, ws="none", lifespan="on", **quiet, **limits)
         server = _Server(settings, on_started=on_started)
 
         async def stop_listening() -> None:
             await run.stop.wait()
+            # Only the listeners: the open connections still carry the running calls.
             for listening in server.servers:
                 listening.close()
             await run.closed.wait()  # running calls are answered until then
@@ -188,7 +196,7 @@ async def _refuse_metrics(_request: Request) -> Response:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server that leaves signals alone and calls ``on_started``."""
+    """Uvicorn server without signal handlers, calling ``on_started`` after the start."""
 
     def __init__(self, config: uvicorn.Config, *, on_started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -197,7 +205,7 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """See uvicorn's ``Server``."""
-        yield
+        yield  # uvicorn would replace the handlers of ServerRun, and raise its signals again at the end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn's ``Server``."""
@@ -206,7 +214,7 @@ class _Server(uvicorn.Server):
 
 
 def _raise_body_limit(app: Starlette) -> None:
-    """Raise the SDK's body limit of 4 MiB to that of the guard: an escaped cell may be larger."""
+    """Raise the SDK's body limit of 4 MiB to the guard's limit, because an escaped cell may be larger."""
     # The SDK's session manager exists once the application has started, and fastmcp has no option for its limit.
     (endpoint,) = (route.endpoint for route in app.routes if isinstance(route, Route) and route.path == PATH)
     served: Any = getattr(endpoint, "app", endpoint)  # inside the token check
@@ -216,7 +224,7 @@ def _raise_body_limit(app: Starlette) -> None:
 
 
 def _choose_idle_timeout(config: Config) -> float:
-    """Return the idle timeout of an older client's connection: it outlives kernels, so the next cell can report their loss."""
+    """Return the idle seconds of an older client's connection; it outlives kernels, so the next cell can report their loss."""
     seconds = config.capacity.idle_seconds
     return _UNLIMITED_SECONDS if seconds is None else max(_IDLE_SECONDS_MIN, 2 * seconds)
 
@@ -227,9 +235,10 @@ def _listen(http: HttpOptions) -> socket.socket:
         family, kind, protocol, _, address = addresses[0]
         return _bind(family, kind, protocol, address)
     with contextlib.suppress(FileNotFoundError):
+        # bind() refuses an existing path, and a killed server leaves its socket. A file of another kind is never removed.
         if stat.S_ISSOCK(http.socket.lstat().st_mode) and _is_dead(http.socket):
             http.socket.unlink()
-    before = os.umask(0o177)
+    before = os.umask(0o177)  # a chmod after bind() would leave a moment in which other users can connect
     try:
         return _bind(socket.AF_UNIX, socket.SOCK_STREAM, 0, str(http.socket))
     finally:
@@ -237,7 +246,7 @@ def _listen(http: HttpOptions) -> socket.socket:
 
 
 def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:  # noqa: ANN401 - of any family
-    """Return a listening socket; for TCP with an explicit protocol: asyncio sets TCP_NODELAY on no other socket."""
+    """Return a listening socket. TCP needs the explicit protocol: asyncio sets TCP_NODELAY on no other socket."""
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -250,7 +259,7 @@ def _bind(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
 
 
 def _identify_file(path: Path | None) -> tuple[int, ...]:
-    """Return an identity of a file; empty if there is none."""
+    """Return device, inode and modification time of a file; empty if there is no file."""
     with contextlib.suppress(OSError):
         if path is not None:
             status = path.lstat()
@@ -259,7 +268,7 @@ def _identify_file(path: Path | None) -> tuple[int, ...]:
 
 
 def _is_dead(path: Path) -> bool:
-    """Return whether a socket has no listener."""
+    """Return whether a unix socket has no listener."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         return asking.connect_ex(str(path)) == errno.ECONNREFUSED
 
@@ -272,7 +281,7 @@ def _describe_address(http: HttpOptions, listener: socket.socket) -> str:
 
 
 class ConnectionTracker:
-    """ASGI middleware that tells ``Connections`` when requests of a connection begin and end, and when its client ends it."""
+    """ASGI middleware for ``Connections``: reports the begin and end of requests, and connections ended by their clients."""
 
     def __init__(self, app: ASGIApp, *, connections: Connections) -> None:
         self._app = app
@@ -288,10 +297,12 @@ class ConnectionTracker:
         is_stream, is_end = scope["method"] == "GET", scope["method"] == "DELETE"
 
         async def send_and_note_end(message: Message) -> None:
+            # Only an accepted DELETE ends a connection, not one that a token check or the SDK refuses.
             if is_end and message["type"] == "http.response.start" and message["status"] < _REFUSED:
                 self._connections.end(connection_id)
             await send(message)
 
+        # No id is checked here: an unknown id has no sessions, so the end of its request forgets it.
         self._connections.begin_request(connection_id, is_stream=is_stream)
         try:
             await self._app(scope, receive, send_and_note_end)

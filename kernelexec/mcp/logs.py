@@ -1,4 +1,4 @@
-"""Observation of a server: log lines as JSON for calls, cells, kernels, sessions and errors, and OpenTelemetry spans.
+"""Log lines as JSON about calls, cells, kernels, sessions and errors of a server, and OpenTelemetry spans.
 
 A line has ``time`` (UTC), ``level``, ``event``, the event's fields, and ``client`` for the caller. Code and output are only
 in the sessions' journals.
@@ -34,7 +34,7 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """Formatter of a record as one line of JSON, with its extra fields."""
+    """Formatter of records as lines of JSON, with their extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See ``logging.Formatter``."""
@@ -51,7 +51,7 @@ class JsonLinesFormatter(logging.Formatter):
 
 @contextmanager
 def log_to_file(path: Path | None) -> Iterator[None]:
-    """Append the log to a file, created again after log rotation; without a path do nothing.
+    """Append the log to a file while the block runs, created again after log rotation; without a path do nothing.
 
     Raises:
         InvalidConfig: the file cannot be written.
@@ -60,6 +60,7 @@ def log_to_file(path: Path | None) -> Iterator[None]:
         yield
         return
     try:
+        # Created first, for this user only: the handler would create the file with the permissions of the umask.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
         handler = WatchedFileHandler(path, encoding="utf-8")
     except OSError as exc:
@@ -121,7 +122,7 @@ def _log(event: str, session: str, **fields: Any) -> None:  # noqa: ANN401 - any
 
 
 def get_current_client() -> dict[str, str]:
-    """Return the client of the current request, named as in its quota; nothing if there is only one client."""
+    """Return the client of the current request, named as for quotas; empty for a server with a single client."""
     callers = sys.modules.get("kernelexec.mcp.callers")  # importing it takes a second; a server has imported it
     client_name = callers.CALLER.get().client if callers is not None else ""
     return {"client": client_name} if client_name else {}

@@ -23,7 +23,7 @@ _UNKNOWN_TOOL = "unknown"
 
 
 class Metrics(Middleware):
-    """Metrics of all sessions and calls, as a hook and a middleware; no metric belongs to a single agent."""
+    """Metrics over all sessions and calls, as a hook and a middleware. No label names an agent."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -83,7 +83,7 @@ class Metrics(Middleware):
         return await measure(call_next(context), count)
 
     async def respond(self, request: Request, auth: AuthProvider | None) -> Response:
-        """Respond with all metrics; 401 without a valid token, 403 without the scope ``admin``, if tokens are required."""
+        """Respond with all metrics. If tokens are required: 401 without a valid token, 403 without the scope ``admin``."""
         if auth is not None:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             access_token = await auth.verify_token(token.strip()) if scheme.lower() == "bearer" else None

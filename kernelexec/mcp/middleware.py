@@ -1,4 +1,4 @@
-"""The server's middleware: arguments as clients send them, answers without anything unseen, the log, and the opening."""
+"""The server's middleware: reading of arguments, visible text in answers, the log of calls, and the wait for the executor."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _ERRORS_MAX = 10
 #: Arguments whose text is passed on as it is, whatever it looks like.
 _VERBATIM = frozenset({"code", "command", "content", "stdin", "text", "tests", "grep", "old_text", "new_text"})
 _ABSENT = frozenset({"", "null", "None", "undefined"})
+#: At most fifteen digits before the point: a float holds such whole numbers exactly.
 _NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?")
 #: A number of seconds with its unit, as in ``30s``.
 _SECONDS = re.compile(rf"({_NUMBER.pattern}) ?s(?:ec(?:ond)?s?)?", re.IGNORECASE)
@@ -43,7 +44,7 @@ _SYNONYMS = dict(re.findall(r"(\w+)=(\w+)", _GUESSES))
 
 
 class ArgumentReader(Middleware):
-    """Middleware that takes arguments where their meaning is plain, and explains invalid ones, one line each."""
+    """Middleware to accept arguments with a plain meaning and to explain invalid arguments, a line for each."""
 
     async def on_call_tool(
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, ToolResult]
@@ -69,10 +70,10 @@ class ArgumentReader(Middleware):
 
 
 def read_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by the JSON Schema of its tool.
+    """Return the arguments of a call by the JSON Schema of the tool.
 
-    Null, an empty text and ``"null"`` mean that an optional argument is omitted. Numbers, booleans and lists may come as
-    text. Code and other texts of a user are never read in another way.
+    Null, an empty text and ``"null"`` omit an optional argument. Numbers, booleans and lists may come as text. Code and other
+    texts of a user are passed on unchanged.
     """
     properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
     values: dict[str, Any] = {}
@@ -85,14 +86,15 @@ def read_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> d
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the JSON types that a schema allows."""
+    """Return the JSON types allowed by a schema."""
     choices = [schema, *schema.get("anyOf", ())]
     return frozenset(str(choice["type"]) for choice in choices if isinstance(choice.get("type"), str))
 
 
 def _read_text(text: str, types: frozenset[str]) -> Any:  # noqa: ANN401 - any JSON
-    """Return the number, boolean or list that a text is, where its argument has such a type and is no text."""
+    """Return the number, boolean, list or object in a text, for an argument of such a type; any other text unchanged."""
     word = text.strip()
+    # First: an argument that may also be a text keeps "5" and "true" as they were sent.
     if "string" in types:
         return text
     if "boolean" in types:
@@ -109,13 +111,13 @@ def _read_text(text: str, types: frozenset[str]) -> Any:  # noqa: ANN401 - any J
 
 
 def suggest(name: str, known: list[str]) -> str:
-    """Return the hint of ``did_you_mean``, also for a usual guess, or a name that has the name of a server before it."""
+    """Return the hint of ``did_you_mean``, also for usual guesses and for names with a server's name before them."""
     word = re.split(r"__|[.:/]", name)[-1].lower()
     return did_you_mean(next((near for near in (word, _SYNONYMS.get(word, "")) if near in known), word), known)
 
 
 def explain_errors(errors: Sequence[dict[str, Any]], known: list[str]) -> str:
-    """Return a line about all unknown arguments, and a line for each other error, of each the first ones."""
+    """Return a line about the first unknown arguments, and lines about the first other errors."""
     lines, unknown = [], []
     for error in errors:
         path = ".".join(map(str, error["loc"]))
@@ -133,9 +135,9 @@ def explain_errors(errors: Sequence[dict[str, Any]], known: list[str]) -> str:
 
 
 class VisibleText(Middleware):
-    """Middleware that shows invisible characters of answers and errors as escapes, and masks secrets in errors.
+    """Middleware to show invisible characters of answers and errors as escapes, and to mask secrets in errors.
 
-    An error may repeat an argument of the client or a name that a kernel chose, so it has no mark of our notes either.
+    Errors may repeat a client's argument or a name chosen by a kernel, so marks of our notes are escaped in errors too.
     """
 
     def __init__(self, mask: Callable[[str], str]) -> None:
@@ -146,6 +148,7 @@ class VisibleText(Middleware):
         try:
             return await call_next(context)
         except FastMCPError as exc:
+            # In place: the error keeps its type and its cause.
             exc.args = tuple(quote_output(self._mask(arg)) if isinstance(arg, str) else arg for arg in exc.args)
             raise
 
@@ -158,14 +161,14 @@ class VisibleText(Middleware):
 
 
 def show_invisible(answer: ToolResult) -> ToolResult:
-    """Return an answer with nothing invisible, and without marks of our notes in the text of a structure."""
+    """Return an answer with escapes for invisible characters, and without marks of our notes in the text of a structure."""
     show = escape_invisible
     if answer.structured_content is not None:
         is_changed = has_invisible(json.dumps(answer.structured_content, ensure_ascii=False))
         show = partial(_show_structured, is_changed=is_changed)
         if is_changed:
             answer.structured_content = escape_value(answer.structured_content)
-    for block in answer.content:
+    for block in answer.content:  # fastmcp repeats the structure here as JSON, so both are changed alike
         if isinstance(block, TextContent):
             block.text = show(block.text)
     if answer.meta is not None and has_invisible(json.dumps(answer.meta, ensure_ascii=False)):
@@ -174,7 +177,7 @@ def show_invisible(answer: ToolResult) -> ToolResult:
 
 
 def _show_structured(text: str, *, is_changed: bool) -> str:
-    """Return the text of an answer with a structure, which is that as JSON or says the same in words."""
+    """Return the visible text of an answer with a structure: the structure as JSON, or the same facts in words."""
     if not is_changed and escape_notes_in_json(text) == text:  # as nearly always: it need not be known which of them
         return escape_invisible(text)
     try:
@@ -185,14 +188,14 @@ def _show_structured(text: str, *, is_changed: bool) -> str:
 
 
 class OpeningGate(Middleware):
-    """Middleware by which requests that need the executor wait until it is open; the list of tools needs none."""
+    """Middleware to delay calls of tools, resources and prompts until the executor is open; the list of tools needs none."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
 
     async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
-        self._opening.request_soon()
+        self._opening.request_soon()  # clients ask for the list and then call a tool
         return await call_next(context)
 
     async def _wait_until_open(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - the same
@@ -203,7 +206,7 @@ class OpeningGate(Middleware):
 
 
 class CallLogger(Middleware):
-    """Middleware that logs each call of a tool, prompt or resource with its outcome."""
+    """Middleware to log each call of a tool, prompt or resource with the outcome."""
 
     async def on_request(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:  # noqa: ANN401 - fastmcp's
         """See fastmcp's ``Middleware``."""
@@ -214,8 +217,8 @@ class CallLogger(Middleware):
 
 
 async def measure(call: Awaitable[T], report: Callable[[str, float], None]) -> T:
-    """Await a call and report its outcome, which is ok, error or cancelled, and its seconds."""
-    began, outcome = time.monotonic(), "cancelled"
+    """Await a call and report outcome (``ok``, ``error`` or ``cancelled``) and seconds."""
+    began, outcome = time.monotonic(), "cancelled"  # a cancellation is no Exception, so this value stays
     try:
         answer = await call
         outcome = "error" if getattr(answer, "is_error", False) else "ok"

@@ -1,7 +1,7 @@
-"""Life of a server with any transport: a signal, the end of the connection or an operator ends it.
+"""Life of a server with any transport, until a signal, the end of the connection or an operator's command.
 
-The end closes everything that the server started. A server that keeps its kernels ends as by a crash instead, after it has
-answered its calls and written its records: the containers wait for the next server in the workspace.
+At the end all sessions, kernels and containers are closed. With ``--keep-kernels`` the server answers the running calls, writes
+its records and exits without closing sessions; their containers wait for the next server in the workspace.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class ServerFailed(RuntimeError):
-    """Error of a server that ended by itself; its cause is the original error."""
+    """Error of a server with a failed protocol; ``__cause__`` is the original error."""
 
 
 class Opening:
-    """The opening of a server's executor after the list of tools was sent, which needs none: it takes a tenth of a second.
+    """The delayed opening of an executor. Opening takes a tenth of a second, and the list of tools needs no executor.
 
-    It begins at once with a request that needs the executor, and in any case a second after the server has started.
+    The first request for the executor opens it at once. Otherwise the opening begins 0.05 s after a request for the list of
+    tools, at the latest 1 s after the server has begun to read requests.
     """
 
     def __init__(self) -> None:
         self._is_serving, self._is_wanted, self._is_open = anyio.Event(), anyio.Event(), anyio.Event()
 
     def begin_serving(self) -> None:
-        """Note that requests are read from now on."""
+        """Note the begin of reading requests."""
         self._is_serving.set()
 
     def request_soon(self) -> None:
-        """Open the executor when the present answer is written."""
+        """Request the opening in 0.05 s, time enough to write the current answer."""
         if not self._is_wanted.is_set():
             asyncio.get_running_loop().call_later(_PAUSE, self._is_wanted.set)
 
     async def wait_until_wanted(self, stop: anyio.Event) -> None:
-        """Return when the executor is to be opened, or ``stop`` is set."""
+        """Wait until the executor should be opened or ``stop`` is set."""
         async with anyio.create_task_group() as tasks:
 
             async def end_wait() -> None:
@@ -63,11 +64,11 @@ class Opening:
             tasks.cancel_scope.cancel()
 
     def finish(self) -> None:
-        """Let the waiting requests pass."""
+        """Release the waiting requests."""
         self._is_open.set()
 
     async def wait_until_open(self) -> None:
-        """Request the opening and return when the executor is open."""
+        """Request the opening and wait until the executor is open."""
         if not self._is_open.is_set():
             self._is_wanted.set()
             await self._is_open.wait()
@@ -75,26 +76,27 @@ class Opening:
 
 @dataclass(eq=False)
 class ServerRun:
-    """One run of a server, which ends when ``stop`` is set, a signal arrives or its protocol ends.
+    """Run of a server until ``stop`` is set, a signal arrives or the protocol ends.
 
-    With an ``opening`` the protocol begins before the executor is open, and the opening when that says so. After the sessions
-    have ended, ``closed`` is set, and the protocol has ``grace`` seconds to send its last responses before it is cancelled.
+    With an ``opening`` the protocol begins first, and the opening determines when the executor opens. Otherwise the executor
+    opens first. Once the sessions have ended, ``closed`` is set, and the protocol is cancelled after ``grace`` seconds for the
+    last responses.
 
     Raises:
-        InvalidConfig: kernels are to be kept and cannot outlive the server.
+        InvalidConfig: ``keeps_kernels`` is set and kernels cannot outlive the server.
     """
 
     executor: AsyncExecutor
     keeps_kernels: bool = False
-    """Whether each end but that by SIGINT leaves the kernels to the next server in the workspace."""
+    """Whether kernels are left to the next server in the workspace, at any end except SIGINT or a failure."""
     grace: float = 0.0
     opening: Opening | None = None
     release_calls: Callable[[], None] = lambda: None
-    """Lets running calls return, before a process exits that keeps its kernels."""
+    """Called before an exit without the kernels, to make running calls return."""
     clean_up: Callable[[], None] = lambda: None
-    """Called last, before such a process exits."""
+    """Called last before an exit without the kernels."""
     clients: dict[str, str] = field(default_factory=dict)
-    """The client of each session, by the executor's name of the session."""
+    """The clients by the executor's names of their sessions."""
     stop: anyio.Event = field(default_factory=anyio.Event)
     closed: anyio.Event = field(default_factory=anyio.Event)
     _signals: list[signal.Signals] = field(default_factory=list)
@@ -102,7 +104,7 @@ class ServerRun:
     _ended: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
-        """Refuse to keep kernels that cannot outlive their executor."""
+        """Refuse ``keeps_kernels`` for kernels bound to their executor."""
         if self.keeps_kernels and not self._can_keep_kernels:
             raise InvalidConfig(
                 "--keep-kernels: kernels end with their server unless they are in containers that the next server adopts: "
@@ -110,9 +112,9 @@ class ServerRun:
             )
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> signal.Signals | None:
-        """Open the executor, serve the protocol, close everything, and return the signal, if any.
+        """Open the executor, serve the protocol, close everything, and return the first signal, if any.
 
-        If kernels are kept, the process exits instead with status 0.
+        With kept kernels the process exits with status 0 instead of returning.
 
         Raises:
             KernelexecError: the executor cannot be opened.
@@ -123,15 +125,16 @@ class ServerRun:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # a signal that was ignored from the start stays ignored
                 loop.add_signal_handler(signum, self._on_signal, signum)
         refusal: KernelexecError | None = None
+        # The group encloses the executor: the protocol outlives the sessions, to answer the calls of ended sessions.
         async with anyio.create_task_group() as tasks:
             if self.opening is not None:
                 tasks.start_soon(self._serve, serve)
                 await self.opening.wait_until_wanted(self.stop)
             try:
-                if not self.stop.is_set():
+                if not self.stop.is_set():  # a client may have left before it needed the executor
                     await self._run_executor(tasks, serve)
             except KernelexecError as exc:
-                refusal = exc
+                refusal = exc  # raised below: the group would wrap the error in an ExceptionGroup
             self.closed.set()
             with anyio.move_on_after(0.0 if refusal else self.grace):
                 await self._ended.wait()
@@ -148,7 +151,7 @@ class ServerRun:
         return self.executor.config.isolation == "container" and options.orphan_seconds > 0 and options.mode == "persistent"
 
     async def _run_executor(self, tasks: TaskGroup, serve: Callable[[], Awaitable[None]]) -> None:
-        """Keep the executor open until the server is to stop."""
+        """Keep the executor open until ``stop`` is set."""
         async with self.executor as executor:
             from kernelexec.executor.control.control_socket import ServerCommands  # noqa: PLC0415 - it imports parts of an open executor
 
@@ -171,6 +174,7 @@ class ServerRun:
         self.stop.set()
 
     def _on_signal(self, signum: signal.Signals) -> None:
+        # All signals are kept: the first is returned, and a SIGINT among them ends kernels that were to be kept.
         self._signals.append(signum)
         self.stop.set()
 
@@ -179,7 +183,7 @@ class ServerRun:
         self.stop.set()
 
     async def _exit_without_kernels(self) -> None:
-        """Answer the running calls, write the records, and exit at once, so that the kernels wait for their next owner."""
+        """Answer the running calls, write the records, and exit at once. The kernels wait for their next owner."""
         self.release_calls()
         self.closed.set()
         with anyio.move_on_after(self.grace):
@@ -189,5 +193,5 @@ class ServerRun:
                 if (session := self.executor.open_session(name)) is not None:
                     tasks.start_soon(session.write_handover)
         self.clean_up()
-        sys.stderr.flush()
+        sys.stderr.flush()  # os._exit flushes nothing
         os._exit(0)  # leaving the executor would end the kernels

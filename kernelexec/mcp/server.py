@@ -81,16 +81,17 @@ _NOTEBOOK_TYPE, _PLAIN, _UNKNOWN = "application/x-ipynb+json", "text/plain", "ap
 
 
 def make_server(sessions: SessionService, *, auth: AuthProvider | None = None, opening: Opening | None = None) -> FastMCP:
-    """Return a server for the sessions of an executor, which is open, or will be when the ``opening`` says so.
+    """Return a server for the sessions of an executor.
 
     Args:
-        sessions: the service that its tools use.
-        auth: provider that authenticates callers over HTTP; None for no authentication.
-        opening: what calls of tools, prompts and resources wait for; None if the executor is open.
+        sessions: the service behind the tools.
+        auth: provider for the authentication of callers over HTTP; None for no authentication.
+        opening: the opening of the executor, awaited by tools, prompts and resources; None if the executor is already open.
     """
     config, options = sessions.config, sessions.options
     callers = CallerMiddleware(sessions.quotas, read_only_tools={name for name, hints in _HINTS.items() if hints is _READS})
     gate = [OpeningGate(opening)] if opening else []
+    # The first is outermost: errors of all others are masked, the log knows the caller, and a refused call opens no executor.
     server = FastMCP(
         "kernelexec",
         instructions=_write_instructions(config, options),
@@ -98,7 +99,7 @@ def make_server(sessions: SessionService, *, auth: AuthProvider | None = None, o
         middleware=[VisibleText(sessions.mask), ArgumentReader(), callers, CallLogger(), *gate],
         auth=auth,
         strict_input_validation=True,
-        mask_error_details=False,
+        mask_error_details=False,  # models need our reasons; VisibleText masks secrets in them
     )
     idle_note = _describe_idle_limit(config)
     providers = [kind(sessions) for kind in _TOOLS]
@@ -155,7 +156,7 @@ def silence_libraries() -> None:
 
 
 class ServerPrompts(SessionMethods):
-    """Prompts of the server, one method each. Clients show the first lines of the docstrings."""
+    """Prompts of the server, with a method for each. Clients show the docstrings."""
 
     async def guidance(self, session: str = "default") -> str:
         """Explain where a session's code runs, what is available there, and how to answer."""
@@ -167,7 +168,7 @@ class ServerPrompts(SessionMethods):
 
 
 def wrap(function: Callable[P, Awaitable[T]], error: type[FastMCPError] = ToolError) -> Callable[P, Awaitable[T]]:
-    """Return a function without its docstring, which reports our errors to the model or client with their exact text."""
+    """Return the function without its docstring; our errors reach the model or client with their exact text."""
 
     @wraps(function)
     async def call(*args: P.args, **options: P.kwargs) -> T:
@@ -181,7 +182,7 @@ def wrap(function: Callable[P, Awaitable[T]], error: type[FastMCPError] = ToolEr
 
 
 def slim_arguments(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments without null, for which an optional argument is omitted: models read it all."""
+    """Return the schema of a tool's arguments without null, since optional arguments can be omitted: models read every word."""
     return schema | {"properties": {name: _slim(argument) for name, argument in schema["properties"].items()}}
 
 
@@ -193,9 +194,9 @@ def _slim(argument: dict[str, Any]) -> dict[str, Any]:
 
 
 def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its definitions in the place of references, as clients need it; no type may contain itself.
+    """Return a schema with definitions in the place of references, for clients without references. No type may contain itself.
 
-    fastmcp would import a resolver with an HTTP library for that, and a parser for docstrings: 0.04 s of the server's start.
+    fastmcp's own resolver would import an HTTP library and a parser for docstrings: 0.04 s of the server's start.
     """
     definitions = schema.get("$defs", {})
 
@@ -212,7 +213,7 @@ def inline_references(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Resources(SessionMethods):
-    """Resources of one executor's sessions, one method each; none creates a session.
+    """Resources of an executor's sessions, with a method for each; no resource creates a session.
 
     Files and notebooks are exact, with invisible characters and marks of notes: programs read them too.
     """
@@ -238,6 +239,7 @@ class Resources(SessionMethods):
         """Read the text output of a cell so far, from its beginning."""
         opened = await self._sessions.find_session_of(execution_id, session)
         limit, text = TEXT_BYTES, None
+        # Escapes make a page larger as JSON, up to six bytes for a byte, so the page is halved until the answer fits.
         while text is None or _count_text_bytes(text) > TEXT_BYTES:
             page = await opened.read_output(execution_id, offset=0, limit=limit)
             limit, text = limit // 2, quote_output(page.text)
@@ -252,7 +254,7 @@ class Resources(SessionMethods):
         try:
             text = opened.mask(raw.decode())
         except UnicodeDecodeError:
-            readable = raw.decode("utf-8", "replace")
+            readable = raw.decode("utf-8", "replace")  # for the search of secrets below: bytes cannot be masked
         else:
             if (json_size := _count_text_bytes(text)) > TEXT_BYTES:
                 raise InvalidRequest(f"{name} has {json_size} bytes as JSON; {_TOO_LARGE}")

@@ -1,6 +1,6 @@
-"""The options of a server: groups of tools, of which an operator serves some, and quotas of its clients.
+"""Options of a server: groups of tools for the operator to choose from, and quotas of clients.
 
-A client is the authenticated client, or else the agent by its name or connection. All unknown agents share one quota.
+A quota's client is the authenticated client, else the agent by name or connection. All unknown agents share a quota.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Quotas:
 
     Args:
         sessions: open sessions.
-        calls_per_minute: tool calls; after a pause of a minute all of them may come at once.
+        calls_per_minute: calls of tools and reads of resources; after a minute's pause all may come at once.
 
     Raises:
         InvalidConfig: a limit is not a whole number of at least 1.
@@ -79,7 +79,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a server: its groups of tools, the source of ``install_packages``, and its quotas."""
+    """Options of a server with any transport."""
 
     groups: frozenset[str] = field(default=frozenset(GROUPS))
     packages_from: Source = None
@@ -87,18 +87,18 @@ class ServerOptions:
     allow_input: bool = False
     """Whether cells may call `input()`."""
     keep_kernels: bool = False
-    """Whether the kernels outlive the server, for the next server in the workspace."""
+    """Whether kernels outlive the server and wait for the next server in the workspace."""
     pictures: PicturePlace = "both"
-    """Where the pictures of a cell are: in the answer, in files of the workspace that the answer names, or both."""
+    """Place of a cell's pictures: in the answer, in workspace files named by the answer, or both."""
     links: bool = False
-    """Whether answers link to files, as resources, instead of naming them: adapters of many frameworks cannot read links."""
+    """Whether answers have resource links to files instead of names; adapters of many frameworks cannot read links."""
     wait: float = WAIT_SECONDS
-    """How many seconds a call blocks that does not say how long."""
+    """Seconds for a call without ``wait`` to block."""
     silent_seconds: float | None = SILENT_SECONDS
-    """How long the sessions of an older client's connection live without a request; None for no limit."""
+    """Seconds for the sessions of an older client's connection to live without a request; None for no limit."""
 
     def __post_init__(self) -> None:
-        """Refuse an unknown place of pictures: it may come from a command line."""
+        """Refuse unknown places of pictures: the value may come from a command line."""
         if self.pictures not in get_args(PicturePlace):
             raise InvalidConfig(f"--pictures {self.pictures!r:.50} must be inline, files or both.")
 
@@ -112,7 +112,7 @@ ALL_TOOLS = ServerOptions()
 
 
 def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
-    """Return the groups of these names and always ``core``, which the other groups need; ``all`` names all of them.
+    """Return the named groups and always ``core``, the base of the other groups; ``all`` stands for all groups.
 
     Raises:
         InvalidRequest: a group is unknown.
@@ -128,7 +128,7 @@ def select_toolsets(groups: Iterable[str]) -> frozenset[str]:
 
 
 def read_host(url: str) -> str | None:
-    """Return the host of an address of HTTP, in lower case; None for another text."""
+    """Return the host of an HTTP address, in lower case; None for any other text."""
     with suppress(ValueError):
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.port != 0:
@@ -137,18 +137,18 @@ def read_host(url: str) -> str | None:
 
 
 class QuotaTracker:
-    """Tracker of the sessions and calls of each client.
+    """Tracker of sessions and calls by client.
 
     Args:
         quotas: the limits.
-        clock: returns seconds, to count calls per minute.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, quotas: Quotas, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._quotas = quotas
         self._clock = clock
         self._calls: dict[str, float] = {}
-        """The time at which each client has all its calls again; the least recent caller first."""
+        """The time of each client's full recovery, with all calls available; the least recent caller first."""
         self._sessions: dict[str, dict[str, None]] = {}
         self._making: Counter[str] = Counter()
 
@@ -156,23 +156,25 @@ class QuotaTracker:
         """Count a call.
 
         Raises:
-            CapacityReached: the client called too often; the message has the time of the next call.
+            CapacityReached: the client called too often; the message has the seconds until the next call.
         """
         limit = self._quotas.calls_per_minute
         if limit is None:
             return
+        # Generic cell rate algorithm: a call moves the time of the full recovery by 60 s / limit. If that time would be more
+        # than a minute ahead, all calls are used up. A refused call moves nothing, so a client that retries is not shut out.
         now = self._clock()
         full = max(self._calls.pop(client, now), now)
         wait = full + _MINUTE / limit - (now + _MINUTE)
-        self._calls[client] = full if wait > _ROUNDING else full + _MINUTE / limit
-        _forget_oldest(self._calls)
+        self._calls[client] = full if wait > _ROUNDING else full + _MINUTE / limit  # removed above, so now the last key
+        _forget_oldest(self._calls)  # clients without authentication choose their names, so there is no other bound
         if wait > _ROUNDING:
             message = f"Too many calls: the limit is {limit} a minute. Call again in {math.ceil(wait)} s; nothing ran."
             raise CapacityReached(message)
 
     @contextmanager
     def reserve_session(self, client: str, name: str, is_open: Callable[[str], bool]) -> Iterator[None]:
-        """Reserve a session, by the executor's name, while the caller opens it; concurrent reservations count too.
+        """Reserve a session, by the executor's name, while the block opens it; concurrent reservations count too.
 
         Raises:
             CapacityReached: the client has reached its limit.
@@ -181,6 +183,7 @@ class QuotaTracker:
         if limit is None:
             yield
             return
+        # A session is not open while it is being made, so `making` keeps it in the count. Sessions that have ended drop out.
         mine = {session: None for session in self._sessions.pop(client, {}) if is_open(session) or making[session]}
         is_allowed = name in mine or is_open(name) or len(mine) < limit
         self._sessions[client] = mine | {name: None} if is_allowed else mine

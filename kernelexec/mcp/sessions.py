@@ -1,4 +1,4 @@
-"""Sessions for tool calls: a call runs a cell, reports progress, returns after its wait, and interrupts on cancellation."""
+"""Sessions for tool calls: run a cell, report progress, return after the call's wait, and interrupt on cancellation."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _INTERRUPT_SECONDS = 30.0
 
 
 class SessionService:
-    """Sessions of one executor, as tool calls use them.
+    """Sessions of an executor for tool calls.
 
     Args:
-        executor: the open executor.
+        executor: the executor, open before the first call.
         interval: the most seconds between two progress reports.
         options: the options of the server.
-        clients: gets the client of each session by the executor's name of the session.
+        clients: mapping to fill with clients by the executor's names of their sessions.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SessionService:
         self.quotas = QuotaTracker(options.quotas)
         self.clients = {} if clients is None else clients
         self.connections = Connections(self._close_if_open, self._is_busy, silent_seconds=options.silent_seconds)
-        """The connections of older clients, whose sessions end with them."""
+        """The connections of older clients; sessions end with their connection."""
         self.inputs = PendingInputs()
         """The pending input requests of all cells."""
         self.interval = interval
@@ -72,8 +72,8 @@ class SessionService:
         self._is_releasing = False
 
     def release_calls(self) -> None:
-        """Let all calls return what there is by now, since the server ends without its kernels: their cells continue."""
-        self._is_releasing = True
+        """Make all calls return their output so far, for a server that ends without the kernels. The cells continue."""
+        self._is_releasing = True  # first: calls that begin to wait later see the flag
         for scope in self._waits:
             scope.cancel()
 
@@ -83,7 +83,7 @@ class SessionService:
         return self.config.keeps_checkpoints and self.config.checkpoints in ("auto", "each")
 
     def check_wait(self, wait: float | None) -> float:
-        """Return the seconds that a call may block, by default the server's; 0 becomes the shortest timeout.
+        """Return the seconds for a call to block, by default the server's; 0 becomes the shortest timeout.
 
         Raises:
             InvalidTimeout: the value is not a number of seconds.
@@ -93,12 +93,12 @@ class SessionService:
         return SHORTEST_TIMEOUT if wait == 0 else check_seconds(wait, "wait")
 
     async def get_session(self, name: str, elicitation: Elicitation | None = None) -> AsyncSession:
-        """Return the caller's session of that name, created if new; a handle must belong to an open session.
+        """Return the caller's session by name, created if new, or by the handle of an open session.
 
-        A call reports progress by its ``elicitation`` while a kernel starts.
+        ``elicitation`` reports progress while a kernel starts.
 
         Raises:
-            UnknownSession: no session has that handle.
+            UnknownSession: no open session has the handle.
             CapacityReached: the caller has reached its limit of sessions.
             KernelexecError: see ``AsyncExecutor.session``.
         """
@@ -111,11 +111,13 @@ class SessionService:
             return await self._create(session_name)
 
     async def get_session_with_files(self, name: str) -> AsyncSession:
-        """Return the caller's session of that name for its files; a closed one is opened again if its directory is there.
+        """Return the caller's session by name or handle, for its files; open a closed session again if files may exist.
+
+        Files may exist in the session's directory or in context paths.
 
         Raises:
-            InvalidPath: there was no such session, so no path exists.
-            UnknownSession: it is not open, and has a handle or a caller that may only read.
+            InvalidPath: the session has no files yet, so no path exists.
+            UnknownSession: no such session is open, and the name is a handle or the caller may only read.
             KernelexecError: see ``get_session``.
         """
         caller, config = CALLER.get(), self.config
@@ -130,7 +132,7 @@ class SessionService:
         return await self.get_session(name)
 
     async def create_session(self) -> tuple[str, AsyncSession]:
-        """Create a session for the caller and return it with its handle."""
+        """Create a session for the caller; return its new handle and the session."""
         handle = Caller.make_handle()
         session = await self._create(CALLER.get().resolve_session(handle))
         self._handles[session.name] = handle
@@ -138,19 +140,21 @@ class SessionService:
 
     async def _create(self, session_name: str) -> AsyncSession:
         with self._note_opening(session_name):
+            # A session of this name may be in a container of a dead server: adopt it instead of making a second session.
             if not self._is_open(session_name):
                 await self._executor.adopt_sessions()
             while True:
                 try:
                     return await self._executor.session(session_name)
-                except CapacityReached:
+                except CapacityReached:  # the executor's limit; the client's own limit is checked above, by the quota
                     if not await self.connections.make_room():
                         raise
 
     async def branch_session(self, session: AsyncSession, name: str) -> AsyncSession:
-        """Open a branch of a session under a name of the caller's.
+        """Open a branch of a session under the caller's name for the branch.
 
         Raises:
+            InvalidRequest: a session of that name is open.
             CapacityReached: the caller has reached its limit of sessions.
             KernelexecError: see ``AsyncSession.branch``.
         """
@@ -162,7 +166,7 @@ class SessionService:
 
     @contextmanager
     def _note_opening(self, session_name: str) -> Iterator[None]:
-        """Note the client and the connection of a session that the block opens, within the client's quota."""
+        """Note client and connection of a session while the block opens the session, within the client's quota."""
         self._note_client(session_name)
         with self.quotas.reserve_session(CALLER.get().client, session_name, self._is_open):
             self._note_connection(session_name)
@@ -176,6 +180,7 @@ class SessionService:
         client = ", ".join(filter(None, (CALLER.get().program, CALLER.get().client)))
         if self.clients.get(session_name) != client:
             self.clients[session_name] = client
+            # Sessions end in many ways, also by themselves, so ended sessions are removed here.
             for name in [name for name in self.clients if not self._is_open(name) and name != session_name]:
                 del self.clients[name]
 
@@ -206,15 +211,15 @@ class SessionService:
         await session.close()
 
     def list_sessions(self) -> tuple[AsyncSession, ...]:
-        """Return the caller's open sessions that have names, oldest first."""
+        """Return the caller's open sessions with names, oldest first."""
         sessions = (self._executor.open_session(name) for name in self._executor.sessions() if CALLER.get().owns_session(name))
         return tuple(session for session in sessions if session is not None)
 
     async def find_session(self, name: str) -> AsyncSession:
-        """Return the caller's open session of that name or handle.
+        """Return the caller's open session by name or handle, adopted from a dead owner if necessary.
 
         Raises:
-            UnknownSession: there is none; the message lists the caller's open sessions.
+            UnknownSession: no such session is open; the message lists the caller's open sessions.
         """
         caller = CALLER.get()
         session_name = caller.resolve_session(name)
@@ -231,7 +236,7 @@ class SessionService:
         raise UnknownSession(f"No session {name!r} is open{did_you_mean(name, names)}. {hint} {how_to}.")
 
     async def find_session_of(self, execution_id: str, name: str | None = None) -> AsyncSession:
-        """Return the caller's open session that has an execution; search only ``name``, a name or handle, if it is set.
+        """Return the caller's open session with an execution; search only the session ``name``, a name or handle, if set.
 
         Raises:
             UnknownSession: see ``find_session``.
@@ -251,11 +256,12 @@ class SessionService:
         raise UnknownExecution(message)
 
     def format_session(self, session: str) -> str:
-        """Return the caller's name or handle of an executor's session."""
+        """Return the caller's name or handle for an executor's session."""
+        # A handle cannot be computed from the executor's name, a digest, so the handles in use are remembered.
         return self._handles.get(session) or CALLER.get().format_session(session)
 
     def rename_session(self, result: ExecutionResult) -> ExecutionResult:
-        """Return a result with the caller's name of the session; the first one of a connection's own session says so."""
+        """Return a result with the caller's name of the session; note a connection's new session in the first result."""
         caller, is_first = CALLER.get(), (result.execution_count, result.kernel_epoch, result.state) == (1, 1, "kept")
         if is_first and caller.connection is not None and caller.owns_session(result.session):
             result = replace(result, state="new", notes=(_CONNECTION_NOTE, *result.notes))
@@ -270,7 +276,8 @@ class SessionService:
         return self._ask_input if self.options.allow_input and elicitation.is_possible else None
 
     async def _ask_input(self, request: InputRequest) -> str:
-        """Wake the calls that wait for the cell, so that they ask their clients, and wait for the answer."""
+        """Wake the calls waiting for the cell to ask their clients, and wait for the answer."""
+        # The cancelled wait is the inner one of `_wait_for_progress`; the call goes on, asks its client and waits again.
         for scope, execution_id in self._waits.items():
             if execution_id == request.execution_id:
                 scope.cancel()
@@ -279,12 +286,12 @@ class SessionService:
     async def resume(
         self, name: str | None, elicitation: Elicitation, *, wait: float | None, cursor: int = 0, sends: bool = False
     ) -> PartialResult | None:
-        """Continue a call that brings the answer to an input request; return None for any other call.
+        """Pass on the answer to an input request and follow the cell; return None for a call without an answer.
 
-        A call that ``sends`` cells has sent the waiting cell before, so cancelling it works as in ``run_cell``.
+        With ``sends`` the call sent the waiting cell before, so cancellation works as in ``run_cell``.
 
         Raises:
-            UnknownSession, UnknownExecution: the cell that asked is gone.
+            UnknownSession, UnknownExecution: the asking cell is gone.
         """
         if (answer := elicitation.input_answer) is None:
             return None
@@ -296,10 +303,10 @@ class SessionService:
     async def run_cell(
         self, session: AsyncSession, send: Send, elicitation: Elicitation, *, wait: float | None, title: str
     ) -> PartialResult:
-        """Send a cell and follow it while the call waits. Cancellation interrupts the cell or removes it from the queue.
+        """Send a cell and follow the execution while the call waits.
 
-        If several calls with one request id wait for the cell, only cancelling the last one interrupts it. The session owns
-        the cell, so it survives this call.
+        Cancellation interrupts the cell or removes it from the queue. If several calls with the same request id wait, only
+        cancelling the last call does so. The session owns the cell, so the cell survives the end of the call.
         """
         self.check_wait(wait)
         with anyio.CancelScope(shield=True):  # no cancellation before the id of the cell is known
@@ -315,16 +322,16 @@ class SessionService:
     async def follow(
         self, session: AsyncSession, execution_id: str, elicitation: Elicitation, *, wait: float | None, cursor: int = 0
     ) -> PartialResult:
-        """Follow an execution while a call waits. Cancelling this does not affect the cell.
+        """Follow an execution while a call waits. Cancellation does not affect the cell.
 
-        Its input requests go to the call's client, which may need "input required" as the call's answer.
+        Input requests of the cell go to the call's client. For newer clients the call must then return ``input_required``.
 
         Args:
             session: the session of the execution.
-            execution_id: its id.
-            elicitation: asks the client, and reports progress to it.
-            wait: seconds that the call may block; None for the server's default.
-            cursor: the end of the output that the caller has.
+            execution_id: id of the execution.
+            elicitation: the client of the call, for input requests and progress.
+            wait: seconds for the call to block; None for the server's default.
+            cursor: end of the caller's output so far.
         """
         deadline = time.monotonic() + self.check_wait(wait)
 
@@ -338,6 +345,7 @@ class SessionService:
                 is_over = self._is_releasing
                 if (pending := self.inputs.find(execution_id)) is not None and elicitation.is_possible:
                     await elicitation.ask_input(pending)
+                    # A newer client can be asked only by the end of the call; the cell goes on waiting for its input.
                     is_over |= elicitation.input_required is not None
                 left = SHORTEST_TIMEOUT if is_over else max(deadline - time.monotonic(), SHORTEST_TIMEOUT)
                 progress = await self._wait_for_progress(session, execution_id, cursor, left)
@@ -354,18 +362,20 @@ class SessionService:
         return PartialResult(self.rename_session(result), progress.outputs, *ends)
 
     async def _wait_for_progress(self, session: AsyncSession, execution_id: str, cursor: int, wait: float) -> Progress:
-        """Wait until an execution ends or asks for input, the time is over, or the server ends; return its new output."""
+        """Wait until an execution ends or asks for input, the time is over, or the server ends; return the new output."""
         with anyio.CancelScope() as scope:
             self._waits[scope] = execution_id
             try:
                 return await session.wait_for(execution_id, cursor=cursor, wait=wait)
             finally:
                 del self._waits[scope]
+        # The scope was cancelled, by an input request or the server's end: return the output so far.
         return await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
 
     async def list_running(self, session: AsyncSession) -> list[tuple[str, str]]:
-        """Return ids and first lines of a session's running and queued cells, in order, the newest twenty."""
+        """Return ids and first lines of a session's running and queued cells, in order; at most the newest twenty."""
         rows: list[tuple[str, str]] = []
+        # Cells run in order, so all before a finished cell have finished too. The cursor is past any output: none is copied.
         for execution_id in reversed(session.executions()[-_NEWEST:]):
             progress = await session.wait_for(execution_id, cursor=2**62, wait=SHORTEST_TIMEOUT)
             if progress.result is not None:
@@ -375,11 +385,12 @@ class SessionService:
 
     @asynccontextmanager
     async def _waiting_call(self, session: AsyncSession, execution_id: str) -> AsyncIterator[None]:
-        """Count a call that waits for its own cell; interrupt the cell if its last call is cancelled."""
+        """Count a call waiting for the cell it sent; interrupt the cell if its last call is cancelled."""
         self._waiting_calls[execution_id] += 1
         try:
             yield
         except anyio.get_cancelled_exc_class():
+            # A server that ends without its kernels cancels its calls too, but leaves the cells to the next server.
             if not self._is_releasing and self._waiting_calls[execution_id] == 1:
                 with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
                     await session.interrupt(execution_id)
@@ -391,7 +402,7 @@ class SessionService:
 
 
 class SessionMethods:
-    """Base class of tools, prompts and resources, one method each, which use the sessions of a service."""
+    """Base class of tools, prompts and resources, with a method for each."""
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions

@@ -1,6 +1,6 @@
-"""Server for one client over stdin and stdout, one JSON-RPC message per line.
+"""Server for a single client over stdin and stdout, with a JSON-RPC message per line.
 
-The server ends when the client disconnects or a signal arrives.
+The end of stdin, a closed stdout or a signal ends the server.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ T = TypeVar("T")
 async def serve(config: Config, *, options: ServerOptions = ALL_TOOLS) -> signal.Signals | None:
     """Serve until stdin ends or a signal arrives, close everything and return the signal, if any.
 
-    Only the protocol is written to stdout: the process's own stdout becomes stderr, and its stdin is empty.
+    Only the protocol uses the client's streams: for all other code stdout is stderr and stdin is empty.
 
     Raises:
         IsolationUnavailable: containers are not available; the server did not start.
-        InvalidConfig: kernels are to be kept and cannot be.
+        InvalidConfig: ``keep_kernels`` is set and kernels cannot outlive the server.
         ServerFailed: see ``ServerRun``.
     """
     opening, executor = Opening(), AsyncExecutor(config=config, hooks=make_observers())
     run = ServerRun(executor, keeps_kernels=options.keep_kernels, opening=opening)
+    # Before the libraries are imported: a single line of theirs on stdout would break the protocol.
     transport = StdioTransport(on_end=run.stop.set)
 
     async def serve_client() -> None:
@@ -76,20 +77,22 @@ async def _run_protocol(server: FastMCP, transport: StdioTransport) -> None:
     async with server._lifespan_manager(), anyio.create_task_group() as tasks:  # noqa: SLF001 - as its run_stdio_async
         received, sent = transport.open_streams(tasks)
         await protocol.run(received, sent, protocol.create_initialization_options())
-        tasks.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()  # otherwise the group would wait for the reader, which blocks until the client's next line
 
 
 class StdioTransport:
-    """Owner of descriptors 0 and 1: other writes to stdout go to stderr, other reads of stdin get nothing.
+    """Owner of the streams at descriptors 0 and 1. For all other code stdout is stderr and stdin is empty.
 
     Args:
         on_end: called in the event loop when stdin ends or stdout is closed.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
+        # Copies are not inheritable (PEP 446), so no kernel or command keeps the client's streams open or writes to them.
         self._in = _take_over(0, os.open(os.devnull, os.O_RDONLY))
         self._out = _take_over(1, os.dup(2))
         self._on_end = on_end
+        # A thread for each direction: the reader nearly always blocks, and a slow client must not stop the reader.
         self._reader, self._writer = BlockingWorker("kernelexec reads"), BlockingWorker("kernelexec writes")
         self._write_lock = asyncio.Lock()
 
@@ -99,6 +102,7 @@ class StdioTransport:
         """Return streams of received messages and of messages to send."""
         from mcp.shared.message import SessionMessage  # noqa: PLC0415 - only where MCP is served
 
+        # Without buffers: a line is read when the protocol has taken the message before, so requests do not pile up here.
         coming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sent, going = anyio.create_memory_object_stream[SessionMessage](0)
         tasks.start_soon(self._read, coming)
@@ -119,7 +123,7 @@ class StdioTransport:
                 except ValueError:
                     await self._write_line(make_parse_error(line))
                     continue
-                with suppress(anyio.BrokenResourceError):
+                with suppress(anyio.BrokenResourceError):  # the protocol has ended; only the end of stdin matters now
                     await coming.send(SessionMessage(message))
         self._on_end()
 
@@ -131,13 +135,14 @@ class StdioTransport:
     async def _write_line(self, line: str) -> None:
         async with self._write_lock:
             try:
+                # The escape of a lone surrogate, such as \ud800, is an escape of JSON too.
                 await self._writer.call(_write_all, self._out, line.encode("utf-8", "backslashreplace") + b"\n")
-            except OSError:
+            except OSError:  # EPIPE: Python ignores SIGPIPE
                 self._on_end()
 
 
 class LineReader:
-    """Reader of lines from a descriptor; it keeps only the beginning of a line over the limit."""
+    """Reader of lines from a descriptor. Of a line over the limit only the beginning and the last piece are kept."""
 
     def __init__(self, fd: int, limit: int = LINE_BYTES) -> None:
         self._fd = fd
@@ -145,7 +150,7 @@ class LineReader:
         self._buffer = b""
 
     def read_line(self) -> bytes | None:
-        """Read the next line, blocking; return None at the end or after an error."""
+        """Read the next line, blocking; return None at the end or after an error. An unfinished last line is dropped."""
         pieces, size = [self._buffer], len(self._buffer)
         while b"\n" not in pieces[-1]:
             try:
@@ -154,6 +159,7 @@ class LineReader:
                 return None
             if not piece:
                 return None
+            # Memory stays bounded, but the line must be read to its end: the next message follows.
             if size <= self._limit or b"\n" in piece:
                 pieces.append(piece)
             size += len(piece)
@@ -162,14 +168,15 @@ class LineReader:
 
 
 class BlockingWorker:
-    """Daemon thread for blocking calls, one after another; the process does not wait for it when it exits."""
+    """Daemon thread for blocking calls in order. The exit of the process does not wait for the thread."""
 
     def __init__(self, name: str) -> None:
+        # Executors of the standard library and anyio's threads would be joined at the exit, which a blocked read would hold up.
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, function: Callable[..., T], *args: object) -> T:
-        """Run a function in the thread and return its result; cancellation does not stop the function."""
+        """Run a function in the thread and return the result; cancellation does not stop a running function."""
         answer: Future[T] = Future()
         self._calls.put((answer, function, args))
         return await asyncio.wrap_future(answer)
@@ -185,7 +192,7 @@ class BlockingWorker:
 
 
 def make_parse_error(line: bytes) -> str:
-    """Return the JSON-RPC error for an invalid line, with the id of its request if known."""
+    """Return the JSON-RPC error for an invalid line, with the request's id if known."""
     message: object = None
     with suppress(ValueError, RecursionError):
         message = json.loads(line) if len(line) < LINE_BYTES else None
@@ -196,7 +203,7 @@ def make_parse_error(line: bytes) -> str:
 
 
 def _take_over(fd: int, replacement: int) -> int:
-    """Move a standard descriptor to a new number and return that; the descriptor itself becomes ``replacement``."""
+    """Move a standard descriptor to a number above 2 and return the number; ``replacement`` takes the old place."""
     low = []
     while (copy := os.dup(fd)) < _STREAMS:  # a closed standard descriptor: skip its number
         low.append(copy)
@@ -213,11 +220,12 @@ def _write_all(fd: int, content: bytes) -> None:
 
 
 def _retry_until_ready(fd: int, event: int, call: Callable[[int, Any], T], argument: object) -> T:
-    """Read or write, and wait if another process has made the shared stream non-blocking."""
+    """Read or write, waiting with ``poll`` if another process has made the shared stream non-blocking."""
     while True:
         try:
             return call(fd, argument)
         except BlockingIOError:
+            # O_NONBLOCK belongs to the open file description, which other processes share: clearing the flag could break them.
             poll = select.poll()
             poll.register(fd, event)
             poll.poll()

@@ -117,7 +117,7 @@ def test_the_next_server_goes_on_with_both_sessions_and_the_running_cell(tmp_pat
 
 
 @pytest.mark.nightly
-def test_what_a_cell_starts_meanwhile_waits_for_the_next_owners_word(tmp_path: Path) -> None:
+def test_processes_started_between_owners_wait_for_the_next_owner(tmp_path: Path) -> None:
     killed_server(tmp_path, STARTING)
     until((tmp_path / "a" / "alone").exists)
 

@@ -19,7 +19,7 @@ plt.gcf().canvas.draw()
 """
 
 
-def test_what_data_analysis_needs_is_there(tmp_path: Path) -> None:
+def test_the_data_science_image_has_the_tools_of_data_analysis(tmp_path: Path) -> None:
     with Executor("container", image=IMAGE, workspace=tmp_path, timeout=120) as executor:
         session = executor.session()
         assert session.execute(IMPORTS).ok

@@ -119,7 +119,7 @@ def test_an_image_of_ours_is_compiled(engine: Engine) -> None:
     assert output_of(engine, MINIMAL, "python3", "-c", program) == "[]"
 
 
-def test_what_asks_an_image_leaves_no_container(engine: Engine) -> None:
+def test_probes_of_an_image_leave_no_container(engine: Engine) -> None:
     probe_image(engine, BASE)
     assert not [actual for actual in containers(engine, PROBE) if actual["ImageID"] == probe_image(engine, BASE).id]
 

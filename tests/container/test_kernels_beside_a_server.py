@@ -148,7 +148,7 @@ def sweep(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("owner", named_cases(UNSEEN, {"another container's"}))
-def test_what_has_ended_of_an_owner_that_cannot_be_judged_is_removed_a_while_later(
+def test_ended_containers_of_an_unknown_owner_are_removed_later(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: OwnerRecord
 ) -> None:
     with Left(engine, owner, monkeypatch) as left:

@@ -43,13 +43,13 @@ def test_the_state_is_kept_and_the_timeout_is_in_force(session: Session) -> None
     assert (result.interrupted, result.state) == ("timeout", "kept")
 
 
-def test_what_is_not_in_force_is_still_reported_after_a_snapshot(session: Session) -> None:
+def test_limits_not_in_force_are_reported_after_a_snapshot(session: Session) -> None:
     actual = session.set_limits(memory_bytes=512 * MIB)
     session.snapshot()
     assert session.execute("1").notes == actual.not_applied
 
 
-def test_what_is_not_in_force_is_reported_at_once_and_by_the_next_result(session: Session) -> None:
+def test_limits_not_in_force_are_reported_at_once_and_by_the_next_result(session: Session) -> None:
     actual = session.set_limits(memory_bytes=512 * MIB)
     following = session.execute("1")
     assert following.notes == actual.not_applied
@@ -110,7 +110,7 @@ def test_a_limit_below_what_is_used_is_refused_with_the_figures_and_nothing_chan
     assert contained.execute("len(x)").text == "200000000"
 
 
-def test_what_the_engine_refuses_is_refused_and_nothing_changes(contained: Session) -> None:
+def test_limits_refused_by_the_engine_change_nothing(contained: Session) -> None:
     contained.execute("x = 1")
     before = contained.stats()
     with pytest.raises(LimitRefused, match="stay as they are"):

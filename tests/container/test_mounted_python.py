@@ -51,7 +51,7 @@ def test_code_and_commands_run_where_there_is_no_python(session: Session) -> Non
     assert session.execute("echo hi", language="bash").stdout == "hi\n"
 
 
-def test_its_python_is_whole_and_starts_itself(session: Session) -> None:
+def test_the_mounted_python_is_complete_and_starts_itself(session: Session) -> None:
     code = """
 import ctypes, json, locale, multiprocessing, os, sqlite3, ssl, subprocess, sys, zmq
 program = "import ssl, sys; print(sys.base_prefix == sys.argv[1])"
@@ -73,7 +73,7 @@ def test_commands_learn_nothing_of_it(session: Session) -> None:
 
 
 @pytest.mark.nightly
-def test_it_can_only_be_read(session: Session) -> None:
+def test_the_mounted_python_is_read_only(session: Session) -> None:
     result = session.execute("open('/opt/kernelexec/rt/pyvenv.cfg', 'a')")
     assert result.error is not None
     assert result.error.ename in ("OSError", "PermissionError")
@@ -124,7 +124,7 @@ def test_an_interpreter_that_is_named_where_there_is_none_is_not_replaced(tmp_pa
 
 
 @pytest.mark.nightly
-def test_what_cannot_be_had_is_reported_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_runtime_image_is_reported_with_the_way_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "RUNTIME_IMAGE", "kernelexec/none-of-that-name")
     monkeypatch.setattr(mounts, "_chosen", {})
     config = options(BASE)

@@ -63,7 +63,7 @@ def result_of(session: Session, running: ExecutionResult) -> ExecutionResult:
     return progress.result
 
 
-def test_it_has_neither_network_nor_port_and_its_directory_is_its_own(session: Session) -> None:
+def test_a_relayed_container_has_no_network_no_port_and_a_private_directory(session: Session) -> None:
     session.execute("1")
     with Engine() as engine:
         answer = engine.api.inspect_container(container_of(session).id)
@@ -215,7 +215,9 @@ def threads() -> int:
     return sum(thread.name in ("relay of a kernel", "stdin of a command") for thread in threading.enumerate())
 
 
-def test_its_end_leaves_no_socket_and_no_thread(executor: Executor, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_a_relayed_session_leaves_no_socket_and_no_thread(
+    executor: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
     before = threads()
     session = executor.session("ended")
     session.execute("1")

@@ -68,7 +68,7 @@ def test_a_kernel_that_ended_is_followed_by_one_in_its_container(
     assert ids(executor) == before
 
 
-def test_what_a_kernel_started_ends_with_it_though_no_other_follows(executor: Executor, session: Session) -> None:
+def test_processes_of_a_kernel_end_with_it_without_a_successor(executor: Executor, session: Session) -> None:
     session.execute("import pathlib, subprocess")
     beats = "while :; do echo >> beat; sleep 0.05; done"
     assert session.execute(f"own = subprocess.Popen(['setsid', 'sh', '-c', {beats!r}])").ok

@@ -42,7 +42,7 @@ CHANGES = {
 @pytest.mark.parametrize(
     "change", named_cases(CHANGES, {"a limit", "a file among the devices", "a directory that cannot be written"})
 )
-def test_what_a_cell_did_to_the_first_process_does_not_last(executor: Executor, session: Session, change: str) -> None:
+def test_changes_of_the_first_process_do_not_last(executor: Executor, session: Session, change: str) -> None:
     probe = "import os, resource; os.nice(0), os.sched_getscheduler(0), len(os.sched_getaffinity(0)), " + ", ".join(
         f"resource.getrlimit(resource.RLIMIT_{name})" for name in ("CPU", "NOFILE")
     )
@@ -109,7 +109,7 @@ print([(top / name / "file").exists() for name in ("ours", "theirs", "ours/deep"
 """
 
 
-def test_what_is_mounted_from_this_machine_is_never_cleared(tmp_path: Path) -> None:
+def test_mounts_of_this_machine_are_never_cleared(tmp_path: Path) -> None:
     command = ["unshare", "--mount", "--ipc", sys.executable, "-c", CLEARING, str(tmp_path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines() == ["False False", "[True, True]", "True", "[False, True, True]"]

@@ -250,7 +250,7 @@ def test_mounts_have_their_places_and_modes_in_both_layouts(tmp_path: Path, layo
     assert (tmp_path / "written/new").stat().st_uid == os.getuid()
 
 
-def test_what_is_mounted_is_seen_within_a_directory_in_memory_and_around_one(tmp_path: Path) -> None:
+def test_mounts_are_visible_inside_and_around_a_tmpfs(tmp_path: Path) -> None:
     (tmp_path / "in/scratch").mkdir(parents=True)
     (tmp_path / "in/old").write_text("old")
     mounts, tmpfs = [{"source": tmp_path / "in", "target": "/data/in"}], {"/data": MIB, "/data/in/scratch": MIB}

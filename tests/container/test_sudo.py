@@ -81,7 +81,7 @@ def test_the_user_has_no_capability_and_root_has_the_listed_ones(session: Sessio
 
 @needs_engine
 @needs_root
-def test_what_root_runs_ends_with_its_command_however_deaf_it_is(session: Session) -> None:
+def test_signal_ignoring_processes_of_root_end_with_their_command(session: Session) -> None:
     deaf = "sh -c 'trap \"\" HUP INT TERM; echo begun; sleep 600; sleep 600'"
     result = session.execute_command(f"sudo -n {deaf}", timeout=slow(3))
     assert (result.stdout, result.status, result.state) == ("begun\n", "error", "kept")

@@ -64,7 +64,7 @@ def test_all_that_is_made_in_the_workspace_belongs_to_that_user(session: Session
     assert session.execute_command("rm -r outputs && echo gone").text == "gone\n"
 
 
-def test_its_private_directory_is_shared_only_with_it(session: Session) -> None:
+def test_the_private_directory_is_shared_only_with_the_containers_user(session: Session) -> None:
     runtime = runtime_of(session)
     actual = {path.name: path.stat() for path in (runtime.path, *runtime.path.iterdir())}
     own = actual.pop(runtime.path.name)
@@ -76,7 +76,7 @@ def test_its_private_directory_is_shared_only_with_it(session: Session) -> None:
     assert {path.stat().st_mode & 0o077 for path in runtime.path.parents if path.name.startswith(("kx-", "u"))} == {0}
 
 
-def test_it_can_neither_remove_nor_replace_nor_change_what_the_owner_made(session: Session) -> None:
+def test_the_containers_user_cannot_change_files_of_the_owner(session: Session) -> None:
     code = f"""
 import os
 for name in ('connection.json', 'ready', 'owner'):
@@ -105,7 +105,7 @@ def test_a_visitor_reaches_the_kernel_of_another_user(session: Session) -> None:
     assert "visible" in str(answer)
 
 
-def test_its_kernel_is_ended_and_replaced_like_any_other(session: Session) -> None:
+def test_the_kernel_of_another_user_is_ended_and_replaced(session: Session) -> None:
     result = session.execute("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (result.state, result.exit_code) == ("lost", 137)
     assert session.execute("import os; os.getuid()").text == str(UID)

@@ -25,7 +25,7 @@ BAD_HOOKS: tuple[Any, ...] = (5, None, [5], "abc", [nothing_to_tell])
 
 
 @pytest.mark.parametrize("hooks", BAD_HOOKS, ids=["number", "None", "numbers", "text", "coroutine function"])
-def test_what_is_no_hook_is_refused(hooks: Any) -> None:
+def test_invalid_hooks_are_refused(hooks: Any) -> None:
     with pytest.raises(InvalidRequest, match="hooks="):
         Executor(isolation="local", hooks=hooks)
 
@@ -35,7 +35,7 @@ BAD_COUNTS: tuple[Any, ...] = (True, -1, "1", 1.5, None)
 
 @pytest.mark.parametrize("value", BAD_COUNTS, ids=repr)
 @pytest.mark.shared_session
-def test_what_is_no_count_of_bytes_is_refused(session: Session, value: Any) -> None:
+def test_invalid_counts_of_bytes_are_refused(session: Session, value: Any) -> None:
     done = session.execute("print('x')")
     for call in (
         lambda: session.read_output(done.execution_id, offset=value),
@@ -51,7 +51,7 @@ BAD_STDIN: tuple[Any, ...] = (0, False, [])
 
 @pytest.mark.parametrize("stdin", BAD_STDIN, ids=repr)
 @pytest.mark.shared_session
-def test_what_is_no_text_for_stdin_is_refused(session: Session, stdin: Any) -> None:
+def test_invalid_stdin_is_refused(session: Session, stdin: Any) -> None:
     with pytest.raises(InvalidCode, match="stdin is"):
         session.execute_command("cat", stdin=stdin)
 

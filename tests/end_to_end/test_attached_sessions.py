@@ -544,7 +544,7 @@ def test_an_interrupted_program_ends_and_its_cell_with_it(session: Session) -> N
 
 
 @pytest.mark.parametrize("arguments", [{"code": b"1"}, {"code": "1", "stdin": object()}])
-def test_what_cannot_be_sent_is_refused(session: Session, arguments: Any) -> None:
+def test_unsendable_arguments_are_refused(session: Session, arguments: Any) -> None:
     with kernelexec.attach("a") as attached, pytest.raises(InvalidRequest, match="cannot be sent to another process"):
         attached.execute(**arguments)
     with pytest.raises(InvalidRequest, match="5 is no name of a session"):

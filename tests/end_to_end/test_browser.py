@@ -234,7 +234,7 @@ def test_a_display_makes_no_calls(own: Server, elsewhere: Server, tmp_path: Path
         assert elsewhere.requests == 0
 
 
-def test_what_leaves_a_page_without_frames_is_seen(own: Server, elsewhere: Server, tmp_path: Path) -> None:
+def test_requests_of_a_page_without_frames_are_seen(own: Server, elsewhere: Server, tmp_path: Path) -> None:
     for document, visit in ((DOCUMENTS["location"], look), (CALL, keep_open)):
         elsewhere.requests = 0
         own.page = f"<body>{document}".replace("{url}", elsewhere.url)

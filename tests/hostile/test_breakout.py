@@ -247,7 +247,7 @@ PUT = {
 
 
 @pytest.mark.parametrize("put", named_cases(PUT, {"links"}))
-def test_what_is_put_in_place_of_the_kernels_own_files_harms_only_the_kernel(session: Session, put: str) -> None:
+def test_replaced_files_of_a_kernel_harm_only_the_kernel(session: Session, put: str) -> None:
     runtime = runtime_of(session)
     names = ["connection.json", "ready", "owner", "stacks", "words", "stderr", "s-1", "s-4"]
     code = f"for name in {names!r}:\n    path = '{runtime.path}/' + name\n"
@@ -286,7 +286,7 @@ def test_a_kernel_without_descriptors_runs_the_next_cell(session: Session) -> No
     session.execute("for fd in globals().pop('held', []):\n    os.close(fd)", timeout=BOUND)
 
 
-def test_what_is_written_past_us_into_the_containers_log_is_capped(session: Session) -> None:
+def test_direct_writes_to_the_containers_log_are_capped(session: Session) -> None:
     with Engine() as engine:
         own = engine.list_containers(f"kernelexec.workspace={session.workspace.parent}")
         answers = [engine.api.inspect_container(item.id) for item in own]

@@ -205,7 +205,7 @@ def test_a_branch_ends_with_all_that_it_has_started(session: Session, bystander:
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["together", "the parent first"])
-def test_what_branches_have_started_holds_up_no_end(owner: Executor, session: Session, together: bool) -> None:  # noqa: FBT001 - a parameter
+def test_processes_of_branches_end_with_their_session(owner: Executor, session: Session, together: bool) -> None:  # noqa: FBT001 - a parameter
     branches = session.branch(n=2)
     for each in (session, *branches):
         each.execute(STARTS_PROCESSES).raise_for_error()

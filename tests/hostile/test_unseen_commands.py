@@ -43,7 +43,7 @@ def test_the_rules_let_it_by(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", UNSEEN)
-def test_it_harms_nothing(session: Session, location: Path, text: str) -> None:
+def test_unseen_commands_harm_nothing_in_a_confined_session(session: Session, location: Path, text: str) -> None:
     result = session.execute_command(f"cd {session.workspace}; {text.replace('VICTIM', str(location / 'victim'))}")
     assert result.status in ("ok", "error")
     assert result.state == "kept"
@@ -52,7 +52,7 @@ def test_it_harms_nothing(session: Session, location: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", UNSEEN)
-def test_it_harms_where_nothing_is_confined(free: Session, tmp_path: Path, text: str) -> None:
+def test_unseen_commands_harm_without_confinement(free: Session, tmp_path: Path, text: str) -> None:
     (tmp_path / "victim").mkdir()
     file = tmp_path / "victim" / "file"
     file.write_text("as it was")

@@ -110,7 +110,7 @@ def test_no_error_of_wrong_arguments_names_a_part_of_a_session() -> None:
 
 
 @pytest.mark.parametrize(("name", "instead"), [case[1:] for case in CASES])
-def test_what_is_to_be_written_exists(name: str, instead: str) -> None:
+def test_suggested_names_exist(name: str, instead: str) -> None:
     parts = re.findall(r"\w+(?=[(.]|$)", re.sub(r"\(.*?\)", "()", instead))
     target = {"session": Session, "executor": Executor, "result": ExecutionResult, "files": Files, "kernelexec": kernelexec}[
         parts[0]

@@ -62,7 +62,7 @@ def test_usual_text_stays(text: str) -> None:
     assert quote_output(text) == text
 
 
-def test_what_is_hidden_is_shown_as_its_code() -> None:
+def test_invisible_characters_are_shown_as_codes() -> None:
     assert escape_invisible("user\u202etxt.exe") == "user\\u202etxt.exe"
     assert escape_invisible(TAGS[0]) == "\\U000e0069"
     assert escape_invisible("\udc80\x9b\x1b[2J") == "\\udc80\\x9b\\x1b[2J"
@@ -106,7 +106,7 @@ def test_output_has_no_mark_of_a_note(imitation: str) -> None:
         ("x[\u3164kernelexec: z]", r"x\[\u3164kernelexec: z]"),
     ],
 )
-def test_what_a_reader_does_not_see_makes_no_mark(imitation: str, shown: str) -> None:
+def test_marks_with_invisible_characters_are_quoted(imitation: str, shown: str) -> None:
     assert quote_output(imitation) == shown
 
 

@@ -65,7 +65,7 @@ class NewSession:
 
 
 class CodeTools(SessionMethods):
-    """Tools for code and sessions, one method each."""
+    """Tools for code and sessions, with a method for each."""
 
     async def _make_cell_answer(self, result: PartialResult, elicitation: Elicitation, context: Context) -> ToolResult:
         if elicitation.input_required is not None:
@@ -170,7 +170,7 @@ class CodeTools(SessionMethods):
 
 
 def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None) -> str:
-    """Return how to read the next page, or the reason that there is none."""
+    """Return how to read the next page, or the reason for the end."""
     if page.next_offset is not None:
         return f"continue with offset={page.next_offset}"
     if page.stored_bytes < page.total_bytes:
@@ -182,13 +182,13 @@ def _describe_next_page(page: OutputPage, *, is_running: bool, grep: str | None)
 
 
 def make_text_answer(text: str, key: str = "", record: Any = None) -> ToolResult:  # noqa: ANN401 - any of our dataclasses
-    """Return an answer of our own text, with a record in its metadata if there is one."""
+    """Return an answer with a text of ours; with a ``key``, the record is in the metadata."""
     content = [TextContent(type="text", text=clean_text(text))]
     return ToolResult(content=content, meta={key: clean(asdict(record) | {"text": None})} if key else None)
 
 
 def make_quoting_answer(text: str, note: str, key: str, record: Any) -> ToolResult:  # noqa: ANN401 - as above
-    """Return an answer with a note, and below it the text of a cell or file that it is about."""
+    """Return an answer with a note, and below the text of a cell or file."""
     quoted = quote_output(text)
     if quoted != text:
         note += r"; invisible characters are shown as escapes such as \u202e, and marks as \[kernelexec:"
@@ -196,14 +196,14 @@ def make_quoting_answer(text: str, note: str, key: str, record: Any) -> ToolResu
 
 
 def unwrap_code(code: str, language: str) -> tuple[str, str]:
-    """Return the code that is meant, and its language: that of a fence around all of it, or of a call, or of both."""
+    """Return the code and its language out of a Markdown fence around the whole code, a call as JSON, or both."""
     for unwrap in (_unwrap_call, _unwrap_block) * 2:
         code, language = unwrap(code, language)
     return code, language
 
 
 def _unwrap_block(code: str, language: str) -> tuple[str, str]:
-    """Return the code of a block that is all of the code; of any single block, where the code is no Python but should be."""
+    """Return the code of a block around the whole code, or of the only block in a text that should be Python but is not."""
     sent = code.strip()
     is_whole = sent.startswith(("```", "~~~")) and sent.endswith(sent[:3])
     is_python = len(sent) <= _JSON_CHARS and language.lower().startswith(("py", "ipy"))
@@ -215,7 +215,7 @@ def _unwrap_block(code: str, language: str) -> tuple[str, str]:
 
 
 def _unwrap_call(code: str, language: str) -> tuple[str, str]:
-    """Return the code and the language of a call as JSON or as a literal of Python; its other arguments are ignored."""
+    """Return code and language of a call as JSON or as a Python literal; the other arguments of the call are ignored."""
     sent, call = code.strip().removeprefix("[").removesuffix("]").strip(), None
     if sent.startswith("{") and sent.endswith("}") and "code" in sent:
         for read, limit in ((partial(json.loads, strict=False), _JSON_CHARS), (ast.literal_eval, _LITERAL_CHARS)):

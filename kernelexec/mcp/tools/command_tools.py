@@ -1,7 +1,7 @@
 """Tools for shell commands, in the foreground or in the background, and for the installation of packages.
 
-The answer of a command is text for a model, and the fields of a program's answer without those that say nothing. A long
-installation continues after its call, and a second call collects it.
+The answer of a command is text for models, and fields for programs without the uninformative fields. A long installation
+continues after the call, and an equal second call returns the result.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class BackgroundList:
 
 
 class BackgroundTools(SessionMethods):
-    """Tools for background commands, one method each."""
+    """Tools for background commands, with a method for each."""
 
     async def start_background(
         self,
@@ -264,7 +264,7 @@ class InstallAnswer:
 
 @dataclass(slots=True)
 class _RunningInstallation:
-    """An installation of a session, kept until a call collects its result."""
+    """Installation of a session, kept until a call returns the result."""
 
     began: float
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -273,7 +273,7 @@ class _RunningInstallation:
 
 
 class PackageTools(SessionMethods):
-    """Tool that installs packages from the operator's source, by default from the network of cells."""
+    """Tool to install packages from the operator's source, by default from the network of cells."""
 
     def __init__(self, sessions: SessionService) -> None:
         super().__init__(sessions)
@@ -302,11 +302,13 @@ class PackageTools(SessionMethods):
                 if elicitation.input_required is None:
                     raise
                 return cast("InstallAnswer", elicitation.input_required)  # fastmcp passes it on
+            # Again: an equal call may have begun the installation while this one waited for the approval.
             if key not in self._running:
                 opened.scope.check_open()
                 self._running[key] = _RunningInstallation(anyio.current_time())
                 opened.scope.tasks.start_soon(self._install, opened, key)
         running = self._running[key]
+        # The session's task installs and this call only waits, so the end of the wait or of the client stops nothing.
         with anyio.move_on_after(patience):
             async with elicitation.report_while("the packages are installed", self._sessions.interval):
                 await running.done.wait()

@@ -74,7 +74,7 @@ class DeletedFiles:
 
 
 class FileTools(SessionMethods):
-    """Tools for files, one method each."""
+    """Tools for files, with a method for each."""
 
     async def list_files(
         self,
@@ -115,7 +115,7 @@ class FileTools(SessionMethods):
         return make_quoting_answer(read.text, where, "kernelexec/file", read)
 
     async def _show_binary(self, files: AsyncFiles, read: FileText, path: str) -> ToolResult:
-        """Return the answer for a file that is no text: a picture, or its type and size."""
+        """Return the answer for a binary file: a picture, or type and size."""
         type_of_name, packing = mimetypes.guess_type(read.path)
         picture_type = read_picture_type((await files.read_bytes(path, limit=BEGINNING_BYTES)).content)
         pictures = InlinePictures([], [], [])
@@ -179,7 +179,8 @@ class FileTools(SessionMethods):
 
 
 async def read_whole(files: AsyncFiles, path: str | os.PathLike[str], limit: int) -> FileBytes:
-    """Return a file as bytes, in as many reads as it needs; of one of more than ``limit`` bytes, the content is incomplete."""
+    """Return a file as bytes, in as many reads as needed; the content of a file larger than ``limit`` bytes is incomplete."""
+    # A cell may be writing: the size of each read counts, not that of the first.
     read = await files.read_bytes(path)
     content = bytearray(read.content)
     while read.next_offset is not None and max(read.total_bytes, len(content)) <= limit:
@@ -200,11 +201,11 @@ def _make_answer(done: FilesDeleted, mask: Callable[[str], str], shown: int) -> 
 
 
 def _omit_base64(run: re.Match[str]) -> str:
-    """Return the size of a run of base64; another run of its characters, such as digits or a gene, as it is."""
+    """Return the size of a run of base64 as a note; return other runs, such as digits or genes, unchanged."""
     text = run[0]
     return text if text in (text.lower(), text.upper()) or text.isalpha() else f"[... {len(text)} bytes of base64 ...]"
 
 
 def _is_binary(text: str) -> bool:
-    """Return whether a piece of a file is no text: it has zeros, or much that is no UTF-8."""
+    """Return whether a piece of a file is binary: with NUL, or with many characters that are not UTF-8."""
     return "\0" in text or text.count("\N{REPLACEMENT CHARACTER}") * _FEW_INVALID > len(text)

@@ -1,4 +1,4 @@
-"""Tools for the state of a kernel: its variables, and checkpoints by which a session goes back to an earlier one."""
+"""Tools for the state of a kernel: variables, and checkpoints to go back to an earlier state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class VariableValue:
 
 
 class VariableTools(SessionMethods):
-    """Tools for variables, one method each."""
+    """Tools for variables, with a method for each."""
 
     async def list_variables(self, session: str = "default") -> VariableList:
         """List a session's variables."""
@@ -103,7 +103,7 @@ class VariableTools(SessionMethods):
             return VariableValue(name, clean(opened.mask_value(value)))
 
     async def _within_wait(self, session: str, call: Awaitable[T]) -> T:
-        """Await a call, whose turn comes after the running cell, for as long as calls block."""
+        """Await a call with a turn after the running cell, for the operator's default wait; raise ``Refused`` after that."""
         try:
             async with asyncio.timeout(self._options.wait):
                 return await call
@@ -113,7 +113,7 @@ class VariableTools(SessionMethods):
 
 
 def _to_json(name: str, value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any value in, JSON out
-    """Return a value whose tuples are lists; raise ``Refused`` for another type than those of JSON."""
+    """Return a value with lists in the place of tuples; raise ``Refused`` for types that JSON does not have."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -135,7 +135,7 @@ def _to_json(name: str, value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - an
 
 
 def _read_json(name: str, value: Any) -> tuple[Any, int]:  # noqa: ANN401 - any value in, JSON out
-    """Return a value as JSON types, and the bytes of its text, for a thread: it may be large."""
+    """Return a value as JSON types and the bytes of its text. Values may be large, so run this in a thread."""
     plain = _to_json(name, value)
     try:
         return plain, utf8_size(json.dumps(plain, ensure_ascii=False))
@@ -145,7 +145,7 @@ def _read_json(name: str, value: Any) -> tuple[Any, int]:  # noqa: ANN401 - any 
 
 @contextmanager
 def _in_words_of_tools() -> Iterator[None]:
-    """Let errors advise tools instead of methods, which a model does not have."""
+    """Name tools instead of methods in errors: models have no methods."""
     try:
         yield
     except KernelexecError as exc:
@@ -191,7 +191,7 @@ class BranchAnswer:
 
 
 class CheckpointTools(SessionMethods):
-    """Tools for checkpoints and branches, one method each."""
+    """Tools for checkpoints and branches, with a method for each."""
 
     async def checkpoint(
         self,

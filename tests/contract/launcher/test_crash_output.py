@@ -20,7 +20,7 @@ from kernelexec.results import Stream
 from tests.support.pace import slow
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_what_was_printed_before_a_death_is_in_the_result[container-os._exit(3)]",)
+ALSO_CONFINED = ("test_output_before_a_death_is_in_the_result[container-os._exit(3)]",)
 #: The tests lose the state, so no cell has a checkpoint.
 CHECKPOINTS = "named"
 OUT, ERR = False, True
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "words"
 
 
-def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> None:
+def test_undelivered_output_keeps_its_order_and_stream(path: Path) -> None:
     words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     words.add(OUT, b"one ")
@@ -50,7 +50,7 @@ def test_what_did_not_arrive_is_heard_in_order_and_by_its_stream(path: Path) -> 
     assert undelivered_output(content, "m_1", 99) == []
 
 
-def test_what_was_left_is_heard_also_where_the_death_is_reported_after_the_end_of_the_connection(path: Path) -> None:
+def test_crash_output_counts_after_the_end_of_the_connection(path: Path) -> None:
     words = CrashBuffer(str(path))
     words.begin({"msg_id": "m_1"})
     words.add(OUT, b"one")
@@ -101,7 +101,7 @@ def test_any_pieces_are_heard_to_their_last_byte(path: Path) -> None:
         assert heard(path, received, f"m_{cell}") == whole.encode()[received:].decode("utf-8", "ignore")
 
 
-def test_whatever_a_kernel_leaves_only_text_comes_of_it() -> None:
+def test_random_crash_buffers_yield_only_text() -> None:
     rng = random.Random(2)  # noqa: S311 - a reproducible test, no secret
     for _ in range(100):
         head = b"m_1".ljust(64, b"\0") + rng.randbytes(4)
@@ -127,7 +127,7 @@ def test_a_link_in_the_place_of_the_file_is_refused(path: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     "end", ["os._exit(3)", f"os.kill(os.getpid(), {int(signal.SIGKILL)})", "import ctypes; ctypes.string_at(0)"]
 )
-def test_what_was_printed_before_a_death_is_in_the_result(session: Session, end: str) -> None:
+def test_output_before_a_death_is_in_the_result(session: Session, end: str) -> None:
     session.execute("import os, sys")
     result = session.execute(f"print('out'); print('err', file=sys.stderr)\nfor n in range(1000): print(n)\n{end}")
     assert result.state == "lost"
@@ -136,7 +136,7 @@ def test_what_was_printed_before_a_death_is_in_the_result(session: Session, end:
 
 
 @pytest.mark.nightly
-def test_what_was_printed_before_a_kill_is_in_the_result(session: Session) -> None:
+def test_output_before_a_kill_is_in_the_result(session: Session) -> None:
     code = "while True:\n    try:\n        print('stubborn'); time.sleep(60)\n    except BaseException: pass"
     session.execute("import time")
     result = session.execute(code, timeout=slow(2))

@@ -42,7 +42,7 @@ def test_children_that_print_at_once_lose_nothing(session: Session) -> None:
     assert result.stdout.count("\N{GRINNING FACE}") == 4 * 50 * 390
 
 
-def test_what_a_child_raises_or_shows_is_reported_in_text(session: Session) -> None:
+def test_errors_and_displays_of_a_forked_child_are_text(session: Session) -> None:
     code = "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse:\n"
     code += "    display({'text/plain': 'shown'}, raw=True)\n    1 / 0"
     result = session.execute(code)
@@ -83,7 +83,7 @@ def test_prints_do_not_wait_for_programs_that_flood(session: Session) -> None:
     assert result.stderr == "".join(f"{n}\n" for n in range(20_000))
 
 
-def test_what_a_pool_of_an_earlier_cell_prints_is_in_the_running_cell(session: Session) -> None:
+def test_output_of_an_earlier_cells_pool_is_in_the_running_cell(session: Session) -> None:
     session.execute("import multiprocessing as m\npool = m.get_context('fork').Pool(1)")
     second = session.execute("pool.map(print, ['worked']);")
     assert (second.stdout, second.notes) == ("worked\n", ())

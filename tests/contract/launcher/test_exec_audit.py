@@ -13,7 +13,7 @@ from tests.conftest import EVERY_KIND, KINDS
 from tests.support.pace import BOUND, RunningCell
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_a_program_is_judged_by_what_it_is[container-subprocess.run]", "test_what_may_run_runs")
+ALSO_CONFINED = ("test_a_program_is_judged_by_what_it_is[container-subprocess.run]", "test_allowed_programs_run")
 #: Ways to start ``sudo ls`` that no reading of the cell could see.
 HIDDEN = {
     "os.system": "os.system(word + ' ls')",
@@ -83,7 +83,7 @@ said
     assert result.text.strip() == "['PermissionError']"
 
 
-def test_what_may_run_runs(begun: Session) -> None:
+def test_allowed_programs_run(begun: Session) -> None:
     assert begun.execute("subprocess.run(['echo', 'a'], capture_output=True).stdout").text.strip() == "b'a\\n'"
     assert begun.execute("os.system('exit 3') >> 8").text.strip() == "3"
     assert begun.execute("import platform; platform.processor() is not None").ok

@@ -9,7 +9,7 @@ from tests.support.night import at_night
 from tests.support.pace import slow, until
 
 #: What runs in containers and namespaces in the gate too: how a kernel is had makes no difference to the other tests here.
-ALSO_CONFINED = ("test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept[container-hook-1]",)
+ALSO_CONFINED = ("test_code_before_a_cell_is_interrupted_and_the_state_is_kept[container-hook-1]",)
 
 #: The step that ends a cell is asserted here.
 GRACE = 2.0
@@ -57,7 +57,7 @@ async def work():
 @pytest.mark.parametrize("code", ["1", "await asyncio.sleep(0)"])
 @pytest.mark.parametrize("prepared", [HOOKED, TRANSFORMED], ids=["hook", "transformer"])
 @pytest.mark.shared_session
-def test_what_runs_before_a_cell_is_interrupted_and_the_state_is_kept(session: Session, prepared: str, code: str) -> None:
+def test_code_before_a_cell_is_interrupted_and_the_state_is_kept(session: Session, prepared: str, code: str) -> None:
     session.execute(prepared)
     session.execute("armed = True")
     session.execute(code, wait=0.01, timeout=600)

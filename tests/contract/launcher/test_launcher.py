@@ -50,7 +50,7 @@ def test_output_by_every_way_is_in_its_own_cell(session: Session, code: str) -> 
         assert following.stdout == "next\n"
 
 
-def test_what_a_thread_of_an_earlier_cell_prints_is_in_the_running_cell(session: Session) -> None:
+def test_output_of_an_earlier_cells_thread_is_in_the_running_cell(session: Session) -> None:
     code = "import threading\ngate = threading.Event()\n"
     code += "def speak():\n    gate.wait(); print('late'); display({'text/plain': 'shown late'}, raw=True)\n"
     code += "thread = threading.Thread(target=speak); thread.start(); print('now')"
@@ -113,7 +113,7 @@ ANOTHER_WAY = {
 
 @pytest.mark.parametrize("code", ANOTHER_WAY.values(), ids=ANOTHER_WAY)
 @pytest.mark.shared_session
-def test_what_came_before_is_before(session: Session, code: str) -> None:
+def test_output_of_all_ways_keeps_its_order(session: Session, code: str) -> None:
     session.execute(code)
     result = session.execute(
         "for n in range(20):\n print('own', n); say(n); display({'text/plain': 'shown'}, raw=True); say('x')"
@@ -122,7 +122,7 @@ def test_what_came_before_is_before(session: Session, code: str) -> None:
 
 
 @pytest.mark.parametrize("start", ["subprocess.Popen(words)", "subprocess.Popen(words, start_new_session=True)"])
-def test_what_a_program_of_an_earlier_cell_writes_is_in_the_running_cell(session: Session, start: str) -> None:
+def test_output_of_an_earlier_cells_program_is_in_the_running_cell(session: Session, start: str) -> None:
     code = "import os, subprocess, time\nos.mkfifo('gate')\n"
     code += f"words = ['sh', '-c', 'echo now; touch said; read line < gate; echo late']\np = {start}\n"
     first = session.execute(f"{code}while not os.path.exists('said'): time.sleep(0.01)")

@@ -100,7 +100,7 @@ def test_files_that_were_read_do_not_count(tight: Tight) -> None:
 
 
 @pytest.mark.parametrize("code", ["import os\nos.kill(os.getpid(), 9)", "raise MemoryError"])
-def test_what_is_no_want_of_memory_is_not_reported_as_one(tight_session: Session, code: str) -> None:
+def test_other_failures_are_not_reported_as_a_lack_of_memory(tight_session: Session, code: str) -> None:
     result = tight_session.execute(code)
     assert result.cause != "oom"
     assert not any("memory" in note for note in result.notes)

@@ -44,7 +44,7 @@ WORKS = {
 _IMPORTS = "import multiprocessing, os, pty, socket, subprocess, tempfile\nfrom multiprocessing import shared_memory\n"
 
 
-def test_what_people_do_works(tmp_path: Path) -> None:
+def test_usual_work_runs_in_a_confined_session(tmp_path: Path) -> None:
     (tmp_path / "public").write_text("for all")
     with Executor("local", workspace=tmp_path / "workspaces") as executor:
         session = executor.session("a")
@@ -64,7 +64,7 @@ def test_a_command_is_killed_before_its_kernel_where_memory_is_short(tmp_path: P
         assert session.execute("open('/proc/self/oom_score_adj').read()").text != "'1000\\n'\n"
 
 
-def test_what_was_chosen_can_be_written_and_read(tmp_path: Path) -> None:
+def test_chosen_paths_can_be_written_and_read(tmp_path: Path) -> None:
     for name in ("shared", "hidden/shown"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "hidden" / "secret").write_text(SECRET)
@@ -165,7 +165,7 @@ with Executor("local", workspace={str(tmp_path)!r}, config={{"confinement": {opt
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_what_the_machine_lacks_is_reported_once(tmp_path: Path) -> None:
+def test_missing_layers_are_reported_once(tmp_path: Path) -> None:
     done = _without_landlock(tmp_path)
     first, second = map(ExecutionResult.from_json, done.stdout.splitlines())
     assert first.text == second.text == "2"
@@ -174,7 +174,7 @@ def test_what_the_machine_lacks_is_reported_once(tmp_path: Path) -> None:
     assert second.notes == ()
 
 
-def test_what_is_required_and_missing_starts_no_kernel(tmp_path: Path) -> None:
+def test_required_but_missing_layers_prevent_the_start(tmp_path: Path) -> None:
     done = _without_landlock(tmp_path, level="required")
     assert "refused:" in done.stdout
     assert "cannot be confined as required" in done.stdout

@@ -70,7 +70,7 @@ def test_all_of_it_can_be_read(location: Place, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["ro/f", "rw/a/kept/f", "rw/ro/f"])
-def test_what_is_to_be_read_is_not_written(location: Place, path: str) -> None:
+def test_read_only_paths_cannot_be_changed(location: Place, path: str) -> None:
     for code in ("path.open('a')", "path.unlink()", "path.rename(path.with_name('moved'))", "os.truncate(path, 0)"):
         assert location.tries(code, path) in ("PermissionError", "OSError"), code
     for code in ("path.with_name('new').touch()", "path.with_name('new').mkdir()", "path.with_name('new').symlink_to('/')"):
@@ -81,14 +81,14 @@ def test_what_is_to_be_read_is_not_written(location: Place, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["ro/rw", "rw/free", "rw/a/free"])
-def test_what_may_be_written_is(location: Place, path: str) -> None:
+def test_writable_paths_can_be_changed(location: Place, path: str) -> None:
     assert location.tries("(path / 'new').write_text('made')", path) == ""
     assert (location.base / path / "new").read_text() == "made"
     assert location.tries("(path / 'new').unlink()", path) == ""
     assert location.tries("(path / 'f').write_text('as it was')", path) == ""
 
 
-def test_what_is_beside_a_protected_path_can_be_written_but_on_this_machine_not_made(location: Place) -> None:
+def test_files_beside_a_protected_path_are_written_but_locally_not_created(location: Place) -> None:
     for path in ("rw/f", "rw/a/f", "single"):
         assert location.tries("path.write_text('as it was')", path) == ""
     expected = "PermissionError" if location.session.execute("1").isolation == "local" else ""
@@ -150,7 +150,7 @@ def test_other_agents_outputs_are_read_and_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("permission", ["read", "write"])
-def test_what_is_hidden_in_one_stays_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permission: str) -> None:
+def test_credentials_in_a_context_path_stay_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permission: str) -> None:
     home = tmp_path.resolve() / "home"
     for name in (".ssh/id_ed25519", "project/notes", ".config/gh/hosts.yml", ".config/app/settings"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize(("value", "message"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_reported_before_anything_runs(base: Path, value: list[dict[str, Any]], message: str) -> None:
+def test_invalid_context_paths_are_refused_before_anything_runs(base: Path, value: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message), Executor(config=loaded(base, *value)) as executor:
         executor.session("a", work_dir=base / "work")
     assert list((base / "work").iterdir()) == [base / "work" / "in"]
@@ -298,7 +298,7 @@ def test_in_the_classic_layout_no_two_have_one_name(base: Path) -> None:
 
 @needs_engine
 @pytest.mark.parametrize("path", ["/etc", "/var/run", "/proc/1"])
-def test_what_would_open_the_wall_is_no_context_of_a_container(tmp_path: Path, path: str) -> None:
+def test_system_directories_are_refused_as_context_of_a_container(tmp_path: Path, path: str) -> None:
     config = {"context_paths": [{"path": path}], "container": {"image": IMAGE}}
     with Executor("container", workspace=tmp_path, config=config) as executor:
         with pytest.raises(InvalidConfig, match=r"is not given to containers: .* is a system directory"):

@@ -48,7 +48,7 @@ def test_each_sort_has_its_place(home: Path, tmp_path: Path) -> None:
     assert set(CREDENTIALS) == set(FILES)
 
 
-def test_what_is_named_twice_is_given_once(home: Path, tmp_path: Path) -> None:
+def test_repeated_credentials_are_mounted_once(home: Path, tmp_path: Path) -> None:
     container = config_of("ssh_keys", "git_config", "ssh_keys").container
     assert container.credentials == ("ssh_keys", "git_config")
     workspace = tmp_path / "workspace"
@@ -69,7 +69,7 @@ def test_without_credentials_the_workspace_is_the_home() -> None:
     assert list(config_of().container.memory_directories) == ["/tmp", "/dev/shm"]
 
 
-def test_what_is_no_sort_of_credentials_is_refused() -> None:
+def test_unknown_credentials_are_refused() -> None:
     with pytest.raises(InvalidConfig, match=r"container\.credentials.*ssh_keys.*'aws'"):
         config_of("aws")
 

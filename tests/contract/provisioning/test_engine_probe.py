@@ -40,7 +40,7 @@ def test_an_address_without_a_listener_is_named(short_path: Path, monkeypatch: p
     assert probe() == f"The container engine does not answer: no server listens at unix://{short_path}/s. Is Docker started?"
 
 
-def test_what_is_no_address_of_an_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_addresses_of_an_engine_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "gopher://here")
     with pytest.raises(IsolationUnavailable, match="gopher://here"):
         AsyncExecutor("container")

@@ -120,7 +120,7 @@ def test_a_kernel_that_dies_is_a_result_with_its_cause(shared: Session, language
 
 
 @pytest.mark.parametrize("code", ["kill -9 $$", *at_night("exit 3")])
-def test_what_a_kernel_loses_behind_our_back_is_not_called_kept(shared: Session, code: str) -> None:
+def test_the_state_is_unknown_after_the_loss_of_a_kernels_program(shared: Session, code: str) -> None:
     shared.execute("x=1", language="bash")
     result = shared.execute(code, language="bash")
     assert result.state == "unknown"

@@ -96,7 +96,7 @@ def test_outputs_come_in_order_and_with_their_types(shared: Session) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3000])
-def test_what_is_published_after_the_end_still_belongs_to_its_cell(shared: Session, count: int) -> None:
+def test_output_published_after_the_end_belongs_to_its_cell(shared: Session, count: int) -> None:
     for _ in range(10 if count == 1 else 1):
         result = shared.execute(f"for (let i = 0; i < {count}; i++) console.log(i); 'end'", language="ts")
         assert result.text == "".join(f"{i}\n" for i in range(count)) + '"end"'
@@ -124,7 +124,7 @@ def test_one_kernel_serves_all_names_of_a_language(shared: Session) -> None:
         assert (result.text, result.language) == ("5", "typescript")
 
 
-def test_that_a_kernel_listens_on_a_port_is_reported_once(here: Session) -> None:
+def test_a_kernels_open_port_is_reported_once(here: Session) -> None:
     notes = [here.execute("1", language="typescript").notes for _ in range(2)]
     assert notes == [(PORT,), ()]
     assert here.execute("echo 1", language="bash").notes == ()
@@ -173,7 +173,7 @@ UNFIT: tuple[Any, ...] = (5, None, b"python")
 
 
 @pytest.mark.parametrize("language", UNFIT, ids=repr)
-def test_what_is_no_name_of_a_language_is_refused(shared: Session, language: Any) -> None:
+def test_invalid_names_of_languages_are_refused(shared: Session, language: Any) -> None:
     with pytest.raises(InvalidRequest, match="must be a name such as 'python'"):
         shared.execute("1", language=language)
 

@@ -137,7 +137,7 @@ def test_a_directory_without_programs_is_no_environment(session: Session) -> Non
     assert session.execute_command("marker").stdout == "of the machine\n"
 
 
-def test_what_the_user_exports_is_not_undone(session: Session) -> None:
+def test_exports_of_the_user_are_not_undone(session: Session) -> None:
     made_venv(session.workspace / ".venv")
     other = made_venv(session.workspace / "other")
     session.execute_command('export PATH="/first:$PATH"')
@@ -159,7 +159,7 @@ def test_an_environment_that_comes_after_an_export_goes_before_it(session: Sessi
         assert path[2] != path[0]
 
 
-def test_what_a_cell_activates_in_python_stays_so(session: Session) -> None:
+def test_environments_activated_in_python_stay_active(session: Session) -> None:
     made_venv(session.workspace / ".venv")
     other = made_venv(session.workspace / "other")
     code = (
@@ -170,7 +170,7 @@ def test_what_a_cell_activates_in_python_stays_so(session: Session) -> None:
     assert session.execute_command("marker").stdout == "of other\n"
 
 
-def test_what_a_prefix_sets_comes_with_it_and_does_not_pile_up(machine: Path, tmp_path: Path) -> None:
+def test_variables_of_a_prefix_do_not_pile_up(machine: Path, tmp_path: Path) -> None:
     program = "import os, sys; os.environ['PATH'] = '/by:' + os.environ['PATH']; os.execvp(sys.argv[1], sys.argv[1:])"
     prefix = shlex.join([sys.executable, "-c", program])
     with Executor("local", workspace=tmp_path, config={"programs": {"prefix": prefix}}) as executor:

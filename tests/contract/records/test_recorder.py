@@ -126,7 +126,7 @@ def test_surrogates_are_escaped(path: Path) -> None:
     assert (display.data, display.metadata) == ({"text/plain": "\\ud800"}, {"\\ud800": "\\udfff"})
 
 
-def test_whatever_a_kernel_sends_the_notebook_stays_valid(path: Path) -> None:
+def test_notebooks_stay_valid_with_any_message_of_a_kernel(path: Path) -> None:
     invalid = []
     for msg_type, content in feeds():
         collector = Collector(OutputLimits())

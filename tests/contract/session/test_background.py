@@ -75,7 +75,7 @@ def test_a_command_runs_beside_a_cell(session: Session) -> None:
     assert (cell.result().execution_id, cell.result().state) == (running, "kept")
 
 
-def test_what_an_ended_command_has_written_is_all_there(session: Session) -> None:
+def test_output_of_an_ended_command_is_complete(session: Session) -> None:
     counts = set()
     for _ in range(50):
         command_id = session.start_background("seq 10000; echo err >&2").command_id
@@ -96,7 +96,7 @@ def test_streams_and_exit_codes_are_apart(session: Session) -> None:
     assert [item.status for item in session.background_commands()] == ["stopped", "failed"]
 
 
-def test_it_begins_where_the_session_is_and_changes_nothing_there(session: Session) -> None:
+def test_background_commands_start_in_the_sessions_state_and_leave_it_unchanged(session: Session) -> None:
     session.execute_command("mkdir -p sub && cd sub && export COLOUR=blue")
     started = session.start_background("echo $PWD $COLOUR; cd /; export COLOUR=red")
     until(session, started.command_id, "stopped")
@@ -193,7 +193,7 @@ def test_there_is_a_bound(strict: Session) -> None:
     strict.start_background("sleep 300")
 
 
-def test_what_is_outside_stays_so(tmp_path: Path) -> None:
+def test_background_commands_cannot_write_outside(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     with Executor("local", workspace=tmp_path / "workspaces") as executor:
         session = executor.session()

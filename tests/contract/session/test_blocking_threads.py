@@ -63,7 +63,7 @@ def test_an_executor_is_entered_once_at_a_time(closed: Executor) -> None:
     closed.__exit__(None, None, None)
 
 
-def test_what_the_block_raises_comes_out_as_itself(closed: Executor) -> None:
+def test_errors_of_the_block_are_raised_unchanged(closed: Executor) -> None:
     def block() -> None:
         with closed:
             raise error

@@ -232,7 +232,7 @@ def test_a_session_that_has_gone_on_elsewhere_is_not_replaced(session: Session) 
         session.promote()
 
 
-def test_what_cannot_be_copied_leaves_nothing(session: Session) -> None:
+def test_refused_branches_leave_nothing(session: Session) -> None:
     session.execute("import threading; stop = threading.Event(); thread = threading.Thread(target=stop.wait, name='waits')")
     session.execute("thread.start()")
     before = marked_processes()

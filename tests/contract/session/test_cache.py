@@ -131,7 +131,7 @@ def test_a_cell_that_fails_binds_a_name_or_makes_a_file_is_not_stored(cell: str,
         pytest.param({"output": {"stream_bytes": 1024}}, "10", id="too much output"),
     ],
 )
-def test_what_did_not_end_whole_is_not_found(tmp_path: Path, options: dict[str, Any], most: str) -> None:
+def test_incomplete_results_are_not_cached(tmp_path: Path, options: dict[str, Any], most: str) -> None:
     with reopening(tmp_path, **options) as reopen:
         for _ in range(2):
             with reopen() as session:
@@ -206,7 +206,7 @@ def visit_silently(session: Session) -> None:
 @pytest.mark.parametrize(
     "change", [put, restore, visit, *at_night(delete, load, visit_silently)], ids=lambda change: change.__name__
 )
-def test_what_else_changes_variables_ends_the_chain(change: Callable[[Session], None], tmp_path: Path) -> None:
+def test_other_changes_of_variables_end_the_chain(change: Callable[[Session], None], tmp_path: Path) -> None:
     with reopening(tmp_path) as reopen:
         for _ in range(2):
             with reopen() as session:
@@ -217,7 +217,7 @@ def test_what_else_changes_variables_ends_the_chain(change: Callable[[Session], 
         assert stored(tmp_path) == []
 
 
-def test_what_only_reads_variables_does_not(tmp_path: Path) -> None:
+def test_reads_of_variables_do_not_end_the_chain(tmp_path: Path) -> None:
     with reopening(tmp_path) as reopen:
         for cached in (False, True):
             with reopen() as session:
@@ -247,7 +247,7 @@ def test_another_version_of_a_package_is_another_key_also_when_it_is_installed_a
     ["_ * 10", "display(1, display_id='d')", *at_night("Out[1]", "h.update({'text/plain': '2'}, raw=True)")],
     ids=["value", "display", "history", "update"],
 )
-def test_what_belongs_to_one_kernel_is_not_stored(cell: str, tmp_path: Path) -> None:
+def test_results_bound_to_a_kernel_are_not_stored(cell: str, tmp_path: Path) -> None:
     with reopening(tmp_path) as reopen:
         for _ in range(2):
             with reopen() as session:
@@ -257,7 +257,7 @@ def test_what_belongs_to_one_kernel_is_not_stored(cell: str, tmp_path: Path) -> 
         assert stored(tmp_path) == []
 
 
-def test_what_a_validator_makes_a_command_is_no_cell_that_computes(tmp_path: Path) -> None:
+def test_cells_rewritten_to_commands_are_not_cached(tmp_path: Path) -> None:
     config = {"cache": str(tmp_path / "cache"), "confinement": {"level": "off"}}
     with Executor("local", workspace=tmp_path / "ws", config=config, validators=[lambda _: Rewrite("!echo $$")]) as executor:
         for _ in range(2):
@@ -348,7 +348,7 @@ def test_a_damaged_one_is_none(tmp_path: Path) -> None:
                 assert (result.cached, result.text) == (False, "2")
 
 
-def test_what_cannot_be_stored_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncacheable_cells_are_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(session: Session, match: str, code: str = "1", /, **arguments: Any) -> None:
         with pytest.raises(InvalidRequest, match=match):
             session.execute(code, **{"cache": True, **arguments})

@@ -181,7 +181,7 @@ def test_notebooks_of_other_sessions_in_the_workspace_stay(tmp_path: Path) -> No
             assert "its work" in each.notebook.read_text()
 
 
-def test_what_is_beyond_the_bound_is_named_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_over_the_bound_are_named_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelexec.workspace.workspace_copies.COPIED_BYTES", 1000)
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()

@@ -87,7 +87,7 @@ def test_a_kernel_that_is_killed_between_two_cells_goes_on_from_its_checkpoint(a
         assert automatic.execute("kept").state == "kept"
 
 
-def test_what_was_undone_does_not_come_back(automatic: Session) -> None:
+def test_undone_states_do_not_come_back(automatic: Session) -> None:
     for number in range(1, 4):
         value(automatic, f"x = {number}; open('x', 'w').close()")
     until(lambda: len(automatic.checkpoints()) == 3)
@@ -287,7 +287,7 @@ OBSTACLES = {
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_what_a_copy_would_lack_or_share_is_named(kind: str, obstacle: str, tmp_path: Path) -> None:
+def test_obstacles_of_a_checkpoint_are_named(kind: str, obstacle: str, tmp_path: Path) -> None:
     with Executor(kind, workspace=tmp_path, config={**KINDS[kind], "quiet": True}) as executor:
         session = executor.session()
         assert session.execute("x = 1\n" + OBSTACLES[obstacle]).ok

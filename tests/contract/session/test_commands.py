@@ -97,7 +97,7 @@ def test_a_command_with_a_trap_of_its_own_learns_what_does_not_last(session: Ses
     assert "do not last" in result.stderr
 
 
-def test_what_the_code_sets_reaches_the_commands(session: Session) -> None:
+def test_variables_set_by_code_reach_commands(session: Session) -> None:
     session.execute("import os; os.environ['FROM_CODE'] = 'yes'; os.makedirs('there', exist_ok=True)")
     assert session.execute_command("echo $FROM_CODE").stdout == "yes\n"
 

@@ -70,7 +70,7 @@ def test_an_idle_kernel_ends_and_the_next_cell_says_what_was_lost(tmp_path: Path
         assert session.execute("y").text.strip() == "2"
 
 
-def test_what_is_used_lives(tmp_path: Path) -> None:
+def test_sessions_in_use_are_not_culled(tmp_path: Path) -> None:
     idle = slow(1)
     with culling(tmp_path, idle_seconds=idle) as (executor, reported):
         long = executor.session("long")

@@ -63,7 +63,7 @@ def test_processes_of_earlier_cells_live_on(session: Session) -> None:
     session.execute("pool.shutdown(); child.kill(); child.wait()", timeout=BOUND)
 
 
-def test_what_the_ended_cell_has_started_ends_with_it(session: Session) -> None:
+def test_processes_of_an_ended_cell_end(session: Session) -> None:
     ended(session, f"mine = [subprocess.Popen(['sleep', '600']) for _ in range(2)]\n{STUBBORN}\nlate = 1")
     after = session.execute("print([each.wait() for each in mine], 'late' in globals())", timeout=BOUND)
     assert after.stdout in {f"[{code}, {code}] False\n" for code in (-2, -9)}
@@ -85,12 +85,12 @@ print(len(pids))""".replace("NUMBER", NUMBER)
 
 
 @pytest.mark.parametrize("code", DETACHED.values(), ids=DETACHED)
-def test_what_it_has_started_and_left_behind_ends_too(session: Session, code: str) -> None:
+def test_detached_processes_of_an_ended_cell_end(session: Session, code: str) -> None:
     ended(session, f"{code}\ntime.sleep(600)")
     until_equal(lambda: session.execute(COUNT).stdout, "0\n")
 
 
-def test_what_a_background_command_leaves_behind_lives_on(session: Session) -> None:
+def test_detached_processes_of_a_background_command_live_on(session: Session) -> None:
     running = RunningCell(session, "print('begun', flush=True)\ntime.sleep(600)")
     server = session.start_background(f"sleep {NUMBER} > {os.devnull} 2>&1 &")
     until_equal(lambda: session.background(server.command_id).status, "stopped")

@@ -77,7 +77,7 @@ def test_a_notebook_is_read_with_the_cells_that_have_ended(session: Session, tmp
     assert "last = 1" in (tmp_path / "copy.ipynb").read_text()
 
 
-def test_what_a_kernel_made_odd_is_left_alone(session: Session) -> None:
+def test_links_and_pipes_of_a_kernel_are_left_alone(session: Session) -> None:
     created = "import os\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('pipe')\nos.symlink('/', 'root')\nos.mkdir('d')"
     assert session.execute(created).ok
     for path in ("link", "pipe", "root", "root/etc/passwd"):
@@ -92,7 +92,7 @@ def test_what_a_kernel_made_odd_is_left_alone(session: Session) -> None:
     }
 
 
-def test_what_a_cell_made_is_read_before_it_is_deleted(session: Session) -> None:
+def test_files_of_a_cell_must_be_read_before_they_are_deleted(session: Session) -> None:
     session.execute("open('made', 'w').write('x')")
     with pytest.raises(FileRefused, match="made has not been read"):
         session.files.delete("made")
@@ -366,7 +366,9 @@ ENDINGS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException, MemoryEr
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS[:2], *at_night(*ENDINGS[2:])])
-def test_what_a_file_raises_is_raised_as_itself_and_costs_nothing_else(session: Session, ending: type[BaseException]) -> None:
+def test_errors_of_a_file_object_are_raised_unchanged_and_cost_nothing_else(
+    session: Session, ending: type[BaseException]
+) -> None:
     session.files.write("data", "old")
     session.execute("x = 41")
     file: Any = FailingFile(ending("mine"))
@@ -379,7 +381,7 @@ def test_what_a_file_raises_is_raised_as_itself_and_costs_nothing_else(session: 
     assert list_unfinished(session.workspace) == []
 
 
-def test_what_a_file_raises_reaches_an_asynchronous_caller(tmp_path: Path) -> None:
+def test_errors_of_a_file_object_reach_an_asynchronous_caller(tmp_path: Path) -> None:
     async def use() -> None:
         async with AsyncExecutor("local", workspace=tmp_path) as executor, await executor.session("a") as session:
             await session.files.write("data", "old")

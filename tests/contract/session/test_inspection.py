@@ -273,7 +273,7 @@ def test_a_look_that_makes_no_sense_is_refused(session: Session) -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_what_another_client_defines_is_known_to_the_owner(kind: str, tmp_path: Path) -> None:
+def test_variables_of_another_client_are_known_to_the_owner(kind: str, tmp_path: Path) -> None:
     with Executor(kind, workspace=tmp_path, config={**KINDS[kind], "checkpoints": "named"}) as executor:
         session = executor.session()
         session.execute("mine = 1")

@@ -88,7 +88,7 @@ def test_kernels_with_a_network_install_by_it(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", EVERY)
-def test_what_an_index_has_not_is_a_result(kind: str, tmp_path: Path) -> None:
+def test_packages_missing_in_an_index_are_a_result(kind: str, tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     with index(kind, tmp_path / "index") as variables:
         config = {**OFFLINE[kind], "environment": {"set": variables}}

@@ -95,7 +95,7 @@ def test_cells_and_commands_find_what_was_installed_at_once(session: Session, wh
 
 
 @pytest.mark.nightly
-def test_what_the_interpreter_has_is_seen_in_the_environment(session: Session, wheels: Path) -> None:
+def test_packages_of_the_interpreter_are_visible_in_the_environment(session: Session, wheels: Path) -> None:
     session.install("lower", wheels=wheels)
     answer = session.execute_command("python -c 'import ipykernel, lower; print(lower.version)'")
     assert answer.stdout == "2.0\n", answer.stderr
@@ -151,7 +151,7 @@ def test_a_fresh_environment_holds_nothing(session: Session, wheels: Path) -> No
     assert locked(session)["packages"] == []
 
 
-def test_what_is_not_there_is_a_result_and_the_state_is_kept(session: Session, wheels: Path) -> None:
+def test_missing_packages_are_a_result_and_the_state_is_kept(session: Session, wheels: Path) -> None:
     session.execute("x = 1")
     done = session.install("no-such-thing>=2", wheels=wheels)
     assert (done.ok, done.packages, done.lock) == (False, (), None)
@@ -175,7 +175,7 @@ def test_wheels_may_lie_in_the_workspace(session: Session) -> None:
     assert session.execute("import inside; print(inside.version)").stdout == "1.2\n"
 
 
-def test_it_goes_on_while_a_cell_runs_and_is_found_after_it(session: Session, wheels: Path) -> None:
+def test_packages_are_installed_while_a_cell_runs(session: Session, wheels: Path) -> None:
     session.execute("import pathlib, time")
     wait = "while not list(pathlib.Path('.kernelexec').glob('venvs/*/lib/*/*/lower.py')): time.sleep(0.01)\nprint('seen')"
     running = session.execute(wait, wait=0.001, timeout=BOUND)
@@ -231,7 +231,7 @@ REFUSED: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("kind", ["local"], indirect=True)
 @pytest.mark.parametrize("packages", REFUSED, ids=repr)
-def test_what_pip_could_take_for_anything_else_is_refused(session: Session, wheels: Path, packages: Any) -> None:
+def test_packages_with_another_meaning_for_pip_are_refused(session: Session, wheels: Path, packages: Any) -> None:
     with pytest.raises(InvalidRequest):
         session.install(packages, wheels=wheels)
     assert not (session.workspace / ".kernelexec" / "pylock.toml").exists()
@@ -334,7 +334,7 @@ def test_a_lock_may_have_dots_in_strings_and_comments() -> None:
     assert PackageLock.parse(DOTTED_LOCK.encode(), "lock").packages[0].archive == f"https://a{DOTS}/x.whl"
 
 
-def test_what_cells_put_in_the_interpreters_place_gets_nowhere(
+def test_a_replaced_interpreter_is_confined_during_an_installation(
     executor: Executor, session: Session, wheels: Path, tmp_path: Path
 ) -> None:
     """The environment's Python is run for an installation; what it may do is less than what cells may do."""

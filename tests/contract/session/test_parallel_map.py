@@ -146,7 +146,9 @@ def test_inputs_are_read_when_a_session_is_free(local: Executor) -> None:
         (double, [object()], 1, "has no form here"),
     ],
 )
-def test_what_makes_no_sense_is_refused(local: Executor, function: Any, inputs: list[Any], sessions: Any, reason: str) -> None:
+def test_invalid_arguments_of_a_map_are_refused(
+    local: Executor, function: Any, inputs: list[Any], sessions: Any, reason: str
+) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         local.map(function, inputs, sessions=sessions)
     assert local.sessions() == ()
@@ -266,7 +268,7 @@ def test_the_inputs_of_an_iterator_are_read_in_the_thread_of_the_caller(local: E
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, *at_night(SystemExit, asyncio.CancelledError, GeneratorExit)])
-def test_what_the_inputs_raise_is_raised_as_itself_and_ends_the_running_cells(local: Executor, kind: Any) -> None:
+def test_errors_of_the_inputs_are_raised_unchanged_and_end_the_running_cells(local: Executor, kind: Any) -> None:
     def inputs() -> Iterator[dict[str, int]]:
         yield {"a": 1}
         wait_until(lambda: any((session := local.open_session(name)) and session.busy for name in local.sessions()))

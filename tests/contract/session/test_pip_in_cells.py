@@ -150,7 +150,7 @@ def test_another_version_than_the_loaded_one_is_reported_and_comes_with_a_restar
     assert session.execute("import late; late.version").text == "'2.0'"
 
 
-def test_what_the_forked_kernels_have_in_memory_is_replaced_by_a_restart(fresh: Session) -> None:
+def test_preloaded_packages_are_replaced_by_a_restart(fresh: Session) -> None:
     made_wheel(fresh.workspace / "wheels", "six", "999.0")
     made_wheel(fresh.workspace / "wheels", "numpy", "999.0")
     result = fresh.execute("import numpy, six\n!pip install -q --no-deps six==999.0 numpy==999.0")
@@ -261,7 +261,7 @@ def test_an_environment_that_a_cell_makes_or_removes_counts_from_then_on(make: s
 
 
 @pytest.mark.parametrize("kind", ["plain", "system", *at_night("own")])
-def test_what_pip_looks_at_is_what_cells_import_from(kind: str, tmp_path: Path) -> None:
+def test_cells_import_from_all_directories_of_pip(kind: str, tmp_path: Path) -> None:
     """Else a package is "already satisfied" and not importable."""
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session("seen")

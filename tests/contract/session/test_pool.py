@@ -292,7 +292,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("config", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_refused_before_anything_starts(config: dict[str, Any], message: str) -> None:
+def test_invalid_pools_are_refused_before_anything_starts(config: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         load("container", config={"pool": {"size": 1}, **config})
     assert message in str(refused.value)

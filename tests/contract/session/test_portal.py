@@ -72,7 +72,7 @@ def test_a_thread_whose_start_was_interrupted_enters_nothing(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kind", [TimeoutError, concurrent.futures.CancelledError, asyncio.InvalidStateError, KeyError])
-def test_what_a_call_raises_is_raised_as_itself(portal: Portal, kind: type[Exception]) -> None:
+def test_errors_of_a_call_are_raised_unchanged(portal: Portal, kind: type[Exception]) -> None:
     async def fails() -> None:
         raise failure
 
@@ -84,7 +84,7 @@ def test_what_a_call_raises_is_raised_as_itself(portal: Portal, kind: type[Excep
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
-def test_what_ends_a_program_is_raised_in_the_caller_and_ends_no_loop(portal: Portal, kind: type[BaseException]) -> None:
+def test_exits_are_raised_in_the_caller_and_end_no_loop(portal: Portal, kind: type[BaseException]) -> None:
     async def fails() -> None:
         raise failure
 

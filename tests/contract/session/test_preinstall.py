@@ -57,6 +57,6 @@ def test_npm_that_fails_is_reported_with_its_last_output(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["system", "npm"])
 @pytest.mark.parametrize("name", ["-y", "a;b", "$(x)", "a b", "--target=/", "../x", "/etc/x.deb", ""])
-def test_what_is_no_name_is_refused(kind: str, name: str) -> None:
+def test_invalid_names_of_packages_are_refused(kind: str, name: str) -> None:
     with pytest.raises(InvalidConfig, match=rf"programs\.preinstall\.{kind}"):
         Executor("local", config={"programs": {"preinstall": {kind: [name]}}})

@@ -118,7 +118,7 @@ x = 0"""
 
 
 @pytest.mark.parametrize("case", OTHER_EFFECTS)
-def test_what_may_have_another_effect_than_before_does_not_run_again(case: str, session: Session) -> None:
+def test_cells_with_another_effect_are_not_repeated(case: str, session: Session) -> None:
     before, cells, number, reason = OTHER_EFFECTS[case]
     (session.workspace / "data").write_text("1")
     (session.workspace / "helpers.py").write_text("def log(text): open('log', 'a').write(text)")

@@ -17,7 +17,7 @@ from tests.support.pace import BOUND, RunningCell, slow, until
 ALSO_CONFINED = ()
 
 
-def test_what_a_restart_cost_is_reported_by_the_next_result(session: Session) -> None:
+def test_losses_of_a_restart_are_reported_by_the_next_result(session: Session) -> None:
     session.execute("x = 1")
     session.restart()
     result = session.execute("'x' in globals()")
@@ -101,14 +101,14 @@ async def unawaited(_: object) -> None: ...
 
 @pytest.mark.parametrize("on_output", [3, "print", unawaited])
 @pytest.mark.shared_session
-def test_what_cannot_hear_output_is_refused_before_anything_runs(session: Session, on_output: Any) -> None:
+def test_invalid_output_callbacks_are_refused_before_anything_runs(session: Session, on_output: Any) -> None:
     with pytest.raises(InvalidRequest, match="must be a plain function of one output"):
         session.execute("x = 1", on_output=on_output)
     assert session.execute("'x' in globals()").text == "False"
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError, *at_night(SystemExit, BaseException)])
-def test_what_a_listener_raises_is_its_callers_alone(session: Session, error: type[BaseException]) -> None:
+def test_errors_of_a_listener_are_raised_only_to_its_caller(session: Session, error: type[BaseException]) -> None:
     def listen(_: object) -> None:
         raise error
 
@@ -142,7 +142,7 @@ def test_an_endless_pattern_is_refused_and_delays_no_session(
 
 
 @pytest.mark.shared_session
-def test_what_is_of_the_wrong_type_is_a_clear_error(executor: Executor, session: Session) -> None:
+def test_arguments_of_the_wrong_type_are_clear_errors(executor: Executor, session: Session) -> None:
     done: Any = session.execute("1").execution_id
     wrong: list[Any] = [[], 5, None]
     for each in wrong:

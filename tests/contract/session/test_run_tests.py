@@ -224,7 +224,7 @@ def test_a_case_sees_nothing_of_another(session: Session) -> None:
     assert session.run_tests("found = []", cases).summary == "3 PASS"
 
 
-def test_what_is_printed_is_kept_apart(session: Session) -> None:
+def test_output_of_each_test_case_is_separate(session: Session) -> None:
     code = "import subprocess\nprint('code')"
     cases = [
         "print('é')\nTrue",
@@ -258,7 +258,7 @@ def test_the_code_has_children_that_serve_its_cases(session: Session) -> None:
     assert session.run_tests(code, [case, case]).summary == "2 PASS"
 
 
-def test_it_takes_its_turn_behind_the_cell_that_runs(session: Session) -> None:
+def test_test_cases_run_after_the_running_cell(session: Session) -> None:
     cell = RunningCell(session, "print('begun', flush=True); time.sleep(0.5); y.append(9)")
     assert session.run_tests("", ["y == [1, 9]"]).ok
     assert cell.result().ok
@@ -285,7 +285,7 @@ def once_begun(session: Session, call: Callable[[], object]) -> Iterator[None]:
     begun.unlink()
 
 
-def test_it_can_be_interrupted(session: Session) -> None:
+def test_test_cases_can_be_interrupted(session: Session) -> None:
     with once_begun(session, session.interrupt):
         session.run_tests("", [f"{BEGIN}time.sleep(600)"], timeout=600)
     assert session.execute("1").text == "1"
@@ -357,7 +357,7 @@ def test_no_process_is_left_when_the_kernel_dies_during_a_case(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("verdicts", VERDICTS.values(), ids=VERDICTS)
-def test_what_counts_as_true(session: Session, verdicts: dict[str, tuple[str, str]]) -> None:
+def test_verdicts_follow_the_value_of_a_case(session: Session, verdicts: dict[str, tuple[str, str]]) -> None:
     report = session.run_tests(HELPERS, list(verdicts))
     assert {case.source: (case.verdict, case.message) for case in report.cases} == verdicts
 
@@ -387,7 +387,7 @@ def test_a_long_message_is_cut_and_stays_what_it_is(session: Session) -> None:
     assert len(report.cases[3].message) < 2100
 
 
-def test_what_gets_away_ends_with_the_tests(session: Session) -> None:
+def test_detached_processes_of_test_cases_end_with_the_tests(session: Session) -> None:
     number = f"4323.{uuid.uuid4().int % 10**9}"
     apart = "start_new_session=True, env={'PATH': '/usr/bin:/bin'}, stdout=-3)\n"
     single = f"import subprocess\nsubprocess.Popen(['sleep', '{number}'], {apart}"

@@ -29,7 +29,7 @@ SWALLOW = "while True:\n        try:\n            time.sleep(60)\n        except
 ALSO_CONFINED = (
     "test_no_cell_shows_a_secret",
     "test_kernels_have_the_values_themselves",
-    "test_what_a_thread_says_late_is_masked",
+    "test_late_output_of_a_thread_is_masked",
     "test_a_literal_in_a_cell_reaches_only_the_kernel",
     "test_progress_shows_nothing_while_a_cell_runs",
 )
@@ -141,7 +141,7 @@ def test_output_keeps_its_order_and_nothing_is_lost(watched: Watched) -> None:
     assert [getattr(output, "text", "display") for output in result.outputs] == ["S", "e", "display", "S3"]
 
 
-def test_what_a_thread_says_late_is_masked(watched: Watched) -> None:
+def test_late_output_of_a_thread_is_masked(watched: Watched) -> None:
     code = "import os, threading, time\ndef late():\n    while not os.path.exists('go'):\n        time.sleep(0.01)\n"
     code += "    print(s[3:])\n    print(s)\nthreading.Thread(target=late).start()\nprint(s[:3], end='')"
     first = watched.run(code)

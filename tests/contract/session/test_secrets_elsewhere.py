@@ -256,7 +256,7 @@ def test_a_value_on_the_command_line_is_refused_and_not_repeated(option: str, tm
 
 
 @pytest.mark.parametrize("recorded", ["notebook", "journal"])
-def test_what_is_replayed_is_not_reported_with_its_secrets(recorded: str, tmp_path: Path) -> None:
+def test_replay_reports_do_not_show_secrets(recorded: str, tmp_path: Path) -> None:
     setting_values = config("local", tmp_path)
     with Executor("local", workspace=tmp_path / "ws", config=setting_values) as executor:
         first = executor.session("first")

@@ -47,7 +47,7 @@ def test_variables_come_back_in_a_new_kernel(session: Session) -> None:
     assert set(session.names) >= {"a", "frame", "text", "shared"}
 
 
-def test_what_variables_share_comes_back_as_separate_copies(session: Session) -> None:
+def test_shared_values_come_back_as_separate_copies(session: Session) -> None:
     session.execute("a = [1]\nb = [a, a]")
     snapshot = session.snapshot()
     session.restore(snapshot)
@@ -75,7 +75,7 @@ def test_a_snapshot_is_no_cell(session: Session) -> None:
     assert text(session, "[s for s in In if 'variables' in s and 'In' not in s]") == "[]"
 
 
-def test_what_pickle_refuses_is_listed_with_the_reason(session: Session) -> None:
+def test_unpicklable_variables_are_listed_with_the_reason(session: Session) -> None:
     session.execute(
         "import functools, threading\nf = lambda: 1\nheld = [lambda: 1]\nlock = threading.Lock()\nclass C: pass\nx = 1"
     )
@@ -241,7 +241,7 @@ BAD_NAMES: tuple[Any, ...] = ("x", b"x", 5, [5], ["x"] * 2000)
 
 @pytest.mark.parametrize("names", BAD_NAMES, ids=["text", "bytes", "number", "numbers", "too many"])
 @pytest.mark.shared_session
-def test_what_are_no_names_is_refused(session: Session, names: Any) -> None:
+def test_invalid_names_of_a_snapshot_are_refused(session: Session, names: Any) -> None:
     with pytest.raises(InvalidRequest, match="names="):
         session.snapshot(names)
 
@@ -274,7 +274,7 @@ LIES = [
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_a_hostile_kernel_answers_is_checked(executor: Executor, lie: str) -> None:
+def test_answers_of_a_hostile_kernel_are_checked(executor: Executor, lie: str) -> None:
     session = executor.session("lies")
     session.execute(f"shell = get_ipython()\ndef lie(*_):\n    shell.last_answer = {lie}\nshell.save_variables = lie")
     if lie == "None":

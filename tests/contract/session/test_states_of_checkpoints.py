@@ -322,7 +322,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_go_back_is_refused_by_name(case: str, session: Session) -> None:
+def test_irreversible_states_are_refused_by_name(case: str, session: Session) -> None:
     make, kind, name = REFUSED[case]
     assert session.execute(make).ok
     with pytest.raises(CheckpointRefused, match=name) as refused:

@@ -36,7 +36,7 @@ def test_the_figures_follow_the_work(session: Session) -> None:
     assert after.uptime_seconds > before.uptime_seconds
 
 
-def test_what_the_kernel_started_counts_too(session: Session) -> None:
+def test_processes_started_by_the_kernel_count(session: Session) -> None:
     before = session.stats().pids
     session.execute("import subprocess\nchildren = [subprocess.Popen(['sleep', '600']) for _ in range(5)]")
     during = session.stats().pids
@@ -98,7 +98,7 @@ INSPECTED = {
 
 
 @pytest.mark.parametrize("word", ["total_inactive_file", "inactive_file"])
-def test_what_the_engine_says_becomes_figures(word: str) -> None:
+def test_reports_of_the_engine_become_figures(word: str) -> None:
     memory = {"usage": 50 * MIB, "stats": {word: 10 * MIB}}
     used = {"memory_stats": memory, "cpu_stats": {"cpu_usage": {"total_usage": 2_500_000_000}}, "pids_stats": {"current": 7}}
     actual = usage_figures(used, INSPECTED)
@@ -133,7 +133,7 @@ def test_a_size_is_reported_in_round_figures(size: int, text: str) -> None:
     [None, 5, {}, {"used": -1, "limit": 1, "kills": 0}, {"used": True, "limit": 1, "kills": 0}, {"used": 2**70, "limit": 1}],
     ids=repr,
 )
-def test_what_makes_no_sense_of_a_kernel_is_no_memory(message: object) -> None:
+def test_invalid_memory_reports_of_a_kernel_are_ignored(message: object) -> None:
     assert MemoryUse.from_reply(message) is None
 
 

@@ -109,7 +109,7 @@ def test_an_interrupt_ends_the_waiting(session: Session) -> None:
         (5, "the answer must be text, not 5"),
     ],
 )
-def test_what_is_no_answer_is_an_end_of_the_file(answer: Any, reason: str, local: Session) -> None:
+def test_invalid_answers_to_input_are_an_end_of_file(answer: Any, reason: str, local: Session) -> None:
     assert end_of_file(local.execute("input('?')", on_input=Answers(answer))) == reason
 
 
@@ -195,7 +195,7 @@ def test_a_new_owner_answers_no_earlier_request(tmp_path: Path) -> None:
     assert result.text == "Name? no no client can answer\n"
 
 
-def test_what_cannot_answer_is_refused(local: Session) -> None:
+def test_invalid_input_handlers_are_refused(local: Session) -> None:
     with pytest.raises(InvalidRequest, match="on_input=5"):
         local.execute("1", on_input=5)  # type: ignore[arg-type]
 

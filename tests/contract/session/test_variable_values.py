@@ -80,14 +80,14 @@ def test_values_need_no_name_that_cells_may_replace(session: Session) -> None:
 
 
 @pytest.mark.parametrize("names", [("1x",), ("a b",), ("class",), ("",), (5,), (None, 1), ("__builtins__",)])
-def test_what_is_no_name_is_refused(session: Session, names: tuple[Any, ...]) -> None:
+def test_invalid_names_of_variables_are_refused(session: Session, names: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidRequest):
         session.put(*names)
     with pytest.raises(InvalidRequest):
         session.get(names[0])
 
 
-def test_what_cannot_be_carried_is_refused_by_class_in_both_directions(session: Session) -> None:
+def test_unsupported_values_are_refused_by_class_in_both_directions(session: Session) -> None:
     with pytest.raises(InvalidRequest, match=r"'x' cannot be sent: x\[0\] is of the class builtins.object"):
         session.put("x", [object()])
     session.execute("class Own: pass\nx = {'a': Own()}")

@@ -122,5 +122,5 @@ def test_the_doctor_says_what_to_fix(tmp_path: Path, in_process: Command) -> Non
     assert failed[0]["fix"]
 
 
-def test_what_contradicts_itself_is_refused(tmp_path: Path, in_process: Command) -> None:
+def test_contradictory_options_are_refused(tmp_path: Path, in_process: Command) -> None:
     assert "--image" in refused(in_process(tmp_path, "doctor", *LOCAL, "--image", "x"))

@@ -73,7 +73,7 @@ def test_a_batch_that_leaves_something_says_so_by_its_exit_status(tmp_path: Path
         (("lits",), "No such command 'lits'"),
     ],
 )
-def test_what_is_refused_is_one_line_and_changes_nothing(
+def test_refused_file_operations_print_a_line_and_change_nothing(
     tmp_path: Path, args: tuple[str, ...], message: str, in_process: Command
 ) -> None:
     (tmp_path / ".git").mkdir()

@@ -119,7 +119,7 @@ def test_only_a_client_with_the_key_is_answered(server: Server, tmp_path: Path, 
         agent.call("close_session", session="default")
 
 
-def test_what_makes_no_sense_is_reported(
+def test_invalid_stops_are_reported(
     server: Server, tmp_path: Path, in_process: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = Path(os.environ["KERNELEXEC_RUNTIME_DIR"])

@@ -74,7 +74,7 @@ def test_programs_get_the_journals_own_lines(workspace: Path, in_process: Comman
         ),
     ],
 )
-def test_what_is_not_there_is_reported(workspace: Path, words: tuple[str, ...], problem: str, in_process: Command) -> None:
+def test_missing_journals_are_reported(workspace: Path, words: tuple[str, ...], problem: str, in_process: Command) -> None:
     done = in_process(workspace, "logs", *words)
     assert (done.returncode, done.stdout, done.stderr) == (125, "", f"kernelexec: {problem}\n")
 
@@ -91,7 +91,7 @@ def test_several_journals_of_a_name_are_listed(tmp_path: Path, in_process: Comma
     assert in_process(tmp_path, "logs", "alice/default").returncode == 0
 
 
-def test_what_the_cells_took(workspace: Path, in_process: Command) -> None:
+def test_statistics_of_cells_are_shown(workspace: Path, in_process: Command) -> None:
     done = in_process(workspace, "logs", "analysis", "--statistics", "-n", "3")
     assert (done.returncode, done.stderr) == (0, "")
     [summary, *calls] = [line.split("\t") for line in done.stdout.splitlines() if line]
@@ -102,7 +102,7 @@ def test_what_the_cells_took(workspace: Path, in_process: Command) -> None:
     assert answer["p50"] <= answer["p95"] <= answer["execution_time"]
 
 
-def test_what_a_broken_journal_says_of_its_cells(tmp_path: Path, in_process: Command) -> None:
+def test_statistics_of_a_broken_journal_are_bounded(tmp_path: Path, in_process: Command) -> None:
     finished = {"event": "finished", "execution_id": "a", "seconds": "NaN", "cpu_seconds": -1, "total_bytes": 1e300}
     lines = [
         json.dumps(finished),

@@ -34,7 +34,7 @@ def test_the_entry_starts_the_server_with_its_options(tmp_path: Path, in_process
     assert (tmp_path / "work" / "default").is_dir()
 
 
-def test_what_the_server_would_refuse_is_refused(tmp_path: Path, in_process: Command) -> None:
+def test_unknown_options_of_the_server_are_refused(tmp_path: Path, in_process: Command) -> None:
     done = in_process(tmp_path, "mcp-config", "--isolatoin", "local")
     assert (done.returncode, done.stdout) == (125, "")
     assert "--isolatoin" in done.stderr

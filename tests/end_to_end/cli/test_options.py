@@ -107,7 +107,7 @@ def test_two_names_of_one_thing_must_agree() -> None:
         (("--cpus", "1"), "choose --isolation container"),
     ],
 )
-def test_what_is_about_containers_is_refused_on_this_machine(
+def test_options_of_containers_are_refused_on_this_machine(
     args: tuple[str, ...], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
     assert reason in refused(in_process(tmp_path, "exec", "1", *LOCAL, *args))
@@ -144,7 +144,7 @@ def test_a_kernel_on_this_machine_has_the_reported_network() -> None:
         (("--isolation", "jail"), "isolation='jail' is unknown"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_invalid_values_of_options_are_refused(
     args: tuple[str, ...], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Command
 ) -> None:
     monkeypatch.setenv("KERNELEXEC_FORCE_CONTAINER", "1")

@@ -157,9 +157,7 @@ def test_the_prompt_shows_the_picture_keeps_its_path_and_follows_on_a_line_of_it
     terminal.expect(r"\n42\n")
 
 
-def test_what_is_typed_while_the_terminal_is_asked_stands_at_the_next_prompt(
-    repl: Callable[..., Terminal], tmp_path: Path
-) -> None:
+def test_typing_during_a_terminal_query_is_at_the_next_prompt(repl: Callable[..., Terminal], tmp_path: Path) -> None:
     terminal = send_until_question(repl, tmp_path, "Image('picture.png')")
     terminal.send("20 +" + SIXEL_ANSWER.decode())
     terminal.expect(r"In \[2\]: 20 \+")
@@ -169,9 +167,7 @@ def test_what_is_typed_while_the_terminal_is_asked_stands_at_the_next_prompt(
     assert drawn.size == (300, 150)
 
 
-def test_what_is_typed_while_the_terminal_is_asked_answers_the_input_of_the_cell(
-    repl: Callable[..., Terminal], tmp_path: Path
-) -> None:
+def test_typing_during_a_terminal_query_answers_the_cells_input(repl: Callable[..., Terminal], tmp_path: Path) -> None:
     terminal = send_until_question(repl, tmp_path, "display(Image('picture.png')); input('Name? ')")
     terminal.send("Ada\n" + SIXEL_ANSWER.decode())
     terminal.expect(r"Name\? Ada\n'Ada'\n")
@@ -294,7 +290,7 @@ for sequence in {[sequence.encode("utf-8", "surrogatepass") for sequence in own]
 
 
 @pytest.mark.parametrize("protocol", ["kitty", "iterm2", "sixel"])
-def test_what_is_no_picture_leaves_its_text_and_no_traceback(protocol: str, tmp_path: Path) -> None:
+def test_invalid_pictures_leave_their_text_and_no_traceback(protocol: str, tmp_path: Path) -> None:
     header = PNG[:16] + (60_000).to_bytes(4, "big") * 2 + PNG[24:]
     cell = "\n".join(display_cell(content) for content in (b"no picture", PNG[:100], PNG[:-80], header, b"\xff\xd8\xff" + PNG))
     raw = show(tmp_path, "exec", cell, *LOCAL, "--quiet", "--pictures", protocol)

@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[str, bytes, tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize(("name", "content", "args", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_run_is_refused_in_one_line_before_anything_runs(
+def test_invalid_files_are_refused_in_one_line_before_anything_runs(
     name: str, content: bytes, args: tuple[str, ...], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
     settings = name if name.startswith("x") and name != LONG else f"given{Path(name).suffix or '.py'}"

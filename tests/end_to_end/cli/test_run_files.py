@@ -178,7 +178,7 @@ def test_a_kernelspec_that_is_missing_is_named_and_the_other_files_run(tmp_path:
         (("a.py", "b.py", "missing.py"), "missing.py cannot be read"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(
+def test_invalid_options_of_run_are_refused_before_anything_runs(
     tmp_path: Path, words: tuple[str, ...], reason: str, in_process: Command
 ) -> None:
     for name in ("a.py", "b.py", "sub/a.py"):

@@ -175,7 +175,7 @@ def test_an_interrupt_while_another_kernel_starts_ends_the_run(how: str, tmp_pat
     assert not (tmp_path / "never").exists()
 
 
-def test_what_a_pipe_brings_late_is_run(tmp_path: Path) -> None:
+def test_late_code_of_a_pipe_is_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "given.py")
     with started(tmp_path, "run", "given.py", *LOCAL) as process:
         with (tmp_path / "given.py").open("w") as pipe:

@@ -83,7 +83,7 @@ def test_widgets_are_kept_and_capture_their_output(tmp_path: Path, in_process: C
     assert slider["value"] == 3
 
 
-def test_what_jupyter_shows_in_a_pager_is_on_the_screen_and_in_no_notebook(tmp_path: Path, in_process: Command) -> None:
+def test_pager_text_is_on_the_screen_and_in_no_notebook(tmp_path: Path, in_process: Command) -> None:
     pagers = "len?", "%pinfo2 json.dumps", "%prun -q sum(range(10))", "%prun sum(range(10))", "%lsmagic"
     sources = [f"import json\n{source}" for source in pagers]
     ours, theirs = executed(in_process, tmp_path, *sources), through_nbclient(tmp_path, *sources)

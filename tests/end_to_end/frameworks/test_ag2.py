@@ -98,7 +98,7 @@ def test_two_agents_write_code_that_fails_mend_it_and_save_a_plot(options: dict[
     assert (tmp_path / str(options["work_dir"]) / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_it_is_what_the_framework_calls_a_code_executor(executor: Ag2CodeExecutor) -> None:
+def test_the_executor_is_a_code_executor_of_ag2(executor: Ag2CodeExecutor) -> None:
     from autogen import ConversableAgent
     from autogen.coding import CodeExecutor as Protocol
 

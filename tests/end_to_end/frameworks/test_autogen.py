@@ -104,7 +104,7 @@ def test_the_agent_writes_its_own_code_with_a_model(tmp_path: Path) -> None:
     run(work)
 
 
-def test_it_is_a_component_that_can_be_written_down(tmp_path: Path) -> None:
+def test_the_executor_is_a_serializable_component(tmp_path: Path) -> None:
     created = AutogenCodeExecutor(
         isolation="local", workspace=tmp_path, config={"budgets": {"timeout": 7}}, execution_policies={"js": False}
     )
@@ -247,7 +247,7 @@ def test_the_code_tool_uses_it(tmp_path: Path) -> None:
     run(work)
 
 
-def test_it_must_be_started_and_stops_twice(tmp_path: Path) -> None:
+def test_the_executor_must_be_started_and_can_stop_twice(tmp_path: Path) -> None:
     async def work() -> None:
         executor = AutogenCodeExecutor(isolation="local", workspace=tmp_path)
         with pytest.raises(RuntimeError, match="not started"):

@@ -143,7 +143,7 @@ await release()
     run(tmp_path, steps)
 
 
-def test_what_fails_is_raised_and_the_state_is_kept(tmp_path: Path) -> None:
+def test_failures_are_raised_and_the_state_is_kept(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         await provider.run("x = 41")
         with pytest.raises(InvalidCode):
@@ -263,7 +263,7 @@ def test_all_that_a_notebook_may_hold_at_its_top_level_may_stand_there(tmp_path:
         "x = 1 \\",
     ],
 )
-def test_what_is_no_code_is_refused_before_anything_runs(code: str) -> None:
+def test_invalid_code_is_refused_before_anything_runs(code: str) -> None:
     with pytest.raises(InvalidCode, match="cannot run"):
         cell_of(code)
 
@@ -360,7 +360,7 @@ class Odd(BaseException):
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, Odd])
-def test_whatever_a_function_raises_reaches_the_code(tmp_path: Path, kind: type[BaseException]) -> None:
+def test_errors_of_a_function_reach_the_code(tmp_path: Path, kind: type[BaseException]) -> None:
     async def steps(provider: SandboxProvider) -> None:
         def plain() -> None:
             raise kind
@@ -564,7 +564,7 @@ def test_functions_run_in_the_context_of_their_caller(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
-def test_it_works_under_the_rules_of_a_tutorial(tmp_path: Path) -> None:
+def test_functions_work_under_the_rules_of_a_tutorial(tmp_path: Path) -> None:
     async def steps(provider: SandboxProvider) -> None:
         assert await provider.run("await f(x)", inputs={"x": -1}, external_functions={"f": abs}) == 1
         with pytest.raises(SecurityError, match="open"):

@@ -83,7 +83,7 @@ def test_an_agent_runs_again(executor: PythonExecutor) -> None:
             executor.session.restart()
 
 
-def test_it_is_what_the_framework_calls_an_executor(executor: PythonExecutor) -> None:
+def test_the_executor_is_an_executor_of_smolagents(executor: PythonExecutor) -> None:
     assert isinstance(executor, Base)
     assert executor("y = 41\nprint('said')\ny + 1").logs == "said\n"
     actual = executor("y + 1")
@@ -167,7 +167,7 @@ def test_an_agent_finishes_in_whatever_kernel_comes_after(executor: PythonExecut
     assert executor("given").output == "20"
 
 
-def test_what_could_not_be_sent_is_not_sent_again(executor: PythonExecutor) -> None:
+def test_unsendable_variables_are_not_sent_again(executor: PythonExecutor) -> None:
     executor.send_variables({"given": 1})
     with pytest.raises(SerializationError):
         executor.send_variables({"given": object()})

@@ -96,7 +96,7 @@ def test_a_kernel_that_is_gone_is_reported(alone: Executor, tmp_path: Path, in_p
     assert "has no running kernel" in refused(in_process(tmp_path, "variables", "dead"))
 
 
-def test_what_a_kernel_writes_into_its_sessions_note_harms_no_other(
+def test_session_notes_changed_by_a_kernel_harm_no_other_process(
     alone: Executor, tmp_path: Path, short_path: Path, in_process: Command
 ) -> None:
     session = alone.session("honest")

@@ -64,7 +64,7 @@ def test_memory_is_read_as_where_code_is_run(value: str, taken: int, tmp_path: P
 
 
 @pytest.mark.parametrize(("words", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_makes_no_sense_is_refused_and_nothing_is_written(
+def test_invalid_kernelspecs_are_refused_and_not_written(
     words: list[str], reason: str, tmp_path: Path, in_process: Command
 ) -> None:
     write(tmp_path / "place/share/jupyter", "theirs", ["theirs"], "python")

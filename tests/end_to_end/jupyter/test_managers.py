@@ -170,7 +170,7 @@ def test_input_is_asked_of_clients_that_allow_it(name: str, tmp_path: Path) -> N
         assert text_of(client, "input()") == "StdinNotImplementedError"
 
 
-def test_what_was_sent_to_run_after_a_cell_that_fails_does_not(name: str, tmp_path: Path) -> None:
+def test_requests_queued_behind_a_failing_cell_are_aborted(name: str, tmp_path: Path) -> None:
     with kernel_of(name, tmp_path) as (_, client):
         fails = (
             f"import os, time\nwhile not os.path.exists('sent'): time.sleep(0.01)\ntime.sleep({slow(1)})  # they arrive\n1/0"

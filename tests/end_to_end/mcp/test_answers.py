@@ -75,7 +75,7 @@ def test_the_end_of_what_was_kept_is_not_the_end_of_the_output(tmp_path: Path, m
     assert "of 10000000; end of the kept output, the first 8388608 bytes]\ny" in page
 
 
-def test_what_is_left_out_is_not_reported_as_less_than_it_is(agent: Agent) -> None:
+def test_omitted_output_is_reported_with_at_least_its_size(agent: Agent) -> None:
     text = agent.text("execute_code", code="print('x' * 3_000_000)", session="long")
     assert "[kernelexec: at least 1" in text
     assert "[kernelexec: 10000 characters" in agent.text("execute_code", code="print('x' * 29_999)", session="long")

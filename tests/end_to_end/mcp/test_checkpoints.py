@@ -74,7 +74,7 @@ def refusal(agent: Agent, tool: str, **arguments: Any) -> str:
     return text_of(answer)
 
 
-def test_what_cannot_be_done_is_an_error_for_the_model(agent: Agent) -> None:
+def test_impossible_checkpoint_calls_are_errors_for_the_model(agent: Agent) -> None:
     assert "'other'" in refusal(agent, "undo", session="other")
     agent.call("execute_code", code="import threading, time\nthreading.Thread(target=time.sleep, args=[60], name='w').start()")
     assert "cannot be copied now: these threads run: w" in refusal(agent, "checkpoint")

@@ -238,7 +238,7 @@ def test_a_list_shows_so_many_and_counts_all(agent: Agent, name: str) -> None:
         ("delete_files", {"path": "."}, "is not deleted"),
     ],
 )
-def test_what_makes_no_sense_or_is_refused_is_an_error_with_the_reason(
+def test_refused_file_calls_are_errors_with_the_reason(
     agent: Agent, tool: str, arguments: dict[str, Any], problem: str
 ) -> None:
     built = "import os\nfor name in ('link', 'pipe', 'here'):\n    if os.path.lexists(name): os.remove(name)\n"

@@ -231,7 +231,9 @@ def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path: Path, s
         assert path.is_socket()
 
 
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, server: Server, in_process: Command) -> None:
+def test_invalid_options_of_the_http_server_are_refused_in_one_line(
+    tmp_path: Path, server: Server, in_process: Command
+) -> None:
     taken = server.url.split(":")[2].split("/")[0]
     for args, reason in (
         (("--http", "--host", "0.0.0.0"), "--tokens"),  # noqa: S104 - that is refused

@@ -213,7 +213,7 @@ def test_a_server_of_that_name_stays_unless_it_is_to_be_replaced(
 
 
 @pytest.mark.parametrize(("indent", "kept"), [(None, '  "'), (4, '    "'), ("\t", '\t"')])
-def test_what_is_written_is_read_again_with_all_that_was_there(tmp_path: Path, indent: int | str | None, kept: str) -> None:
+def test_written_entries_keep_all_other_settings(tmp_path: Path, indent: int | str | None, kept: str) -> None:
     path = tmp_path / "mcp.json"
     before = {"theme": "dark \u00e9", "mcpServers": {"other": {"command": "o"}}, "last": [1.5, None]}
     path.write_text(json.dumps(before, indent=indent), encoding="utf-8")
@@ -282,7 +282,7 @@ def test_a_link_is_followed_to_its_file_and_stays_one(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+def test_irregular_settings_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(OSError, match="no plain file"):
@@ -329,7 +329,7 @@ def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkey
         (["--isolatoin", "local"], "--isolatoin"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_invalid_options_of_install_are_refused_before_anything_is_written(
     tmp_path: Path, install: Command, options: list[str], problem: str
 ) -> None:
     assert problem in refused(install("cursor", *options))

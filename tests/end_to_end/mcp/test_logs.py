@@ -20,7 +20,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_what_happens_is_logged_and_no_code_is(tmp_path: Path, era: str) -> None:
+def test_events_are_logged_without_code(tmp_path: Path, era: str) -> None:
     log = tmp_path / "log.jsonl"
     with connected(transport(tmp_path, "--log-file", str(log)), era) as agent:
         agent.call("execute_code", code="hunter2 = 1; print('x' * 10)")

@@ -222,7 +222,7 @@ def test_an_old_clients_session_is_its_users(server: tuple[Server, str], issuer:
         assert running.ask("POST", "/mcp", ping, **headers)[0] == status
 
 
-def test_what_strangers_send_to_log_in_is_small(server: tuple[Server, str]) -> None:
+def test_bodies_before_the_login_are_small(server: tuple[Server, str]) -> None:
     running, _ = server
     client = b'{"redirect_uris": ["http://localhost/x"], "pad": "%s"}'
     kind = {"Content-Type": "application/json"}

@@ -41,7 +41,7 @@ number = 1
     ],
     ids=str,
 )
-def test_what_is_no_provider_is_refused_before_anything_is_served(
+def test_invalid_providers_are_refused_before_anything_is_served(
     options: list[str], message: str, tmp_path: Path, in_process: Command
 ) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)

@@ -62,7 +62,7 @@ def test_a_notebook_a_file_and_output_are_read(agent: Agent) -> None:
     assert read(agent, "Mine/files/d/t.csv") == ("text/csv", "a,b\n1,\N{EURO SIGN}\n")
 
 
-def test_what_cannot_be_read_is_reported(agent: Agent) -> None:
+def test_unreadable_resources_are_reported(agent: Agent) -> None:
     code = f"""
 import os
 open('large.txt', 'w').write('x' * ({TEXT_BYTES} + 1))

@@ -142,7 +142,7 @@ def test_at_most_four_pictures_are_inline_and_the_others_are_named(agent: Agent,
     assert "see outputs/cell-0001-5.png, outputs/cell-0001-6.png in the workspace" in text_of(result)
 
 
-def test_what_is_too_large_or_no_picture_is_not_sent_as_one(agent: Agent, name: str) -> None:
+def test_large_and_invalid_pictures_are_not_sent_as_pictures(agent: Agent, name: str) -> None:
     code = (
         "import os, zlib, struct\nfrom IPython.display import display, Image\n"
         "part = lambda kind, body: struct.pack('>I', len(body)) + kind + body + struct.pack('>I', zlib.crc32(kind + body))\n"
@@ -240,9 +240,7 @@ def test_a_command_that_is_refused_has_the_seven_fields(agent: Agent, arguments:
         ("run_code", {}, "There is no tool 'run_code' (did you mean 'execute_code'?). The tools are: execute_code, "),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(
-    agent: Agent, tool: str, arguments: dict[str, Any], reason: str
-) -> None:
+def test_invalid_arguments_are_refused_with_the_reason(agent: Agent, tool: str, arguments: dict[str, Any], reason: str) -> None:
     agent.call("execute_code", code="1")
     refused = agent.call(tool, **arguments)
     assert refused.is_error

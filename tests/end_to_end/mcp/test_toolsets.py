@@ -46,7 +46,7 @@ def test_only_what_is_named_is_served(settings: str, groups: list[str], era: str
         ("--packages-from", "nowhere", "must be a directory of wheels"),
     ],
 )
-def test_what_is_no_group_or_directory_is_refused(
+def test_unknown_groups_and_directories_are_refused(
     option: str, value: str, message: str, tmp_path: Path, in_process: Command
 ) -> None:
     done = in_process(tmp_path, "mcp", "--isolation", "local", option, value)
@@ -103,7 +103,7 @@ def test_a_long_installation_goes_on_and_is_collected(agent: Agent) -> None:
     assert install(agent, "upper", session="long")["installed"] == []  # a new one, which has nothing to do
 
 
-def test_what_cannot_be_installed_is_reported_and_what_makes_no_sense_is_refused(agent: Agent) -> None:
+def test_missing_packages_are_reported_and_invalid_packages_refused(agent: Agent) -> None:
     missing = agent.call("install_packages", packages=["nowhere-to-be-found"], session="b")
     assert missing.is_error
     assert missing.structured_content is not None

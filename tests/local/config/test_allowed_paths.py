@@ -91,7 +91,7 @@ def test_they_count_from_the_current_directory_or_the_home(base: Path, monkeypat
 
 
 @pytest.mark.parametrize("settings", [[""], "a", [5], ["a\0"], [None]])
-def test_what_is_no_path_is_refused(settings: Any) -> None:
+def test_invalid_allowed_paths_are_refused(settings: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"^Configuration: allowed_paths"):
         load("local", config={"allowed_paths": settings})
 

@@ -91,7 +91,7 @@ async def step(generator: AsyncIterator[AsyncSession]) -> AsyncSession:
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), Closed("mine"), KeyError(), SystemExit(3)], ids=repr)
-def test_what_the_block_raises_comes_out_as_itself(executor: AsyncExecutor, error: BaseException) -> None:
+def test_errors_of_the_block_are_raised_unchanged(executor: AsyncExecutor, error: BaseException) -> None:
     async def main() -> None:
         with pytest.raises(type(error)) as caught:
             await block()

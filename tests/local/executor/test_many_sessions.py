@@ -204,7 +204,7 @@ def test_a_caller_that_is_cancelled_while_a_session_starts_leaves_nothing(tmp_pa
     until_equal(lambda: remains() - before, Counter())
 
 
-def test_what_is_forgotten_of_cells_is_freed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_cells_are_freed_without_a_garbage_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's search for what holds itself stops the whole process: the cells of hundreds of sessions must not need it."""
     monkeypatch.setattr("kernelexec.session.cells.queue._REMEMBERED_MAX", 1)
     codes = ("1 + 1", "print(1)", "1 / 0", "!echo 1", "from IPython.display import HTML; HTML('a')", "x =")

@@ -39,7 +39,7 @@ def test_a_loop_that_ends_before_the_block_is_left_ends_all(executor: AsyncExecu
     run(lambda: entered(executor))
 
 
-def test_what_belongs_to_a_loop_that_was_closed_is_refused(tmp_path: Path) -> None:
+def test_calls_to_objects_of_a_closed_loop_are_refused(tmp_path: Path) -> None:
     script = f"""
 import asyncio
 from kernelexec import AsyncExecutor, Closed
@@ -108,7 +108,7 @@ ENDS = {f"{signum.name}, {how}": (signum, how) for signum in (signal.SIGKILL, si
 
 
 @pytest.mark.parametrize(("signum", "how"), named_cases(ENDS, {"SIGKILL, fork", "SIGTERM, alone"}))
-def test_what_a_killed_owner_left_goes_with_the_next_start(
+def test_leftovers_of_a_killed_owner_are_removed_at_the_next_start(
     tmp_path: Path, executor: AsyncExecutor, signum: signal.Signals, how: str
 ) -> None:
     before = marked_processes()

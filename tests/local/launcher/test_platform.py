@@ -43,7 +43,7 @@ class Runs:
             subprocess.run(argv, cwd=cwd, env=env, input=stdin, text=True, check=True)
 
 
-def test_what_a_command_changed_lasts_where_a_shell_can_save_it(
+def test_changes_of_a_command_last_where_the_shell_can_save_them(
     system: LauncherPlatform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shell, lasting = Runs(tmp_path), ShellSession()

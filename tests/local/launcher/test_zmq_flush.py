@@ -40,7 +40,7 @@ os._exit(3)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what threads do")
-def test_what_was_sent_has_left_before_the_process_may_end() -> None:
+def test_sent_messages_leave_before_the_process_ends() -> None:
     with zmq.Context() as context, context.socket(zmq.PULL) as pull:
         port = pull.bind_to_random_port("tcp://127.0.0.1")
         for _ in range(5):

@@ -39,7 +39,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("code", WRITERS.values(), ids=WRITERS)
-def test_it_is_output_of_the_cell(session: Session, code: str) -> None:
+def test_writes_to_the_stream_files_are_output_of_the_cell(session: Session, code: str) -> None:
     result = session.execute(code, timeout=20)
     assert result.status == "ok", result.text
     assert "mark" in result.stdout

@@ -244,7 +244,7 @@ def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", FILES | PROCESSES)
-def test_what_is_another_ones_stays_so(location: Place, what: str, way: str) -> None:
+def test_foreign_files_and_processes_stay_untouched(location: Place, what: str, way: str) -> None:
     answer = location.try_out(what, way)
     assert answer in ("PermissionError", "OSError", "FileNotFoundError", "ProcessLookupError"), answer
     assert location.unchanged()

@@ -109,7 +109,7 @@ def test_an_interpreter_that_cells_can_replace(named: str, isolation: str, fork:
 
 
 @needs_bubblewrap
-def test_what_an_interpreter_reads_is_asked_of_nothing_that_lies_here(
+def test_modules_in_the_current_directory_are_not_imported_at_a_start(
     tmp_path: Path, escaped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "json.py").write_text(ESCAPE.format(str(escaped)))

@@ -56,7 +56,7 @@ def test_an_executor_takes_it_and_kernels_have_their_own_environment(tmp_path: P
     assert not server.is_running()
 
 
-def test_it_imports_what_is_to_be_preloaded(tmp_path: Path) -> None:
+def test_an_early_fork_server_imports_the_preloaded_modules(tmp_path: Path) -> None:
     (server,) = own_servers()
     with Executor("local", workspace=tmp_path, config={"preload": ("wave",)}) as executor:
         session = executor.session()

@@ -108,7 +108,7 @@ SHOWING = {
 
 
 @pytest.mark.parametrize("code", named_cases(SHOWING, {"a deprecation for the importer", "text"}))
-def test_what_a_module_shows_is_in_the_cell_that_imports_it(tmp_path: Path, code: str) -> None:
+def test_output_of_a_preloaded_module_is_in_the_importing_cell(tmp_path: Path, code: str) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "shows.py").write_text(code)
     (tmp_path / "modules" / "quiet.py").write_text("import warnings\nwarnings.warn('is new', PendingDeprecationWarning)")

@@ -71,7 +71,7 @@ def test_three_libraries_are_preloaded_by_default() -> None:
     assert done.stdout.split() == list(LIBRARIES)
 
 
-def test_what_is_preloaded_is_there_and_is_no_variable(executor: Executor) -> None:
+def test_preloaded_modules_are_loaded_without_variables(executor: Executor) -> None:
     server = server_of(executor.session("first"))
     session = preloaded_session(executor, *LIBRARIES)
     assert server_of(session) == server
@@ -306,7 +306,7 @@ socket.send_fds(channel, [json.dumps({{"request": 1, "pid": os.getpid()}}).encod
 """
 
 
-def test_what_a_server_had_sent_is_read_though_it_left_requests_unread(tmp_path: Path) -> None:
+def test_answers_of_an_ended_server_are_read_despite_unread_requests(tmp_path: Path) -> None:
     async def run() -> None:
         python = tmp_path / "python"
         python.write_text(ANSWERS_ONCE.format(python=sys.executable))
@@ -336,7 +336,7 @@ def test_without_a_server_kernels_are_started_and_that_is_reported(tmp_path: Pat
         assert result.notes == ("Kernels are started one by one, since none can be forked: it has ended.",)
 
 
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
+def test_the_fork_server_can_be_switched_off(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"fork_server": False}) as opened:
         result = opened.session().execute("import os; os.getppid()")
         assert (result.text, result.notes) == (str(os.getpid()), ())

@@ -35,7 +35,7 @@ def owner_of(path: Path) -> OwnerRecord | None:
         os.close(fd)
 
 
-def test_what_a_dead_owner_left_is_taken_over_with_all_that_is_in_it(base: Path, owner: subprocess.Popen[str]) -> None:
+def test_a_dead_owners_directory_is_taken_over_with_its_files(base: Path, owner: subprocess.Popen[str]) -> None:
     path = Path(line_of(owner))
     assert OwnedDirectory.take_over(path) is None
     owner.kill()
@@ -102,14 +102,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("record", REFUSED.values(), ids=REFUSED)
-def test_what_may_be_somebodys_is_not_taken_over(base: Path, record: OwnerRecord | str | None) -> None:
+def test_directories_with_a_possible_owner_are_not_taken_over(base: Path, record: OwnerRecord | str | None) -> None:
     path = left(base, record, "work")
     before = sorted(path.iterdir())
     assert OwnedDirectory.take_over(path) is None
     assert sorted(path.iterdir()) == before
 
 
-def test_what_is_no_private_directory_is_not_taken_over(base: Path) -> None:
+def test_links_and_open_directories_are_not_taken_over(base: Path) -> None:
     path = left(base, dead())
     (base / "kx-link0000").symlink_to(path)
     assert OwnedDirectory.take_over(base / "kx-link0000") is None

@@ -128,7 +128,7 @@ def dead(**changes: Any) -> OwnerRecord:
     )
 
 
-def test_what_a_killed_owner_left_is_removed_and_reported(
+def test_the_directory_of_a_killed_owner_is_removed_and_reported(
     base: Path, owner: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     root = Path(line_of(owner))

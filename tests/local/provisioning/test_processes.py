@@ -232,7 +232,7 @@ def test_a_sweep_kills_every_holder_but_the_spared_one_and_leaves_no_descriptor(
 
 
 @pytest.mark.parametrize("name", [b") Z 0 0 0 (", b"a b\n) S 1", b"()", b"\xff\xfe"])
-def test_what_a_process_calls_itself_does_not_hide_it(stack: ExitStack, name: bytes) -> None:
+def test_odd_process_names_do_not_hide_a_process(stack: ExitStack, name: bytes) -> None:
     mark = ProcessMarker()
     bare = start(stack, mark, shell=BARE, code=named(name))
     assert sorted(mark.marked_pids(SessionLeader.of(bare.parent.pid))) == sorted([bare.parent.pid, bare.pid])

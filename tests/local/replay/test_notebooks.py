@@ -111,7 +111,7 @@ def test_unsafe_cells_are_not_repeated_and_cells_that_need_them_say_so(own: Exec
     assert (plain["ok"], plain["counts"]["unsafe"], plain["cells"][0]["outcome"]) == (False, 2, "unsafe")
 
 
-def test_what_is_not_safe_is_repeated_on_request(own: Executor, tmp_path: Path) -> None:
+def test_unsafe_cells_are_repeated_on_request(own: Executor, tmp_path: Path) -> None:
     mark = own.config.absolute_workspace / "again" / "mark"
     mark.parent.mkdir(parents=True)
     mark.touch()
@@ -144,7 +144,7 @@ def test_another_failure_than_before_is_a_failure(own: Executor, tmp_path: Path)
         ({"status": 5, "state": [], "language": 7}, "repeated"),
     ],
 )
-def test_what_the_notebook_notes_of_a_cell_counts(
+def test_metadata_of_a_notebook_cell_decides_its_replay(
     own: Executor, tmp_path: Path, metadata: dict[str, Any], outcome: str
 ) -> None:
     path = written(tmp_path / "a.ipynb", "x = 1", c1={"kernelexec": metadata})

@@ -77,7 +77,7 @@ BAD_PATHS: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("path", BAD_PATHS, ids=repr)
-def test_what_is_no_notebook_is_refused(own: Executor, path: Any) -> None:
+def test_invalid_notebook_paths_are_refused(own: Executor, path: Any) -> None:
     with pytest.raises(InvalidRequest, match="notebook"):
         own.session("again", notebook=path)
     assert own.sessions() == ()

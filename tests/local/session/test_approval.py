@@ -102,7 +102,7 @@ def test_validators_decide_one_after_the_other(tmp_path: Path) -> None:
     assert ("command", "javascript", "console.log(1)") in [actual[:3] for actual in seen]
 
 
-def test_what_a_validator_raises_is_a_denial(tmp_path: Path) -> None:
+def test_errors_of_a_validator_are_denials(tmp_path: Path) -> None:
     def fails(_proposal: Proposal) -> None:
         raise ValueError("it holds a plan")
 
@@ -161,7 +161,7 @@ OF_EACH_KIND = {
 
 
 @pytest.mark.parametrize(("part", "ending", "waits"), named_cases(RAISED, OF_EACH_KIND))
-def test_whatever_is_raised_ends_nothing_but_the_cell(part: str, ending: BaseException, waits: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_raised_errors_end_only_the_cell(part: str, ending: BaseException, waits: bool, tmp_path: Path) -> None:  # noqa: FBT001
     raising = _raising(ending, waits=waits)
     options = {"approver": raising} if part == "approver" else {"validators": [raising]}
     with opened(tmp_path, config={"rules": {"ask": "always"}}, **options) as executor:
@@ -187,7 +187,7 @@ def test_an_approver_that_cancels_its_own_task_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("expected", [True, *at_night("yes", 1), object()])
-def test_what_is_no_decision_is_a_denial(expected: Any, tmp_path: Path) -> None:
+def test_invalid_decisions_are_denials(expected: Any, tmp_path: Path) -> None:
     with opened(tmp_path, validators=[lambda _: expected]) as executor:
         assert "must return Allow, Ask, Deny, Rewrite or None" in refused(executor.session().execute("1"))
 
@@ -259,13 +259,13 @@ def test_an_approved_cell_runs_and_says_so(approver: Callable[[], Any], tmp_path
 
 
 @pytest.mark.parametrize(("approver", "problem"), named_cases(NO, NO.keys() - LIKE_ANOTHER_NO))
-def test_whatever_is_no_yes_is_a_no(approver: Callable[[], Any], problem: str, tmp_path: Path) -> None:
+def test_all_answers_but_an_approval_are_denials(approver: Callable[[], Any], problem: str, tmp_path: Path) -> None:
     options = {"rules": {"ask": "always"}, "budgets": {"approval": 0.2 if "no answer" in problem else BOUND}}
     with opened(tmp_path, approver=approver(), config=options) as executor:
         assert problem in refused(executor.session().execute("1 + 1"))
 
 
-def test_what_the_rules_refuse_is_asked_about_and_nothing_else(tmp_path: Path) -> None:
+def test_approvers_are_asked_only_about_refused_cells(tmp_path: Path) -> None:
     asked = Asked(AGREED, DENIED)
     rules = {"ask": "refused", "blocked_commands": ["echo"]}
     with opened(tmp_path, approver=asked, config={"rules": rules}) as executor:
@@ -280,7 +280,7 @@ def test_what_the_rules_refuse_is_asked_about_and_nothing_else(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("cell", [*at_night("!chmod 600 a"), "import os\nassert os.system('chmod 600 a') == 0"])
-def test_what_was_approved_against_the_rules_may_start_programs_that_they_refuse(cell: str, tmp_path: Path) -> None:
+def test_cells_approved_against_the_rules_may_start_refused_programs(cell: str, tmp_path: Path) -> None:
     with opened(tmp_path, approver=Asked(AGREED), config={"rules": {"ask": "refused"}}) as executor:
         session = executor.session()
         assert session.execute("open('a', 'w').close()").ok
@@ -291,7 +291,7 @@ def test_what_was_approved_against_the_rules_may_start_programs_that_they_refuse
             assert "rule 'chmod'" in result.error.evalue
 
 
-def test_what_was_approved_for_other_reasons_is_held_to_the_rules(tmp_path: Path) -> None:
+def test_cells_approved_for_other_reasons_are_held_to_the_rules(tmp_path: Path) -> None:
     asked = Asked(AGREED)
     with opened(tmp_path, approver=asked, config={"rules": {"ask": "always"}}) as executor:
         result = executor.session().execute("import os\nos.system(''.join(['ch', 'mod 600 a']))")
@@ -469,7 +469,7 @@ def test_the_journal_names_the_approver(tmp_path: Path) -> None:
     [{"validators": [1]}, {"validators": "x"}, {"validators": len}, {"approver": "me"}],
     ids=["one", "text", "function", "approver"],
 )
-def test_what_cannot_be_called_is_refused_at_once(options: dict[str, Any], tmp_path: Path) -> None:
+def test_validators_and_approvers_must_be_callable(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(options))):
         opened(tmp_path, **options)
 

@@ -145,7 +145,7 @@ def test_without_a_journal_a_request_cannot_be_named(tmp_path: Path) -> None:
     run(tmp_path, main, journal=False)
 
 
-def test_what_is_no_longer_in_memory_is_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_requests_are_answered_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelexec.session.cells.queue._REMEMBERED_MAX", 2)
 
     async def main(session: AsyncSession) -> None:
@@ -342,7 +342,7 @@ def test_a_cell_that_waits_for_the_disk_does_not_run_in_a_kernel_that_was_restar
     run(tmp_path, main)
 
 
-def test_what_a_callback_raises_is_not_raised_to_a_repeated_request(tmp_path: Path) -> None:
+def test_errors_of_a_callback_are_not_raised_to_repeated_requests(tmp_path: Path) -> None:
     def fails(_: object) -> None:
         raise ValueError("mine")
 

@@ -94,7 +94,7 @@ def test_a_life_that_was_cut_off_during_its_own_replay_is_passed_over(tmp_path: 
     assert [cell.source for cell in read_history(journal).cells] == ["x0 = 1", "x1 = 1", "x2 = 1"]
 
 
-def test_what_a_journal_says_of_each_cell_is_what_its_replay_gets(tmp_path: Path) -> None:
+def test_cells_of_a_journal_are_read_for_replay_unchanged(tmp_path: Path) -> None:
     with Executor("local", workspace=tmp_path, config={"checkpoints": "named"}) as executor:
         session = executor.session("a")
         session.execute("1 + 1")

@@ -41,7 +41,7 @@ def test_success_is_the_status_not_the_text(session: Session) -> None:
     assert answer["duration"] > 0
 
 
-def test_what_always_fails_is_tried_so_often(session: Session) -> None:
+def test_failing_code_is_tried_up_to_the_limit(session: Session) -> None:
     actual = session.execute_with_retry("tries = globals().get('tries', 0) + 1\n1 / 0", max_retries=3)
     assert [attempt["attempt"] for attempt in actual.history] == [1, 2, 3]
     assert [attempt["error"] for attempt in actual.history] == ["ZeroDivisionError: division by zero"] * 3
@@ -68,7 +68,7 @@ def test_the_callback_gives_up(session: Session) -> None:
     assert (len(actual.attempts), actual.success) == (1, False)
 
 
-def test_it_is_not_asked_after_the_last_try(session: Session) -> None:
+def test_the_fix_is_not_asked_after_the_last_try(session: Session) -> None:
     asked: list[Attempts] = []
 
     def fix(attempts: Attempts) -> str:
@@ -80,7 +80,7 @@ def test_it_is_not_asked_after_the_last_try(session: Session) -> None:
 
 
 @pytest.mark.parametrize(("between", "value"), [("keep", "[1, 2, 2]"), ("restore", "[1, 2]"), ("restart", "[2]")])
-def test_what_becomes_of_the_session_between_two_tries(tmp_path: Path, between: Any, value: str) -> None:
+def test_sessions_are_kept_restored_or_restarted_between_tries(tmp_path: Path, between: Any, value: str) -> None:
     with Executor("local", workspace=tmp_path) as executor:
         session = executor.session()
         session.execute("x = [1]")
@@ -199,6 +199,6 @@ def test_bad_input_is_refused_before_anything_runs(session: Session, options: An
     assert not session.execute("ran").ok
 
 
-def test_what_is_no_code_is_refused(session: Session) -> None:
+def test_fixes_other_than_code_are_refused(session: Session) -> None:
     with pytest.raises(InvalidRequest, match="next try"):
         session.execute_with_retry("1 / 0", lambda _: 1)  # type: ignore[arg-type, return-value]

@@ -36,7 +36,7 @@ exit 1
 @pytest.mark.parametrize(
     ("times", "message", "tries"), [(2, _SAID, 3), (3, _SAID, None), (1, "bwrap: Unknown option --new", None)], ids=str
 )
-def test_what_passes_is_tried_again(
+def test_passing_start_failures_are_tried_again(
     times: int, message: str, tries: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{failing(tmp_path, times, message)}{os.pathsep}{os.environ['PATH']}")

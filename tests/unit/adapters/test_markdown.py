@@ -102,7 +102,7 @@ def test_installations_by_pip_report_failures_only(language: str, code: str) -> 
 
 
 @pytest.mark.parametrize(("language", "code"), LEFT)
-def test_what_is_no_installation_stays_as_it_is(language: str, code: str) -> None:
+def test_code_without_an_installation_stays_unchanged(language: str, code: str) -> None:
     assert quiet_pip(code, language) == code
 
 

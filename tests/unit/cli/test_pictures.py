@@ -59,7 +59,7 @@ def test_kitty_gets_the_exact_png_in_pieces_of_4096(size: tuple[int, int]) -> No
     assert (drawn.keys["a"], drawn.keys["f"], "c" in drawn.keys, "i" in drawn.keys) == ("T", "100", False, False)
 
 
-def test_what_is_larger_than_the_area_is_shown_in_its_columns_and_rows() -> None:
+def test_large_pictures_are_fitted_into_the_areas_columns_and_rows() -> None:
     for size, cells in (((1600, 400), ("80", "10")), ((600, 1200), ("30", "30")), ((8000, 3), ("80", "1"))):
         image = encoded("PNG", PIL.Image.new("RGB", size))
         [kitty] = read_kitty(sequence(image, "kitty"))
@@ -151,7 +151,7 @@ def test_sixels_of_a_photograph_are_near_it_and_transparent_pixels_are_left_out(
     ids=lambda content: ascii(content[:12]),
 )  # fmt: skip
 @pytest.mark.parametrize("mime", ["image/png", "image/jpeg"])
-def test_what_is_no_picture_or_a_huge_one_is_not_shown(content: bytes, mime: str, protocol: Any) -> None:
+def test_invalid_and_huge_pictures_are_not_shown(content: bytes, mime: str, protocol: Any) -> None:
     assert encode_picture(Image(mime, content), protocol, AREA) is None
 
 

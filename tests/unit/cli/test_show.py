@@ -202,7 +202,7 @@ def test_output_goes_to_a_terminal_on_stdout_where_stderr_is_none(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_goes_to_a_pipe_is_whole_though_a_bar_runs_on_the_terminal(
+def test_piped_output_is_whole_beside_a_bar_on_the_terminal(
     as_json: bool,  # noqa: FBT001
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -219,7 +219,7 @@ def test_what_goes_to_a_pipe_is_whole_though_a_bar_runs_on_the_terminal(
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_what_was_held_back_for_the_bar_is_shown_when_the_cells_are_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_held_back_for_the_bar_is_shown_at_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, "stdout", "stderr") as shown:
         console = ConsoleOutput(as_json=False)
         with suppress(KeyError), console.progress(1):

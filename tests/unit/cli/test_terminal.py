@@ -78,7 +78,7 @@ def test_moves_go_no_further_up_than_the_text_itself() -> None:
     assert text_filter.feed("\x1b[Atwo") == "two"
 
 
-def test_what_is_left_out_is_shown_or_ends_at_a_line() -> None:
+def test_control_characters_are_escaped_or_omitted_up_to_a_line() -> None:
     assert feed("a\x00b\x0cc") == "a\\x00b\\x0cc"
     assert feed("\x1b]0;title without an end\nnext") == "\nnext"
     assert feed("\x1b]8;;http://x.example\x1b\\link\x1b]8;;\x1b\\ text") == "link text"

@@ -214,7 +214,7 @@ def test_a_value_that_yaml_cannot_make_is_one_line_with_the_file(tmp_path: Path,
     assert "\n" not in str(reported.value)
 
 
-def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_irregular_agent_files_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(InvalidConfig, match="must be a regular file"):

@@ -204,14 +204,14 @@ def test_a_dictionary_is_taken_literally(settings: dict[str, Any], expected: dic
 
 
 @pytest.mark.parametrize(("settings", "answer"), UNFIT.values(), ids=UNFIT)
-def test_what_is_unknown_or_does_not_fit_is_named(settings: Any, answer: str) -> None:
+def test_unknown_and_unfit_settings_are_named(settings: Any, answer: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(code_execution_config=settings, environ={}, inside=False)
     assert answer in str(caught.value)
 
 
 @pytest.mark.parametrize(("arguments", "answer"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_what_contradicts_each_other_is_refused(arguments: dict[str, Any], answer: str) -> None:
+def test_contradictory_arguments_are_refused(arguments: dict[str, Any], answer: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(**{"environ": {}, "inside": False, **arguments})
     assert answer in str(caught.value)

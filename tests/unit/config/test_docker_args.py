@@ -226,7 +226,7 @@ def test_a_read_only_root_needs_no_value(word: str, taken: bool) -> None:  # noq
     assert config(word).container.read_only_root is taken
 
 
-def test_what_may_be_there_several_times_is_all_taken() -> None:
+def test_repeatable_arguments_are_all_used() -> None:
     arguments = [
         "-e",
         "A=1",

@@ -61,7 +61,7 @@ def test_without_a_profile_the_defaults_stay() -> None:
 
 
 @pytest.mark.parametrize(("options", "expected"), OVER.values(), ids=OVER)
-def test_what_is_set_by_itself_goes_over_the_profile(options: Any, expected: tuple[int, float, float]) -> None:
+def test_explicit_settings_override_the_profile(options: Any, expected: tuple[int, float, float]) -> None:
     assert figures(load("local", config={"profile": "simple", **options})) == expected
     assert figures(load(config=Config(isolation="local", profile="simple", **options))) == expected
 

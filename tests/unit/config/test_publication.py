@@ -75,11 +75,11 @@ def package() -> dict[str, Any]:
     return dict(actual)
 
 
-def test_it_has_the_form_that_the_registry_takes() -> None:
+def test_server_json_matches_the_registrys_schema() -> None:
     jsonschema.validate(SERVER, SHAPE)
 
 
-def test_it_is_of_this_version_of_this_package() -> None:
+def test_server_json_names_this_version_of_this_package() -> None:
     assert SERVER["version"] == package()["version"] == kernelexec.__version__
     assert package()["identifier"] == PROJECT["name"]
 

@@ -66,7 +66,7 @@ async def later() -> str:
         [VALUE],
     ],
 )
-def test_what_is_no_reference_is_refused_and_not_shown(secrets: Any) -> None:
+def test_secrets_other_than_references_are_refused_and_not_shown(secrets: Any) -> None:
     with pytest.raises(InvalidConfig, match="secrets") as refused:
         given(secrets)
     assert VALUE not in str(refused.value)

@@ -99,7 +99,7 @@ def test_an_unfit_value_is_named_with_its_place(options: dict[Any, Any], message
     assert message in str(caught.value)
 
 
-def test_what_is_wrong_with_all_together_has_no_place() -> None:
+def test_errors_of_the_whole_configuration_name_no_section() -> None:
     with pytest.raises(InvalidConfig, match=r"^Configuration: programs\.prefix_kernel=True: "):
         load("local", config={"programs": {"prefix_kernel": True}})
 
@@ -159,7 +159,7 @@ def test_the_argument_goes_over_the_configured_workspace(config: Any) -> None:
     assert load("local", workspace=Path("a"), config=config).workspace == Path("a")
 
 
-def test_what_is_given_is_left_as_it_was() -> None:
+def test_passed_settings_stay_unchanged() -> None:
     settings: dict[str, Any] = {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}
     config = load("local", workspace="w", config=settings)
     assert settings == {"budgets": {"timeout": 1}, "environment": {"set": {"A": "1"}}}

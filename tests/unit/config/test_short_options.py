@@ -81,7 +81,7 @@ def test_an_image_chooses_containers() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("memory", "2g"), ("cpus", 2)])
-def test_what_only_containers_have_is_refused_elsewhere(name: str, value: Any) -> None:
+def test_options_of_containers_are_refused_elsewhere(name: str, value: Any) -> None:
     message = rf"^{name}={value!r}: only containers have it, and the isolation is local"
     with pytest.raises(InvalidConfig, match=message):
         load("local", config={name: value})
@@ -110,7 +110,7 @@ def test_a_variable_silences_all_executors(value: str, quiet: bool) -> None:  # 
 
 
 @pytest.mark.parametrize("gpus", [0, -1, True, 1.5, "", "a b", [], ["all", 1], {"all": 1}])
-def test_what_names_no_gpu_is_refused_in_one_sentence(gpus: Any) -> None:
+def test_invalid_gpus_are_refused_in_one_sentence(gpus: Any) -> None:
     with pytest.raises(
         InvalidConfig, match=r"container\.gpus: must be 'all', a number of GPUs from 1 to 1024, or a list of their"
     ):
@@ -138,7 +138,7 @@ def test_files_and_models_have_them_too(tmp_path: Path) -> None:
     "value",
     ["", ":/b", f"{FOLDER}:b", f"{FOLDER}:/b:/c", {FOLDER: {"bind": "/b", "kind": "x"}}, {FOLDER: 5}, [f"{FOLDER}:/b:xx"]],
 )
-def test_what_is_no_folder_is_refused_with_the_form(value: Any) -> None:
+def test_invalid_volumes_are_refused_with_the_right_form(value: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"^volumes.*must be as in"):
         load("container", config={"volumes": value})
 

@@ -52,7 +52,7 @@ def test_the_engine_gets_just_that() -> None:
         ({"network": "host"}, None, None),
     ],
 )
-def test_its_own_name_is_known_to_a_machine_without_network(
+def test_hostname_resolves_in_a_container_without_network(
     options: dict[str, Any], hostname: str | None, hosts: dict[str, str] | None
 ) -> None:
     order = Order("image", (), {}, "1:1", "/", (), {}, Container(sudo=True, **options), Limits())
@@ -67,7 +67,7 @@ def test_a_root_that_is_to_be_read_only_stays_so_and_an_image_of_another_owner_t
     assert container.network == "bridge"
 
 
-def test_what_was_written_down_is_read_as_the_same() -> None:
+def test_serialized_containers_are_read_back_equal() -> None:
     for container in (Container(sudo=True), Container(sudo=True, read_only_root=True, image=("kernelexec/web",))):
         assert Container.model_validate(container.model_dump(mode="json")) == container
 

@@ -28,7 +28,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("text", "message"), UNFIT.values(), ids=UNFIT)
-def test_what_is_no_yaml_or_too_much_is_reported_with_its_line(text: str, message: str) -> None:
+def test_invalid_and_excessive_yaml_is_reported_with_its_line(text: str, message: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         parse(text)
     assert message in str(caught.value)
@@ -57,7 +57,7 @@ agents:
     assert [str(each.work_dir) for each in read(tmp_path, massgen).values()] == ["w", "v"]
 
 
-def test_what_is_merged_deeper_first_is_not_there_twice(tmp_path: Path) -> None:
+def test_nested_merges_set_each_key_once(tmp_path: Path) -> None:
     text = "code_execution_config: {docker_run_args: [], timeout: 3}\nbudgets: {<<: &a {grace: 2}, <<: {grace: 3}}\n"
     with pytest.raises(InvalidConfig, match="'<<' is set twice"):
         read(tmp_path, text)
@@ -87,7 +87,7 @@ def test_a_word_is_a_boolean_and_no_text(tmp_path: Path, word: str, meant: bool)
     assert (actual.confinement.level, dict(actual.environment.set)) == ("off", {"A": word})
 
 
-def test_what_all_readers_know_is_read(tmp_path: Path) -> None:
+def test_plain_scalars_are_read_as_in_other_readers(tmp_path: Path) -> None:
     for message, number in (("1e3", 1000), ("0x1F", 31), ("0o10", 8), (".5", 0.5), ("+7", 7), ("2.", 2), ("0.25", 0.25)):
         assert read(tmp_path, f"isolation: local\nbudgets: {{timeout: {message}}}\n")["default"].budgets.timeout == number
     texts = "{A: 2020-01-01, B: 1.2.3, C: 10.0.0.1, D: y, E: '=', F: 8080:80, G: =}"

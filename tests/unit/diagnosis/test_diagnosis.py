@@ -241,7 +241,7 @@ def diagnosed(
 
 
 @pytest.mark.parametrize("status", ["ok", "aborted", "running"])
-def test_what_did_not_fail_has_no_diagnosis(status: Status) -> None:
+def test_cells_without_a_failure_have_no_diagnosis(status: Status) -> None:
     assert diagnose(status, 0, None, None, [NAME]) is None
 
 
@@ -358,7 +358,7 @@ OFFLINE = [
 
 
 @pytest.mark.parametrize("output", OFFLINE)
-def test_that_the_network_is_off_is_reported_where_it_is(output: Output) -> None:
+def test_a_missing_network_is_reported_only_without_network(output: Output) -> None:
     actual = diagnose("error", 1, None, None, [output], networked=False)
     assert actual is not None
     assert (actual.cause, actual.retryable) == ("The session has no network.", False)
@@ -517,7 +517,7 @@ def test_a_failed_command_is_reported_by_its_exit_code(outputs: tuple[Output, ..
         (139, "", "It crashed, in compiled code."),
     ],
 )
-def test_what_shells_say_by_their_exit_codes(exit_code: int, answer: str, cause: str) -> None:
+def test_exit_codes_of_shells_are_explained(exit_code: int, answer: str, cause: str) -> None:
     actual = diagnosed(Stream("stderr", answer), exit_code=exit_code)
     assert (actual.kind, actual.cause) == ("command", cause)
 

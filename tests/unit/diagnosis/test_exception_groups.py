@@ -101,5 +101,5 @@ def test_the_first_exceptions_of_a_large_group_are_explained() -> None:
 
 
 @pytest.mark.parametrize(("length", "hints"), [(100, ("Write in the session's workspace or in $TMPDIR.",)), (10**5, ())])
-def test_what_failed_is_explained_by_the_beginning_of_its_message(length: int, hints: tuple[str, ...]) -> None:
+def test_exceptions_of_a_group_are_explained_by_their_first_characters(length: int, hints: tuple[str, ...]) -> None:
     assert diagnosed("  +-+---------------- 1 ----------------", f"    | E: {'x' * length}Read-only file system").hints == hints

@@ -28,7 +28,7 @@ def test_authorities_are_taken_one_a_file_and_without_what_else_a_file_holds(tmp
     assert [content.decode() for content in actual.values()] == [certificate()]
 
 
-def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
+def test_files_without_a_certificate_are_refused(tmp_path: Path) -> None:
     (tmp_path / "not.crt").write_text("hello")
     with pytest.raises(InvalidRequest, match="holds no certificate"):
         authorities([tmp_path / "not.crt"])

@@ -12,7 +12,7 @@ from kernelexec.docker.images.image_info import ImageFacts, at_least, ipykernel_
 FULL = ImageFacts("sha256:1", "amd64", "3.11.2", "/usr/bin/python3", "7.4.0", "8.10.0", ("bash", "sh"), "24.1.0", "2.39.5")
 
 
-def test_what_an_image_says_is_read() -> None:
+def test_facts_of_an_image_are_read() -> None:
     spec = {"argv": ["python", "-m", "x", "-f", "{connection_file}"], "language": "python", "env": {"A": "b", "C": 1}}
     answer = {
         "python": "3.12.1",

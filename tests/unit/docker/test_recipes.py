@@ -169,7 +169,7 @@ def test_an_empty_directory_of_wheels_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_to_do_about_a_missing_image_is_reported(image: str, message: str) -> None:
+def test_missing_images_are_reported_with_the_way_to_get_them(image: str, message: str) -> None:
     assert how_to_get(image) == message
 
 

@@ -106,7 +106,7 @@ NO_SOCKETS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", NO_SOCKETS.values(), ids=NO_SOCKETS)
-def test_what_is_no_socket_is_refused(short_path: Path, make: Callable[[Path], object]) -> None:
+def test_paths_other_than_sockets_are_refused(short_path: Path, make: Callable[[Path], object]) -> None:
     make(short_path / "s")
     assert_refused(short_path / "s", "is not a socket")
 

@@ -139,7 +139,7 @@ def test_the_other_half_after_the_patience_changes_no_end(case: Case, first: Ste
 
 @ONE_HALF
 @pytest.mark.parametrize("heard", [output, noise])
-def test_whatever_comes_keeps_the_patience_alive(case: Case, half: Step, heard: Step) -> None:
+def test_any_message_restarts_the_patience(case: Case, half: Step, heard: Step) -> None:
     case.run(half)
     for _ in range(50):
         case.passes(PATIENCE - 1)
@@ -282,7 +282,7 @@ def test_a_wait_that_was_given_up_is_taken_up_again(case: Case) -> None:
     assert case.end() == "complete"
 
 
-def test_what_comes_after_the_end_of_one_that_lingers_is_its_own_until_it_is_settled(case: Case) -> None:
+def test_output_of_a_lingering_execution_is_late_only_once_settled(case: Case) -> None:
     case.execution.keeps_late_output = True
     case.run(output, idle, reply, output)
     assert case.end() == "complete"
@@ -299,7 +299,7 @@ def test_settling_before_the_end_ends_nothing(case: Case) -> None:
 
 
 @pytest.mark.parametrize("lingers", [False, True])
-def test_what_came_in_time_is_held_by_its_cell_only(case: Case, *, lingers: bool) -> None:
+def test_timely_output_is_referenced_by_its_cell_only(case: Case, *, lingers: bool) -> None:
     case.execution.keeps_late_output = lingers
     case.run(lambda c: c.execution.on_output("stream", {"name": "stdout", "text": "in time"}, 0))
     case.run(lambda c: c.execution.on_reply(REPLY, {}), lambda c: c.execution.on_idle())

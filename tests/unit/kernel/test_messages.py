@@ -39,7 +39,7 @@ def unpacked(*frames: bytes | None, dropped_bytes: int = 0) -> Message:
     return MessageSession(KEY).unpack(Multipart(frames, dropped_bytes))
 
 
-def test_what_is_packed_is_read_by_jupyter() -> None:
+def test_packed_messages_are_read_by_jupyter() -> None:
     session, wire = jupyter(), MessageSession(KEY)
     msg_id, frames = wire.pack("execute_request", CONTENT)
     identities, parts = session.feed_identities(frames)
@@ -50,7 +50,7 @@ def test_what_is_packed_is_read_by_jupyter() -> None:
     assert (actual["header"]["session"], actual["parent_header"], actual["metadata"]) == (wire.session_id, {}, {})
 
 
-def test_what_jupyter_makes_is_unpacked() -> None:
+def test_messages_of_jupyter_are_unpacked() -> None:
     session = jupyter()
     request = session.msg("execute_request")
     created = session.msg("stream", CONTENT, parent=request, metadata={"k": [1, None]})
@@ -65,7 +65,7 @@ def test_what_jupyter_makes_is_unpacked() -> None:
     )
 
 
-def test_what_is_packed_is_unpacked() -> None:
+def test_packed_messages_are_unpacked() -> None:
     wire = MessageSession(KEY)
     msg_id, frames = wire.pack("kernel_info_request", {"a": {"b": [1.5, True]}})
     actual = wire.unpack(Multipart(tuple(frames)))
@@ -118,7 +118,7 @@ BROKEN: dict[str, list[bytes | None]] = {
 
 
 @pytest.mark.parametrize("frames", BROKEN.values(), ids=BROKEN)
-def test_what_is_no_message_of_this_kernel_is_malformed(frames: list[bytes | None]) -> None:
+def test_foreign_and_broken_frames_are_malformed(frames: list[bytes | None]) -> None:
     with pytest.raises(Malformed):
         unpacked(*frames)
 

@@ -51,7 +51,7 @@ def test_no_limit_is_none(tmp_path: Path, version: int) -> None:
     assert write(tmp_path, version, limit=NONE[version]).read_limit() is None
 
 
-def test_what_cannot_be_read_is_nothing(tmp_path: Path, version: int) -> None:
+def test_missing_control_files_are_read_as_nothing(tmp_path: Path, version: int) -> None:
     group = CGroup(tmp_path / "gone", memory_monitor._FILES[version - 1])
     assert (group.read_limit(), group.read_usage(1000), group.read_kills()) == (None, 0, 0)
 

@@ -38,12 +38,12 @@ def test_a_value_is_packed_as_theirs(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), pytest], ids=["an object", "a module"])
-def test_what_is_no_json_is_refused(value: object) -> None:
+def test_values_without_json_are_refused(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         pack({"a": value})
 
 
-def test_what_holds_itself_is_refused() -> None:
+def test_recursive_values_are_refused() -> None:
     circle: dict[str, object] = {}
     circle["itself"] = circle
     with pytest.raises(RecursionError):

@@ -46,7 +46,7 @@ def read(session: jupyter.Session, frames: list[bytes]) -> dict[str, Any]:
     return {"idents": idents, **session.deserialize(parts)}
 
 
-def test_what_it_sends_says_what_theirs_says(ours: LauncherMessageSession, theirs: jupyter.Session) -> None:
+def test_sent_messages_equal_those_of_jupyter(ours: LauncherMessageSession, theirs: jupyter.Session) -> None:
     parent = {"header": theirs.msg_header("execute_request")}
     reader = jupyter.Session(key=KEY)
     reported = {"content": ODD, "parent": parent, "metadata": {"m": 1}, "ident": [b"a", b"b"]}
@@ -69,7 +69,7 @@ def test_buffers_and_messages_that_are_made_elsewhere_go_their_way(
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_it_reads_what_theirs_reads(ours: LauncherMessageSession, theirs: jupyter.Session, copy: bool) -> None:  # noqa: FBT001 - a parameter
+def test_messages_are_read_as_by_jupyter(ours: LauncherMessageSession, theirs: jupyter.Session, copy: bool) -> None:  # noqa: FBT001 - a parameter
     frames = sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"}, metadata={"m": 1}, buffers=[b"raw"])[1:]
     value: list[Any] = frames if copy else [zmq.Frame(frame) for frame in frames]
     actual, expected = (session.deserialize(value, copy=copy) for session in (ours, theirs))
@@ -87,7 +87,7 @@ BROKEN: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_what_is_not_signed_as_it_should_be_is_refused(
+def test_messages_with_a_wrong_signature_are_refused(
     ours: LauncherMessageSession, change: Callable[[list[bytes]], list[bytes]]
 ) -> None:
     changed, frames = (sent(jupyter.Session(key=KEY), "execute_request", {"code": "1"})[1:] for _ in range(2))

@@ -45,7 +45,7 @@ def test_a_pipe_to_elsewhere_ends() -> None:
     os.close(writer)
 
 
-def test_what_has_the_number_of_a_closed_pipe_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_with_the_number_of_a_closed_pipe_is_left_alone(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     files = note(reader, writer)
     os.close(writer)

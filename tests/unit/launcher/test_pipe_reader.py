@@ -50,7 +50,7 @@ def test_output_that_is_read_between_two_looks_is_waited_for(monkeypatch: pytest
     os.close(write_fd)
 
 
-def test_what_children_of_earlier_cells_have_written_is_waited_for_where_that_is_asked() -> None:
+def test_output_of_earlier_cells_children_is_awaited_on_request() -> None:
     taken = list[bytes]()
 
     def take(content: bytes) -> None:

@@ -121,7 +121,7 @@ def test_stacks_are_written_on_a_signal_where_one_is_to_spare(
     assert heard == [system.stacks_signal] * (system.name == "linux")
 
 
-def test_what_is_used_is_reported_as_far_as_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_cpu_time_are_reported_where_the_system_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     peak, used = platform.peak_memory_bytes(), platform.cpu_seconds()
     assert peak is not None
     assert peak > 2**20
@@ -135,7 +135,7 @@ def test_what_is_used_is_reported_as_far_as_the_system_counts(monkeypatch: pytes
     assert platform.cpu_seconds() > 0
 
 
-def test_what_waits_in_a_pipe_is_counted_where_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_bytes_of_a_pipe_are_counted_where_the_system_can(monkeypatch: pytest.MonkeyPatch) -> None:
     out, into = os.pipe()
     try:
         os.write(into, b"12345")

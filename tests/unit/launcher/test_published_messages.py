@@ -65,7 +65,7 @@ def test_only_messages_of_the_cell_are_kept() -> None:
     assert texts(recorded(*others, stream("own"))) == ["own"]
 
 
-def test_what_stands_before_and_behind_the_id_in_a_parent_is_nothing_to_it() -> None:
+def test_fields_around_the_id_of_a_parent_are_ignored() -> None:
     assert texts(recorded(message("stream", {"text": "a"}, username="u"), message("stream", {"text": "b"}))) == ["a", "b"]
 
 
@@ -99,7 +99,7 @@ def test_one_display_may_take_all_the_room() -> None:
     assert texts(recorded(shown("first"), shown(large))) == ["first", large]
 
 
-def test_what_is_larger_than_all_the_room_is_left_out() -> None:
+def test_messages_larger_than_all_the_room_are_left_out() -> None:
     actual = texts(recorded(shown("x" * 500_000), stream("x" * 200_000), stream("end")))
     assert [type(item) for item in actual] == [Gap, Gap, str]
     assert actual[1].text_bytes == 200_000

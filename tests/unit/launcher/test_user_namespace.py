@@ -89,7 +89,7 @@ def test_a_name_like_that_of_an_input_may_be_the_users() -> None:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_what_comes_and_goes_between_two_looks_is_found(seed: int) -> None:
+def test_names_changed_between_two_looks_are_found(seed: int) -> None:
     chance, names = random.Random(seed), UserNames()  # noqa: S311 - the same every time
     namespace: dict[Any, Any] = {}
     hidden: dict[str, Any] = {}

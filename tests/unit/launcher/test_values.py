@@ -311,7 +311,7 @@ def test_large_sets_and_dictionaries_of_usual_items_are_carried(items: list[Any]
     assert list(carried(pairs).items()) == list(pairs.items())
 
 
-def test_items_that_are_written_twice_are_one() -> None:
+def test_repeated_items_are_decoded_once() -> None:
     numbers = [*range(1000), *range(50)]
     pairs = [[number, index] for index, number in enumerate(numbers)]
     fields = {"a": {"$": "set", "items": numbers}, "b": {"$": "dict", "items": pairs}}
@@ -323,7 +323,7 @@ def test_items_that_are_written_twice_are_one() -> None:
 @pytest.mark.parametrize(
     "file", [b"", b"kernelexec", MAGIC, MAGIC + b"\xff" * 8, MAGIC + struct.pack("<Q", 2) + b"{", b"\x80\x05."]
 )
-def test_what_is_no_file_of_values_is_refused(file: bytes) -> None:
+def test_invalid_files_of_values_are_refused(file: bytes) -> None:
     with pytest.raises(ValueRefused):
         ValueDecoder(memoryview(file), LIMIT).decode()
 

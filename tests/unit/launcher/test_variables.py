@@ -67,7 +67,7 @@ def test_a_name_that_goes_meanwhile_is_left_out() -> None:
         {"variables": [{"name": "x", "type": None, "text": ""}], "total": True},
     ],
 )
-def test_what_makes_no_sense_in_a_reply_is_left_out(message: dict[str, Any]) -> None:
+def test_invalid_variables_of_a_reply_are_left_out(message: dict[str, Any]) -> None:
     assert len(Variables.from_reply(message, 10)) == 0
 
 

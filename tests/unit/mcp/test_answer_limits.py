@@ -49,7 +49,7 @@ def fitted(*images: Image, room: int = ANSWER_BYTES) -> tuple[list[str], list[in
     return [block.mime_type for block in actual.shown], actual.smaller, actual.left_out
 
 
-def test_what_fits_goes_as_it_is_and_other_kinds_become_ones_that_clients_take() -> None:
+def test_fitting_pictures_are_unchanged_and_others_converted() -> None:
     small = picture(100, 50, "PNG")
     assert fitted(small) == (["image/png"], [], [])
     assert anyio.run(select_pictures, (small,), ANSWER_BYTES).shown[0].data == base64.b64encode(small.content).decode()
@@ -65,12 +65,12 @@ def test_what_fits_goes_as_it_is_and_other_kinds_become_ones_that_clients_take()
     "content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff" + bytes(1000), b"GIF89a" + b"\xff" * 4]
 )
 @pytest.mark.parametrize("mime", ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"])
-def test_what_is_no_picture_is_left_out(content: bytes, mime: str) -> None:
+def test_invalid_pictures_are_left_out(content: bytes, mime: str) -> None:
     assert fitted(Image(mime, content)) == ([], [], [0])
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_what_is_cut_off_or_damaged_is_left_out(kind: str) -> None:
+def test_truncated_and_damaged_pictures_are_left_out(kind: str) -> None:
     whole = picture(100, 50, kind)
     assert fitted(Image(whole.mime, whole.content[: len(whole.content) // 2])) == ([], [], [0])
     if kind == "PNG":
@@ -79,7 +79,7 @@ def test_what_is_cut_off_or_damaged_is_left_out(kind: str) -> None:
         assert fitted(Image(whole.mime, bytes(damaged))) == ([], [], [0])
 
 
-def test_what_says_that_it_is_huge_is_not_decoded() -> None:
+def test_pictures_with_a_huge_size_are_not_decoded() -> None:
     head = bytearray(picture(10, 10, "PNG").content)
     head[16:24] = (60_000).to_bytes(4, "big") * 2
     assert fitted(Image("image/png", bytes(head))) == ([], [], [0])

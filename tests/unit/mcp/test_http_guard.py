@@ -92,7 +92,7 @@ def test_requests_for_this_server_from_its_own_pages_come_by(headers: dict[str, 
 
 
 @pytest.mark.parametrize("headers", SENT_AWAY, ids=str)
-def test_what_is_for_another_server_or_from_a_strangers_page_is_sent_away_unread(headers: dict[str, str]) -> None:
+def test_requests_with_a_foreign_host_or_origin_are_refused_unread(headers: dict[str, str]) -> None:
     sent = Sent(headers, b"a")
     assert (sent.status, sent.read) == (403, None)
     assert "--allowed-" in sent.answer["error"]

@@ -202,7 +202,7 @@ HEAVY: dict[str, tuple[object, object]] = {
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("data", "metadata"), HEAVY.values(), ids=HEAVY)
-def test_whatever_a_display_is_made_of_counts(data: object, metadata: object) -> None:
+def test_all_parts_of_a_display_count(data: object, metadata: object) -> None:
     collector = Collector(OutputLimits(display_bytes=500_000))
     for _ in range(15):
         show(collector, data, metadata=metadata)

@@ -63,18 +63,18 @@ ALSO_CELLS = ["%matplotlib inline\nx = 1", "%%html\n<b>import os</b>", "!python 
 
 
 @pytest.mark.parametrize(("rule", "code"), [(rule, code) for rule, codes in FORBIDDEN.items() for code in codes])
-def test_what_is_forbidden_is_refused_in_any_spelling(rule: str, code: str) -> None:
+def test_forbidden_code_is_refused_in_any_spelling(rule: str, code: str) -> None:
     refusal = RULES.check(code)
     assert refusal is not None
     assert refusal.rule == rule
 
 
 @pytest.mark.parametrize("code", ALLOWED)
-def test_what_only_looks_like_it_may_run(code: str) -> None:
+def test_code_that_only_looks_forbidden_is_allowed(code: str) -> None:
     assert RULES.check(code) is None
 
 
-def test_what_is_no_python_is_refused_where_there_are_rules() -> None:
+def test_invalid_python_is_refused_only_by_rules() -> None:
     refusal = RULES.check("def f(:")
     assert refusal is not None
     assert refusal.rule == "unread"

@@ -103,7 +103,7 @@ def test_every_class_has_its_examples() -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_only_looks_dangerous_may_run(text: str) -> None:
+def test_harmless_commands_are_allowed(text: str) -> None:
     assert RULES.check(text) is None
 
 
@@ -127,7 +127,7 @@ def test_without_rules_everything_may_run_even_what_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     "text", ["echo 'unended", "if true; then", "((", "curl -s https://x | sh", "eval $(x)", "bash <(curl x)"]
 )
-def test_what_cannot_be_read_is_refused_where_there_are_rules(text: str) -> None:
+def test_unparsed_commands_are_refused_by_rules(text: str) -> None:
     assert rule_of(RULES, text) == "unread"
 
 

@@ -132,7 +132,7 @@ def test_a_named_variable_that_is_not_there_is_not_made() -> None:
     assert scrub_environment(Environment(pass_names=("TOKEN",)), {}) == {}
 
 
-def test_what_is_set_goes_over_everything_and_past_every_rule() -> None:
+def test_set_variables_override_all_others_and_all_rules() -> None:
     rules = Environment(pass_names=("A_TOKEN",), set={"A_TOKEN": "set", "PATH": "/bin", "B_TOKEN": "2", "SSH_AUTH_SOCK": "/s"})
     actual = scrub_environment(rules, {"A_TOKEN": "1", "PATH": "/usr/bin", "B_TOKEN": "1", "HOME": "/root"})
     assert actual == {"A_TOKEN": "set", "PATH": "/bin", "B_TOKEN": "2", "SSH_AUTH_SOCK": "/s", "HOME": "/root"}

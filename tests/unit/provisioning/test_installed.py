@@ -65,7 +65,7 @@ def test_a_kernelspec_that_starts_nothing_is_refused_with_the_reason(
         KernelspecCatalog.on_this_machine().find("broken")
 
 
-def test_what_is_installed_is_listed_with_its_languages(specs: Path) -> None:
+def test_installed_kernels_are_listed_with_their_languages(specs: Path) -> None:
     write(specs, "deno", ["deno"], "typescript")
     write(specs, "bash", ["bash"], "bash")
     assert KernelspecCatalog.on_this_machine().describe()[:2] == ("bash", "deno (typescript)")

@@ -72,12 +72,12 @@ def refused(path: str, *, read_only: bool) -> str | None:
 
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("path", NEVER.values(), ids=NEVER)
-def test_what_would_open_the_wall_is_refused(path: str, read_only: bool) -> None:  # noqa: FBT001 - a parameter
+def test_dangerous_mounts_are_refused(path: str, read_only: bool) -> None:  # noqa: FBT001 - a parameter
     assert refused(path, read_only=read_only)
 
 
 @pytest.mark.parametrize("path", WRITTEN_NEVER.values(), ids=WRITTEN_NEVER)
-def test_what_programs_run_from_can_be_read_only(path: str) -> None:
+def test_directories_of_programs_are_mounted_read_only_or_not_at_all(path: str) -> None:
     assert refused(path, read_only=False)
     assert refused(path, read_only=True) is None
 

@@ -224,7 +224,7 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
-def test_what_is_no_plain_file_is_read_as_nothing(runtime: RuntimeDirectory, make: Callable[[Path], object]) -> None:
+def test_irregular_files_are_read_as_nothing(runtime: RuntimeDirectory, make: Callable[[Path], object]) -> None:
     runtime.create()
     make(runtime.path / "stderr")
     before = descriptors()
@@ -395,7 +395,7 @@ def test_a_link_in_the_place_of_stderr_is_not_written_through(runtime: RuntimeDi
     assert not (short_path / "outside").exists()
 
 
-def test_what_is_written_to_stderr_is_appended(runtime: RuntimeDirectory) -> None:
+def test_stderr_is_appended_to_the_file(runtime: RuntimeDirectory) -> None:
     runtime.create()
     with runtime.create_stderr() as stderr:
         assert stderr.name == str(runtime.path / "stderr")

@@ -194,7 +194,7 @@ def test_late_output_that_is_reported_again_for_notebooks_adds_no_line(log: Cont
     assert lines(log, LateOutputReported("a", ID, (Stream("stdout", "late\n"),))) == before
 
 
-def test_what_a_cell_prints_that_never_ran_is_no_running_cells(log: ContainerLog) -> None:
+def test_output_of_an_aborted_cell_is_logged_as_late(log: ContainerLog) -> None:
     refused = CellAborted("a", CELL, ExecutionResult(ID, "a", "aborted", notes=("The disk is full.",)))
     assert lines(log, started(), refused, printed("x"))[-1] == "cell 01234567 late | x"
 
@@ -321,7 +321,7 @@ def unfit_parent(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [unfit_directory, unfit_link, unfit_pipe, unfit_parent])
-def test_what_cannot_be_a_log_is_refused(tmp_path: Path, make: object) -> None:
+def test_unfit_paths_of_a_log_are_refused(tmp_path: Path, make: object) -> None:
     assert callable(make)
     make(tmp_path / "logs" / "a" / "docker_container.log")
     with pytest.raises(InvalidConfig, match="cannot be a log"):

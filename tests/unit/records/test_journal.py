@@ -138,7 +138,7 @@ def test_every_event_of_a_session_is_a_line_when_the_call_returns(keep: Callable
     assert (answer[8]["change"], answer[8]["cause"]) == ("died", "crashed")
 
 
-def test_what_is_no_matter_of_the_record_writes_nothing(keep: Callable[..., Journal], path: Path) -> None:
+def test_events_without_a_record_write_nothing(keep: Callable[..., Journal], path: Path) -> None:
     keep()(DisplayUpdated("s", "d", {}, {}))
     assert path.read_bytes() == b""
 
@@ -289,7 +289,7 @@ def test_an_owner_that_is_ending_is_waited_for(keep: Callable[..., Journal], pat
         assert next_one.result(10).path == path
 
 
-def test_what_is_in_the_place_of_the_file_and_is_none_is_left_alone(keep: Callable[..., Journal], path: Path) -> None:
+def test_pipes_and_links_at_the_journals_path_are_left_alone(keep: Callable[..., Journal], path: Path) -> None:
     path.parent.mkdir()
     os.mkfifo(path)
     journal = keep()

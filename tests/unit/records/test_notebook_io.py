@@ -99,7 +99,7 @@ def test_a_notebook_of_any_format_gives_its_code(text: str, sources: tuple[str, 
     ]
 
 
-def test_what_came_of_a_script_is_written_as_nbformat_does(tmp_path: Path) -> None:
+def test_results_of_a_script_are_written_as_by_nbformat(tmp_path: Path) -> None:
     document = CellFile.script("# %% [markdown]\n# One\n# two\n# %%\nx = 'ü'\nx\n# %%\n1 / 0")
     svg = DisplayData({"image/svg+xml": "<svg>\n</svg>", "application/json": {"text/plain": "a\nb"}}, {"m": {"text": "a\nb"}})
     shown = ExecuteResult({"text/plain": "one\ntwo", "text/html": "<b>\n"}, {}, execution_count=1)
@@ -244,7 +244,7 @@ def test_cells_that_are_tagged_to_be_skipped_keep_their_outputs_and_are_not_run(
 
 @pytest.mark.parametrize("text", NO_NOTEBOOKS.values(), ids=NO_NOTEBOOKS)
 @pytest.mark.filterwarnings("default")
-def test_what_is_no_notebook_is_refused_in_one_line_with_its_name(text: str, tmp_path: Path) -> None:
+def test_invalid_notebooks_are_refused_by_name_in_one_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "given.ipynb"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidRequest, match=r"given\.ipynb is no notebook: .") as caught:
@@ -256,7 +256,7 @@ def test_what_is_no_notebook_is_refused_in_one_line_with_its_name(text: str, tmp
     ("content", "reason"), [(None, "No such file"), (b"\xff\xfe\x00", "codec can't decode"), (..., "Is a directory")]
 )
 @pytest.mark.parametrize("name", ["given.ipynb", "given.py"])
-def test_what_cannot_be_read_is_refused(content: Any, reason: str, name: str, tmp_path: Path) -> None:
+def test_unreadable_cell_files_are_refused(content: Any, reason: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if content is ...:
         path.mkdir()

@@ -60,7 +60,7 @@ def test_the_file_is_what_nbformat_makes_of_the_same_cells(path: Path) -> None:
     assert (actual.nbformat, actual.nbformat_minor) == (expected.nbformat, expected.nbformat_minor)
 
 
-def test_what_did_not_change_is_not_built_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_outputs_are_not_built_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, created, whole = Recorder(path), [], recorder._dump
 
     def make(output: Any) -> bytes:
@@ -177,7 +177,7 @@ def held_here() -> int:
 
 
 @pytest.mark.parametrize("what", ["left out", "source"])
-def test_what_was_left_out_and_long_sources_take_no_memory(path: Path, what: str) -> None:
+def test_omitted_outputs_and_long_sources_take_no_memory(path: Path, what: str) -> None:
     recorder = Recorder(path, limit_bytes=100_000)
     held = []
     tracemalloc.start()

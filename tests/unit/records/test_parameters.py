@@ -78,7 +78,7 @@ def test_names_that_the_notebook_does_not_have_are_returned() -> None:
 @pytest.mark.parametrize(
     "values", [{"a b": 1}, {"class": 1}, {"": 1}, {"x\n": 1}, {"x": {1, 2}}, {"x": object()}, {"x": b"x"}], ids=range(7)
 )
-def test_what_has_no_form_in_python_is_refused(values: dict[str, Any]) -> None:
+def test_parameters_without_a_form_in_python_are_refused(values: dict[str, Any]) -> None:
     book = notebook(code("1"))
     with pytest.raises(InvalidRequest, match="parameter"):
         inject_parameters(book, values)

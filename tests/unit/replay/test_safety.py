@@ -178,7 +178,7 @@ def test_another_language_is_not_judged() -> None:
     assert "typescript" in (reason_against(RecordedCell("let x = 1", language="typescript")) or "")
 
 
-def test_what_failed_to_parse_before_does_so_without_effect() -> None:
+def test_cells_with_syntax_errors_are_safe_to_repeat() -> None:
     assert reason_against(RecordedCell("x = = 1", status="error", ename="SyntaxError")) is None
 
 
@@ -193,7 +193,7 @@ def test_a_function_of_an_earlier_cell_is_followed_until_it_is_defined_again() -
     assert judge.reason(RecordedCell("twice('x'); clean('x')")) is None
 
 
-def test_what_cannot_be_seen_is_not_seen() -> None:
+def test_computed_names_are_not_seen() -> None:
     assert reason_against(RecordedCell("import os\ngetattr(os, 're' + 'move')('x')")) is None
 
 
@@ -261,7 +261,7 @@ LATER = [
 
 
 @pytest.mark.parametrize("source", LATER)
-def test_what_a_function_uses_may_be_defined_after_it(source: str) -> None:
+def test_functions_used_before_their_definition_are_found(source: str) -> None:
     assert "deletes files" in (reason_against(RecordedCell(source)) or "")
     definitions_only = source.rpartition("\n")[0]
     judge = SideEffectChecker()
@@ -310,7 +310,7 @@ USES = {
 
 
 @pytest.mark.parametrize("case", USES)
-def test_what_a_cell_uses_is_followed_through_other_names(case: str) -> None:
+def test_outside_use_is_followed_through_other_names(case: str) -> None:
     before, cell, reads, reason = USES[case]
     use = OutsideUse(lambda name: name == "helpers")
     use.learn(before)

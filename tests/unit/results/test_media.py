@@ -45,7 +45,7 @@ def test_every_cut_header_has_a_size_or_none(form: str) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"<svg/>", b"\xff\xd8" + b"\xff\xe0\0\0" * 10**4, b"\xff\xd8\xff", b"RIFF0000WEBPVP8?"]
 )
-def test_what_has_no_size_has_none(content: bytes) -> None:
+def test_invalid_pictures_have_no_size(content: bytes) -> None:
     assert Image("image/png", content).size is None
 
 

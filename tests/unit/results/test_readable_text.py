@@ -168,7 +168,7 @@ def test_of_all_html_of_a_text_a_part_is_read() -> None:
     assert many == "x" * 10_000
 
 
-def test_what_cannot_be_made_a_text_is_named() -> None:
+def test_data_without_a_text_is_named() -> None:
     assert output_text([DisplayData({"application/json": {5, 6}})]) == "[no text can be made of application/json]"
 
 

@@ -84,7 +84,7 @@ def test_every_field_comes_back_equal_from_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"execution_id": 1}', FULL.to_json().replace('"lost"', '"found"')])
-def test_what_is_no_result_is_a_value_error(text: str) -> None:
+def test_invalid_json_of_a_result_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         ExecutionResult.from_json(text)
 
@@ -129,7 +129,7 @@ VERDICTS: dict[str, tuple[dict[str, Any], str | None]] = {
 
 
 @pytest.mark.parametrize(("fields", "verdict"), VERDICTS.values(), ids=VERDICTS)
-def test_what_the_outputs_do_not_show_is_where_people_look(fields: dict[str, Any], verdict: str | None) -> None:
+def test_the_verdict_is_in_every_form_of_a_result(fields: dict[str, Any], verdict: str | None) -> None:
     result = result_of(Stream("stdout", "shown\n"), **fields)
     line = None if verdict is None else f"[kernelexec: {verdict}]"
     assert result.verdict == result.to_dict()["verdict"] == json.loads(result.to_json())["verdict"] == line
@@ -277,7 +277,7 @@ def test_the_error_is_the_last_exception() -> None:
 
 
 @pytest.mark.parametrize("status", get_args(Status))
-def test_what_did_not_end_well_is_raised(status: Status) -> None:
+def test_failed_results_are_raised(status: Status) -> None:
     result = result_of(status=status, exit_code=7)
     assert result.ok is (status == "ok")
     if status in ("ok", "running"):

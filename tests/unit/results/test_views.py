@@ -190,7 +190,7 @@ def test_the_value_is_that_of_the_literal(text: str, literal: bool | str, value:
         ("\0", True),
     ],
 )
-def test_what_has_no_literal_has_no_value(text: str, literal: bool) -> None:  # noqa: FBT001
+def test_results_without_a_literal_have_no_value(text: str, literal: bool) -> None:  # noqa: FBT001
     with pytest.raises(InvalidRequest, match=r"session.get\('_'\)"):
         _ = result(ExecuteResult({"text/plain": text}), literal=literal).value
 

@@ -80,7 +80,7 @@ def test_base64_hides_it_at_no_place(value: str, encode: Callable[[bytes], bytes
     assert len(actual.replace("\n", "").replace(MARK, "")) <= 12  # the neighbours' characters, and those that hold bits of both
 
 
-def test_what_programs_break_into_lines_is_one_text() -> None:
+def test_encodings_broken_into_lines_are_masked_as_one() -> None:
     for broken in ("\n", "\r\n", "\\n"):
         text = broken.join(base64.b64encode(LONG.encode()).decode()[at : at + 76] for at in range(0, 240, 76))
         assert masker(LONG).mask_text(text).count(MARK) == 1
@@ -104,7 +104,7 @@ def test_codes_of_terminals_part_nothing() -> None:
 
 
 @pytest.mark.parametrize("ellipsis", ["...", "\u2026", "'...", '"...'])
-def test_what_is_left_of_one_that_a_program_has_cut_is_masked_too(ellipsis: str) -> None:
+def test_secrets_cut_by_an_ellipsis_are_masked(ellipsis: str) -> None:
     assert masker(PLAIN).mask_text(f"key  {PLAIN[:-3]}{ellipsis}") == f"key  {MARK}{ellipsis}"
     assert masker(PLAIN).mask_text(f"key  {PLAIN[:3]}{ellipsis}") == f"key  {PLAIN[:3]}{ellipsis}"
 
@@ -161,7 +161,7 @@ def test_a_secret_in_single_characters_is_found_and_nothing_else_waits() -> None
     assert flow.feed("o on\n") == "so on\n"
 
 
-def test_what_had_to_be_given_out_before_is_not_followed_by_the_rest() -> None:
+def test_the_rest_of_a_flushed_secret_is_masked() -> None:
     flow = masker(PLAIN).stream_masker()
     assert flow.feed(f"a {PLAIN[:6]}") == "a "
     assert flow.flush() == PLAIN[:6]
@@ -180,7 +180,7 @@ def test_a_beginning_at_the_end_of_all_output_is_masked_and_late_text_shows_no_r
     assert flow.feed("ordinary") + flow.flush(is_last=True) == "ordinary"
 
 
-def test_what_is_held_is_bounded_by_the_longest_form() -> None:
+def test_held_text_is_bounded_by_the_longest_form() -> None:
     flow = masker(PLAIN).stream_masker()
     settings = sum(len(flow.feed(PLAIN[0] * 1000)) for _ in range(100))
     assert 100_000 - settings < max(map(len, encodings(PLAIN)))

@@ -94,7 +94,7 @@ FUNCTIONS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("function", "problem"), FUNCTIONS.values(), ids=FUNCTIONS)
-def test_what_a_function_gives_must_be_a_secret(
+def test_results_of_a_function_must_be_secrets(
     function: Callable[[], Any], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -121,7 +121,7 @@ def test_everything_else_is_code_as_it_stands(source: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_no_kernel_could_take_is_refused(source: Any, message: str) -> None:
+def test_invalid_source_is_refused(source: Any, message: str) -> None:
     with pytest.raises(InvalidCode) as caught:
         parse(source, limit_bytes=LIMIT)
     assert str(caught.value).startswith(message)

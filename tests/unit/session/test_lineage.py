@@ -13,7 +13,7 @@ def test_without_a_way_back_all_are() -> None:
     assert past(Lineage(), 5) == [1, 2, 3, 4, 5]
 
 
-def test_those_of_the_state_that_was_left_are_not() -> None:
+def test_cells_of_an_abandoned_state_are_no_ancestors() -> None:
     lineage = Lineage()
     lineage.go_to(2, newest=4)
     assert past(lineage, 6) == [1, 2, 5, 6]

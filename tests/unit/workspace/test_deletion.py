@@ -85,12 +85,12 @@ def test_there_are_21_patterns_and_a_path_for_each() -> None:
 
 
 @pytest.mark.parametrize("path", GENERATED.values(), ids=GENERATED)
-def test_what_tools_make_is_generated(path: str) -> None:
+def test_files_of_tools_are_generated(path: str) -> None:
     assert is_generated_file(path)
 
 
 @pytest.mark.parametrize("path", WRITTEN)
-def test_what_only_looks_like_it_is_not(path: str) -> None:
+def test_files_with_similar_names_are_not_generated(path: str) -> None:
     assert not is_generated_file(path)
 
 
@@ -102,7 +102,7 @@ def test_the_place_of_the_workspace_makes_nothing_in_it_generated(tmp_path: Path
     assert files.tracker.can_delete("build/x") == (True, None)
 
 
-def test_what_was_not_read_cannot_be_deleted_until_it_is(files: FileOperations, tracker: ReadTracker, work: Path) -> None:
+def test_unread_files_cannot_be_deleted_until_read(files: FileOperations, tracker: ReadTracker, work: Path) -> None:
     make(work, "a.txt")
     reason = "a.txt has not been read: read it first, so that nothing is deleted unseen."
     assert tracker.can_delete("a.txt") == (False, reason)
@@ -117,7 +117,7 @@ def test_what_was_not_read_cannot_be_deleted_until_it_is(files: FileOperations, 
     assert left(work) == []
 
 
-def test_what_was_made_can_be_deleted_and_what_was_only_added_to_cannot(files: FileOperations, work: Path) -> None:
+def test_written_files_can_be_deleted_and_appended_files_cannot(files: FileOperations, work: Path) -> None:
     make(work, "found.txt", "over.txt")
     files.write("made.txt", "x")
     files.write("over.txt", "y")
@@ -175,7 +175,7 @@ def test_a_file_that_was_deleted_and_created_again_is_another_one(files: FileOpe
 
 
 @pytest.mark.parametrize("path", GENERATED.values(), ids=GENERATED)
-def test_what_is_generated_need_not_be_read(files: FileOperations, work: Path, path: str) -> None:
+def test_generated_files_are_deleted_unread(files: FileOperations, work: Path, path: str) -> None:
     make(work, path)
     if any(map(is_critical, path.split("/"))):
         assert files.tracker.can_delete(path) == (True, None)
@@ -194,7 +194,7 @@ def test_switched_off_nothing_need_be_read_also_in_a_batch(work: Path) -> None:
     assert left(work) == []
 
 
-def test_what_has_no_content_of_its_own_need_not_be_read(files: FileOperations, work: Path) -> None:
+def test_links_and_pipes_are_deleted_unread(files: FileOperations, work: Path) -> None:
     make(work, "a")
     (work / "second").hardlink_to(work / "a")
     (work / "link").symlink_to("a")
@@ -213,7 +213,7 @@ def test_the_memory_of_what_was_read_is_bounded(files: FileOperations, monkeypat
 
 @pytest.mark.parametrize("name", [*sorted(CRITICAL), ".env.production", ".GIT", "VENV", ".Env"])
 @pytest.mark.parametrize("path", ["{}", *at_night("{}/inner", "project/{}"), "project/{}/inner"])
-def test_what_a_project_lives_by_stays(work: Path, name: str, path: str) -> None:
+def test_critical_files_of_a_project_stay(work: Path, name: str, path: str) -> None:
     files = operations(work, read_before_delete=False)
     at = path.format(name)
     make(work, at if at.endswith("inner") else f"{at}/inner")

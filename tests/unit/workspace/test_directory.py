@@ -75,7 +75,7 @@ def test_a_way_out_through_several_steps_is_refused(location: Workspace, work_di
 
 
 @pytest.mark.parametrize("work_dir", ["/context/data", "../nothing", "inner/../../nothing"])
-def test_what_is_outside_is_called_so_though_it_is_not_here(location: Workspace, work_dir: str) -> None:
+def test_missing_directories_outside_are_reported_as_outside(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match="is outside of the workspace"):
         location.directory(work_dir)
 
@@ -90,7 +90,7 @@ def test_a_file_is_no_directory(location: Workspace, work_dir: str) -> None:
     "work_dir",
     ["nothing", "to_nothing", "to_itself", "inner/nothing", "~", "x" * 300, "x/" * 3000, "\udcff"],
 )
-def test_what_is_not_there_is_refused(location: Workspace, work_dir: str) -> None:
+def test_missing_directories_are_refused(location: Workspace, work_dir: str) -> None:
     with pytest.raises(InvalidWorkDir, match=r"does not exist: create it first\.$"):
         location.directory(work_dir)
 

@@ -96,7 +96,7 @@ def test_a_display_of_exactly_the_budget_is_saved_and_one_byte_more_is_not(tmp_p
     assert list(saved(tmp_path, picture, limit=len(PNG)).values()) == [PNG]
 
 
-def test_what_is_over_the_budget_is_left_out_and_what_follows_is_saved(tmp_path: Path) -> None:
+def test_displays_over_the_budget_are_skipped_and_later_ones_saved(tmp_path: Path) -> None:
     outputs = [DisplayData({"text/html": letter * size}) for letter, size in (("a", 40), ("b", 100), ("c", 60), ("d", 1))]
     assert list(saved(tmp_path, *outputs, limit=100).values()) == [b"a" * 40, b"c" * 60]
     assert len(list((tmp_path / "outputs").iterdir())) == 2

@@ -159,14 +159,14 @@ def test_no_path_leads_out(untouched: Ground, operation: str, path: str) -> None
 
 @pytest.mark.parametrize("operation", ["read", "write", "append"])
 @pytest.mark.parametrize("path", ODD.values(), ids=ODD)
-def test_what_is_no_plain_file_is_neither_read_nor_written(untouched: Ground, operation: str, path: str) -> None:
+def test_irregular_files_are_neither_read_nor_written(untouched: Ground, operation: str, path: str) -> None:
     with pytest.raises(FileRefused, match="is left alone: "):
         OPERATIONS[operation](untouched.files, path)
     assert untouched.unchanged()
 
 
 @pytest.mark.parametrize("path", ODD.values(), ids=ODD)
-def test_what_is_no_plain_file_is_reported_and_deleted_by_its_name_alone(ground: Ground, path: str) -> None:
+def test_irregular_files_are_listed_and_deleted_without_their_targets(ground: Ground, path: str) -> None:
     [entry] = ground.files.list(path)
     assert entry.kind == ("file" if path == "hard.txt" else "link" if path.startswith("to_") else "other")
     assert ground.files.delete(path, recursive=True).deleted == (path,)
@@ -233,7 +233,7 @@ def test_a_name_is_its_bytes(ground: Ground, item: str, other: str) -> None:
     assert [path.name for path in (ground.work / "names").iterdir()] == [item]
 
 
-def test_what_is_mounted_below_is_not_entered(branch: str) -> None:
+def test_other_file_systems_are_not_entered(branch: str) -> None:
     files = FileOperations(Access([FileRoot(Path("/"), "/")]))
     for call in (
         lambda: files.read("/proc/version"),
@@ -330,7 +330,7 @@ def swapped(request: pytest.FixtureRequest, ground: Ground) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_what_is_swapped_between_check_and_use_leads_nowhere(ground: Ground, swapped: str, operation: str) -> None:
+def test_paths_swapped_between_check_and_use_lead_nowhere(ground: Ground, swapped: str, operation: str) -> None:
     for _ in range(ROUNDS):
         with suppress(KernelexecError):
             assert SECRET not in str(OPERATIONS[operation](ground.files, swapped))

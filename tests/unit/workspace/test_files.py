@@ -126,7 +126,7 @@ def test_a_reader_of_a_replaced_file_has_the_old_one(files: FileOperations, work
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperations, work: Path) -> None:
+def test_files_created_by_root_belong_to_the_directorys_owner(files: FileOperations, work: Path) -> None:
     os.chown(work, NOBODY, NOBODY)
     files.write("a/b", "x")
     files.write("a/b", "y")
@@ -157,7 +157,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(files: FileOperat
         (lambda files: files.write("file/x", ""), r"file/x: it, or its parent, is not a directory"),
     ],
 )
-def test_what_makes_no_sense_is_reported_and_changes_nothing(
+def test_invalid_arguments_are_reported_and_change_nothing(
     files: FileOperations, work: Path, monkeypatch: pytest.MonkeyPatch, call: Any, message: str
 ) -> None:
     monkeypatch.setattr("kernelexec.workspace.agent_files.operations.READ_BYTES", 64)
@@ -235,7 +235,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("patterns", [["a"] * 101, ["x" * 1001], [5], 5, ["/a"], ["a/../b"], [" "], ["."]])
-def test_what_is_no_pattern_is_refused(patterns: Any) -> None:
+def test_invalid_patterns_are_refused(patterns: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"^include"):
         Globs(patterns, "include")
 
@@ -332,7 +332,7 @@ def test_a_path_is_where_the_deeper_root_says(tmp_path: Path) -> None:
         files.read("/context/other")
 
 
-def test_what_is_protected_stays_so_under_another_name(tmp_path: Path) -> None:
+def test_protected_files_stay_protected_after_a_rename(tmp_path: Path) -> None:
     work = tmp_path.resolve() / "work"
     (work / "a" / "kept").mkdir(parents=True)
     for name in ("kept/file", "single"):

@@ -47,9 +47,7 @@ IN_PLACE: dict[str, Callable[[Path], None]] = {"pipe": os.mkfifo, "link": linked
 
 
 @pytest.mark.parametrize("put", IN_PLACE.values(), ids=IN_PLACE)
-def test_what_is_in_the_place_of_an_empty_notebook_is_neither_read_nor_removed(
-    tmp_path: Path, put: Callable[[Path], None]
-) -> None:
+def test_files_replacing_an_empty_notebook_are_neither_read_nor_removed(tmp_path: Path, put: Callable[[Path], None]) -> None:
     path = tmp_path / "a.ipynb"
     make_empty(path)
     recorder = Recorder(path)
@@ -79,7 +77,7 @@ def test_a_directory_that_has_become_another_one_is_not_listed(tmp_path: Path) -
         pass
 
 
-def test_what_is_removed_below_a_workspace_is_not_reached_by_a_link(tmp_path: Path) -> None:
+def test_removal_below_a_workspace_follows_no_link(tmp_path: Path) -> None:
     workspace, other = tmp_path / "ws", tmp_path / "other"
     (other / "snapshots/id").mkdir(parents=True)
     (other / "snapshots/id/file").touch()
@@ -109,7 +107,7 @@ def test_a_link_in_a_sessions_directory_brings_no_other_file_into_a_kernel(tmp_p
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make files in a directory and have them belong to its owner")
-def test_what_root_saves_in_another_users_workspace_belongs_to_that_user(tmp_path: Path) -> None:
+def test_files_saved_by_root_belong_to_the_workspaces_owner(tmp_path: Path) -> None:
     os.chown(tmp_path, 4321, 4322)
     saved = DisplayFiles(tmp_path, 1000).save(1, (DisplayData({"text/html": "<p>x</p>"}),))
     make_empty(tmp_path / "a.ipynb")

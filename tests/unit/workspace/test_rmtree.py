@@ -27,7 +27,7 @@ def test_links_go_and_what_they_point_to_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/")], ids=["a file", "a link"])
-def test_what_is_no_directory_is_left(tmp_path: Path, make: object) -> None:
+def test_paths_other_than_directories_are_left(tmp_path: Path, make: object) -> None:
     path = tmp_path / "path"
     assert callable(make)
     make(path)
@@ -36,7 +36,7 @@ def test_what_is_no_directory_is_left(tmp_path: Path, make: object) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_to_be_kept_is_kept_and_a_stop_is_heard(tmp_path: Path) -> None:
+def test_clearing_keeps_a_name_and_obeys_a_stop(tmp_path: Path) -> None:
     for name in ("keep", "a", "b"):
         (tmp_path / name).touch()
     fd = os.open(tmp_path, DIRECTORY)

@@ -123,7 +123,7 @@ def test_an_offset_at_or_after_the_end_gives_an_empty_page(spill: Callable[..., 
         assert (page.text, page.next_offset) == ("", None)
 
 
-def test_what_is_still_being_written_can_be_read(spill: Callable[..., SpillFile]) -> None:
+def test_an_unfinished_spill_file_can_be_read(spill: Callable[..., SpillFile]) -> None:
     file = spill("one\n")
     assert file.page(0, 100, 4) == OutputPage("one\n", 0, None, 4, 4)
     file.write("two\n")

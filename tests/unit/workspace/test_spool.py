@@ -35,7 +35,7 @@ def test_bytes_come_back_as_they_were_and_few_of_them_stay(tmp_path: Path, monke
         spool.read(kept[-1])
 
 
-def test_what_is_needed_no_more_takes_no_room_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_contents_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WASTE_BYTES", 10_000)
     spool, contents = Spool(), [bytes([number]) * 2000 for number in range(100)]
     kept = [spool.keep(content) for content in contents]

@@ -197,7 +197,7 @@ def test_wrong_sources_and_targets_are_refused_before_anything_is_written(
     assert list_tree(own) == {"dir": None, "pipe": None, "text": b"x"}
 
 
-def test_whatever_a_kernel_puts_there_is_not_followed(transfers: FileTransfers, work: Path, own: Path) -> None:
+def test_links_and_special_files_of_a_kernel_are_not_followed(transfers: FileTransfers, work: Path, own: Path) -> None:
     (own / "secret").write_bytes(b"secret")
     (own / "secrets").mkdir()
     (own / "secrets" / "s").write_bytes(b"secret")

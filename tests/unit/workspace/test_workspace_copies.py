@@ -85,7 +85,7 @@ def test_links_are_copied_and_not_followed(source: Path, target: Path, tmp_path:
     assert copied.describe_left_out() == "These files were not copied: pipe."
 
 
-def test_what_exceeds_the_bound_is_left_out_and_the_rest_copied(
+def test_files_over_the_bound_are_left_out_and_the_rest_copied(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_copies, "COPIED_BYTES", 1000)
@@ -154,7 +154,7 @@ def hide_directory(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(workspace_copies, "walk", walk_without)
 
 
-def test_what_a_branch_cannot_list_is_not_removed_from_its_parent(
+def test_unlisted_directories_of_a_branch_stay_in_the_parent(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = copy_workspace(source, target)
@@ -166,7 +166,7 @@ def test_what_a_branch_cannot_list_is_not_removed_from_its_parent(
     assert (changed.removed, changed.left_out) == (["file"], ["sub"])
 
 
-def test_what_could_not_be_copied_stays_when_the_copy_is_put_back(
+def test_uncopied_directories_stay_when_the_copy_is_put_back(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
