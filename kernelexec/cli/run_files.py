@@ -432,6 +432,7 @@ def _open_directory(target: Path, source: Path | None, name: str, opened: ExitSt
         if target.exists() and not target.is_file():
             message = f"{target} is not a regular file: {name} must be the path of a file."
             raise InvalidRequest(message)
+        # Exclusive and without following a link: another file of this name, or the target of a link, stays as it is.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(trial, flags, 0o600, dir_fd=directory))
     except OSError as exc:

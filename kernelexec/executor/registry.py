@@ -162,7 +162,7 @@ class SessionRegistry:
 
     async def create_branch(self, parent: SessionBranches, name: str, options: BranchOptions, scope: TaskScope) -> AsyncSession:
         """Create a session with a copy of the parent's kernel; a cancelled caller leaves nothing behind."""
-        self.check_name_is_free(name)
+        self.check_name_is_free(name)  # before the parent copies anything; ``_start_session`` checks again
         await self._make_room()
         self._pending += 1
         origin, created = None, list[SessionResources]()  # for a caller that is cancelled while a thread creates them

@@ -134,6 +134,7 @@ class Portal:
         with self._calling:
             if pending not in self._pending:
                 return False
+            # The loop takes posts in order: the call has its task before the cancellation comes.
             with suppress(RuntimeError):  # the event loop is closed, so the call has ended
                 self._loop.result().call_soon_threadsafe(pending.cancel)
             return True
@@ -209,7 +210,7 @@ class Portal:
         try:
             async with self._target:
                 self._thread_context = copy_context()
-                self._loop.set_result(asyncio.get_running_loop())
+                self._loop.set_result(asyncio.get_running_loop())  # from now on ``open`` returns, and calls may come
                 if not self._is_abandoned:
                     await self._stop_requested.wait()
         except Exception as exc:  # noqa: BLE001 - raised by ``open`` or ``close``, not in a group

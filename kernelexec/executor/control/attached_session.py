@@ -46,7 +46,7 @@ class AsyncAttachedSession:
             await stream.aclose()
             raise
         self.isolation = str(answer["attached"].get("isolation", ""))
-        self._held = stream
+        self._held = stream  # its end shows each side that the other one is gone
         return self
 
     async def __aexit__(self, *_: object) -> None:

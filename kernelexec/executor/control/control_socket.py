@@ -92,6 +92,7 @@ class ControlSocket:
     async def serve(self) -> None:
         """Answer requests until cancelled; after a failure to create the socket, the executor runs without."""
         with suppress(OSError):
+            # The key comes first: a client that finds the socket reads it.
             replace_file(self._directory / CONTROL_KEY, self._key.encode(), mode=0o600)
             listener = await SocketListener.from_socket(_bind(self._directory / CONTROL))
             await self._connections.serve(listener, self._handle_connection)
