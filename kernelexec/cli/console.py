@@ -114,7 +114,7 @@ class ConsoleOutput:
     def show_result(self, result: ExecutionResult, *, has_hints: bool = True, is_exit: bool = False) -> None:
         """Show the notes of a result: a timeout, a lost state, cut output, and hints on an unexpected error.
 
-        With ``is_exit`` the cell has ended a program by an exit, without notes.
+        A cell that ended its program by an exit needs none (``is_exit``).
         """
         if self.is_silent:
             return
@@ -226,7 +226,7 @@ class ConsoleOutput:
                     self._release()
 
     def _release(self) -> None:
-        """End the held line, which shows the line above the bar."""
+        """End the line held back for the bar, so that it is shown."""
         if self._held:
             self._write("stderr", "\n")
 

@@ -206,7 +206,7 @@ def check_engine(config: Config) -> tuple[list[Check], str | None]:
 
 
 async def check_kernel(config: Config) -> list[Check]:
-    """Start a kernel of the configured isolation, and check the operations of agents."""
+    """Start a kernel of the configured isolation, and check the operations that agents need."""
     kind = "local" if config.isolation == "container-host" else config.isolation
     with tempfile.TemporaryDirectory(prefix="kx-doctor-") as directory:
         try:

@@ -195,7 +195,7 @@ def _show_output(text: str) -> None:
 
 @contextmanager
 def _interrupt_on_signals() -> Iterator[None]:
-    """Let signals end the block as Ctrl+C does, with a cleanup of the build; a second signal ends the cleanup."""
+    """Let signals end the block as Ctrl+C does, so that the build is cleaned up; a second signal ends the cleanup."""
     received: list[int] = []
 
     def end(signum: int, _frame: object) -> None:

@@ -284,7 +284,7 @@ def _parse_gpus(option: str) -> str | int | list[str]:
 
 
 def _parse_secret(option: str) -> tuple[str, dict[str, str]]:
-    """Return the name of a secret and its source. The error does not show a malformed option, perhaps the value itself.
+    """Return the name of a secret and its source. A malformed option is not shown, because it may be the value.
 
     Raises:
         InvalidConfig: the option is malformed.

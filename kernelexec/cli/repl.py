@@ -225,7 +225,7 @@ class _PrivateHistory(FileHistory):
 
 
 def _open_history() -> History:
-    """Return the history in the user's directory for state, or if impossible a history in memory."""
+    """Return the history in the user's directory for state, or a history in memory if that fails."""
     base = os.environ.get("XDG_STATE_HOME", "")
     path = (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "kernelexec" / "history"  # noqa: PTH117 - text
     try:
@@ -259,9 +259,9 @@ class _KernelCompleter(Completer):
 
 
 def _key_bindings(session: AsyncSession) -> KeyBindings:
-    """Bind the keys: Enter ends the cell in its last line, else a line; Alt+Enter ends a line; Tab indents or completes.
+    """Bind the keys: Enter on the last line ends the cell, and elsewhere begins a line; Alt+Enter always begins a line.
 
-    F1 and Ctrl+O describe the name at the cursor.
+    Tab indents or completes. F1 and Ctrl+O describe the name at the cursor.
     """
     keys = KeyBindings()
 

@@ -183,7 +183,7 @@ def handle_signals(handle: Callable[[signal.Signals, anyio.CancelScope], None]) 
 
 
 class Signals:
-    """Signal handling of a command: the command ends through the event loop, with a cleanup of everything."""
+    """Signal handling of a command, which ends through the event loop so that everything is cleaned up."""
 
     def __init__(self) -> None:
         self.status: int | None = None

@@ -205,7 +205,7 @@ def inner_stream(stream: TextIO) -> TextIO:
 
 
 def format_remark(stream: TextIO, line: str) -> str:
-    """Return a line of ours for ``write_filtered``, with the sign if the terminal's encoding has the sign.
+    """Return a line of ours for ``write_filtered``, with our sign if the terminal's encoding has it.
 
     Further lines are indented, so no name in a message can begin another remark.
     """

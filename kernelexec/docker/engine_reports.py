@@ -99,7 +99,7 @@ def _listener(address: str) -> int:
 
 
 class EventStream:
-    """The events of the engine as reasons to inspect containers: an end, or a loss or return of the engine.
+    """The engine's events, which say when to inspect a container: it may have ended, or the engine went away or came back.
 
     An event is never a proof: the state of a container is the engine's answer.
     """

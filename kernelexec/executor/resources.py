@@ -36,7 +36,7 @@ _JOURNAL_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """The beginning of a session without a copied kernel."""
+    """The start options of a session without a copied kernel."""
 
     name: str
     work_dir: str | os.PathLike[str] | None = None
@@ -49,7 +49,7 @@ class SessionStart:
 
 @dataclass(frozen=True, slots=True)
 class SessionResources:
-    """The resources of a session. Without a session, their creator must call ``discard``.
+    """The resources of a session. The creator must call ``discard`` if no session takes them.
 
     A failed creation leaves nothing open.
     """

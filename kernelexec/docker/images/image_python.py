@@ -67,7 +67,7 @@ def probe_image(engine: Engine, image: str, *, python: str = "python3", thorough
 
 
 def _output_of(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: str) -> str:
-    """Return the output of the probe, started by the image's shell, or without a shell directly; empty if nothing runs."""
+    """Return the output of the probe, started by the image's shell, or directly if it has none; empty if nothing runs."""
     with_shell = _run(engine, image, ("sh", "-c", _SHELL, *inquiry), user=user)
     return with_shell if with_shell is not None else _run(engine, image, inquiry, user=user) or ""
 

@@ -90,7 +90,7 @@ class ControlSocket:
         self._connections = ControlConnections(self._key)
 
     async def serve(self) -> None:
-        """Answer requests until cancelled; after a failure to create the socket, the executor runs without."""
+        """Answer requests until cancelled; if the socket cannot be created, the executor runs without it."""
         with suppress(OSError):
             # The key comes first: a client that finds the socket reads it.
             replace_file(self._directory / CONTROL_KEY, self._key.encode(), mode=0o600)
@@ -189,7 +189,7 @@ class ControlSocket:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Return a new listening socket, without a thread, which could outlive the executor and bind in a removed directory."""
+    """Return a new listening socket. A thread could outlive the executor, and bind in a directory under removal."""
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.setblocking(False)  # noqa: FBT003 - the socket module's own signature
@@ -326,7 +326,7 @@ class ControlConnections:
                     await anyio.sleep(_FLOOD_PAUSE_SECONDS)
 
     async def receive_key(self, received: BufferedByteReceiveStream) -> bool:
-        """Return whether a new connection sends the key in 5 s, and before 16 newer connections without the key."""
+        """Return whether a new connection sends the key within 5 s, and before 16 newer connections wait without it."""
         line = b""  # no key, also after a cancellation by a newer connection
         with anyio.move_on_after(KEY_SECONDS) as scope, self._hold_keyless(scope):
             line = await received.receive_until(b"\n", KEY_BYTES)

@@ -265,7 +265,7 @@ class _Player:
 
 
 def _early_end(cell: RecordedCell) -> tuple[Outcome, str] | None:
-    """Return the outcome and reason of a cell without an end of its own or a complete record; None for other cells."""
+    """Return the outcome and reason of a cell that did not end by itself, or lacks a complete record; None for other cells."""
     if cell.omissions:
         return "failed", f"not recorded: its {cell.omissions}"
     if cell.status == "aborted":
