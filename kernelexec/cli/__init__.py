@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def run_program() -> NoReturn:
-    """Run the command line as a program of its own, which ends with it."""
+    """Run the command line as a program, and end the process."""
     status: Any = 0
     try:
         if starts_kernel_here(sys.argv[1:], os.environ):
@@ -60,13 +60,13 @@ def starts_kernel_here(words: Sequence[str], environ: Mapping[str, str]) -> bool
 
 
 def _import_parts() -> None:
-    """Import the parts of sessions, and build the settings without plugins of pydantic, for which it looks in all packages."""
+    """Import the parts of sessions, and build the settings without a search for pydantic's plugins in all packages."""
     os.environ[_NO_PLUGINS], former = "__all__", os.environ.get(_NO_PLUGINS)
     import_without_collection("kernelexec.config", "kernelexec.executor.registry")
     from kernelexec.config import Config
 
     Config.model_rebuild()
-    del os.environ[_NO_PLUGINS]
+    del os.environ[_NO_PLUGINS]  # child processes would inherit it
     if former is not None:
         os.environ[_NO_PLUGINS] = former
 

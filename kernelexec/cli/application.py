@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, each imported when it is called, and the entry point."""
+"""The command line as a whole: the entry point, and the commands, each imported when called."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kernelexec.imports import import_without_collection
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command in the help: the module and name of its application, and the first line of its help."""
+    """A command in the help: the module and name of the application, and a summary."""
 
     application: str
     summary: str
@@ -82,7 +82,7 @@ class CommandGroup(TyperGroup):
         return [name for entries in PANELS.values() for name in entries]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002 - the same
-        """Return a command of that name; None if there is none. For the help it has its summary only."""
+        """Return the command of this name; None if unknown. For the help, the command has a summary only."""
         entry = ENTRIES.get(cmd_name)
         if entry is None:
             return None
@@ -99,7 +99,8 @@ class CommandGroup(TyperGroup):
         super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - the same
-        """Return the command of the first word; the error for an unknown one suggests others."""
+        """Return the command of the first word; the error about an unknown command suggests others."""
+        # Suggestions are made from ``commands``, which has imported commands only.
         self.commands.update({name: TyperCommand(name) for name in ENTRIES if args and args[0] not in ENTRIES})
         return super().resolve_command(ctx, args)
 
@@ -114,7 +115,7 @@ class CommandGroup(TyperGroup):
 
 
 def _hide_types_of_switches(command: Any) -> None:  # noqa: ANN401 - typer's own types
-    """Let the help of a command and of those below it show no type behind options that take no value."""
+    """Hide the type of options without a value, in the help of a command and of all commands below."""
     get_params = command.get_params
 
     def get_plain_params(ctx: Any) -> Any:  # noqa: ANN401 - the same
@@ -130,7 +131,7 @@ def _hide_types_of_switches(command: Any) -> None:  # noqa: ANN401 - typer's own
 
 
 def load_application(reference: str) -> typer.Typer:
-    """Import an application of commands by its module and name."""
+    """Import an application of commands by module and name."""
     module, _, name = reference.partition(".")
     import_without_collection(f"kernelexec.cli.{module}")
     application: typer.Typer = getattr(import_module(f"kernelexec.cli.{module}"), name)
@@ -165,7 +166,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line: a failure of kernelexec itself is one line on stderr, and exit status 125."""
+    """Run the command line: a failure of kernelexec itself is a line on stderr, and exit status 125."""
     try:
         unblock_signals()
         open_std_streams()
@@ -173,7 +174,7 @@ def main() -> None:
         command = typer.main.get_command(app)
         _hide_types_of_switches(command)
         status = command(prog_name="kernelexec", standalone_mode=False) or 0
-        write_text(sys.stdout, "")
+        write_text(sys.stdout, "")  # flushed here, where a full disk still changes the status
     except (CommandFailed, KernelexecError, OSError, typer.Abort, SystemExit, _UsageError) as exc:
         status, reason = _describe_failure(exc)
         if reason:

@@ -1,7 +1,7 @@
 """Outputs, results, tables and pictures for a terminal, or as plain lines for programs.
 
-Pictures are sequences, bounded in size and number, and of nothing but base64 or sixels of ours. Their content comes from
-kernels, which are not trusted: its kind and its size are read from its header before anything else.
+Pictures are sequences, bounded in size and number, and of nothing but base64 or sixels of ours. The content comes from
+untrusted kernels: kind and size are read from the header before anything else.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _RUN_MIN = 4
 class ConsoleOutput:
     """A printer of cells' outputs and results; with ``as_json`` only of results, as JSON lines on stdout.
 
-    If it ``is_silent``, it prints nothing. ``pictures`` is the protocol by which the terminal of stdout shows pictures.
+    With ``is_silent`` nothing is printed. ``pictures`` is the protocol for pictures on the terminal of stdout.
     """
 
     def __init__(self, *, as_json: bool, is_silent: bool = False, pictures: PictureChoice = "never") -> None:
@@ -98,7 +98,7 @@ class ConsoleOutput:
         return Console(file=inner_stream(sys.stderr))
 
     def show_output(self, output: Output) -> None:
-        """Show one output of the running cell."""
+        """Show an output of the running cell."""
         if not self._as_json and not self.is_silent:
             aside = isinstance(output, Error) or (isinstance(output, Stream) and output.name == "stderr")
             name = "stderr" if aside else "stdout"
@@ -112,9 +112,9 @@ class ConsoleOutput:
                     self._show_picture(sequence)
 
     def show_result(self, result: ExecutionResult, *, has_hints: bool = True, is_exit: bool = False) -> None:
-        """Show the notes of a result: a timeout, a lost state, cut output, and hints on an error that was not expected.
+        """Show the notes of a result: a timeout, a lost state, cut output, and hints on an unexpected error.
 
-        A cell that ends its program by an exit needs none.
+        A cell that ended its program by an exit needs none (``is_exit``).
         """
         if self.is_silent:
             return
@@ -135,26 +135,26 @@ class ConsoleOutput:
             self._write("stderr", format_remark(sys.stderr, line), own_line=True)
 
     def end_line(self) -> None:
-        """End a line that the cell left unfinished."""
+        """End an unfinished line of the cell."""
         self._end_text()
         for target in sorted(self._unfinished):
             self._write("stderr" if target == "stderr" else "stdout", "\n")
 
     def note_typed_newline(self) -> None:
-        """Note that a typed newline ended the unfinished line of the terminal."""
+        """Note the end of the terminal's unfinished line by a typed newline."""
         self._unfinished.discard("terminal")
         self._writer = ("", 0)
 
     def _filter(self, name: str, text: str) -> str:
-        """Return what of a piece of a stream may go to the terminal; moves stay within the lines of this stream."""
+        """Return the harmless part of a piece of a stream; cursor moves stay within the lines of this stream."""
         writer, text_filter = (name, TerminalStream.others), self._filters[name]
-        if writer != self._writer:
+        if writer != self._writer:  # a move upwards would overwrite other text
             text_filter.forget_rows()
         self._writer, text_filter.moves = writer, not self._bar
         return text_filter.feed(text)
 
     def _end_text(self) -> None:
-        """End the text of a cell, and the colours that it left on."""
+        """End the text of a cell, with its colours."""
         for name, text_filter in self._filters.items():
             if text_filter.is_styled:
                 write_text(getattr(sys, name), RESET, is_filtered=True)
@@ -178,7 +178,7 @@ class ConsoleOutput:
             write_text(stream, text, is_filtered=True)
 
     def _show_picture(self, sequence: str) -> None:
-        """Write a picture on lines of its own; later text stays below it."""
+        """Write a picture on lines of its own, with later text below."""
         self._writer = ("", 0)
         if not self._bar:
             self._write("stdout", sequence + "\n", own_line=True)
@@ -191,7 +191,7 @@ class ConsoleOutput:
             self._console.print(Segments([picture, Segment.line()]), crop=False)
 
     def _write_above_bar(self, text: str) -> None:
-        """Write whole lines, and hold back an unfinished one, which the bar would overwrite."""
+        """Write whole lines, and hold back an unfinished line, which the bar would overwrite."""
         text = self._held + text
         end = text.rfind("\n") + 1 if self._bar else len(text)
         self._held = text[end:]
@@ -226,13 +226,13 @@ class ConsoleOutput:
                     self._release()
 
     def _release(self) -> None:
-        """End the line that is held back for the bar, which shows it."""
+        """End the line held back for the bar, so that it is shown."""
         if self._held:
             self._write("stderr", "\n")
 
 
 def remarks(result: ExecutionResult, *, has_hints: bool = True) -> list[str]:
-    """Return the notes about a result that its outputs do not show; what each command would repeat, `doctor` reports."""
+    """Return the notes about a result beyond the outputs, without notes that every command would repeat: see `doctor`."""
     from kernelexec.provisioning.host.interpreters import OWN_CODE
 
     lines = [note for note in result.notes if OWN_CODE not in note]
@@ -276,7 +276,7 @@ def render_table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PictureArea:
-    """The part of the terminal that a picture may cover, in characters, and the size of a character in pixels."""
+    """The part of the terminal for a picture, in characters, and the size of a character in pixels."""
 
     columns: int
     rows: int
@@ -286,7 +286,7 @@ class PictureArea:
 
     @classmethod
     def read(cls) -> PictureArea:
-        """Return the area in the terminal of stdout as large as it is now."""
+        """Return the area in the terminal of stdout, in the present size."""
         rows, columns, width, height = platform.read_terminal_size(sys.stdout)
         columns, rows = (columns, rows) if columns and rows else _DEFAULT_SIZE
         character = (width // columns, height // rows)
@@ -299,21 +299,21 @@ class PictureArea:
         return self.columns * self.character[0], self.rows * self.character[1]
 
     def fit(self, width: int, height: int) -> tuple[int, int]:
-        """Return the columns and rows of a picture, which is made smaller if it does not fit, and never larger."""
+        """Return the columns and rows of a picture, made smaller to fit, and never larger."""
         scale = min(1.0, self.pixels[0] / width, self.pixels[1] / height)
         columns = math.ceil(round(width * scale / self.character[0], 6))
         return min(columns, self.columns), min(math.ceil(round(height * scale / self.character[1], 6)), self.rows)
 
 
 class TerminalPictures:
-    """The pictures of cells for the terminal of stdout; none if it is no terminal, or shows none."""
+    """The pictures of cells for stdout; none without a terminal that shows pictures."""
 
     def __init__(self, choice: PictureChoice) -> None:
         self._terminal = PictureTerminal(choice, os.environ)
         self._begin_cell()
 
     def draw(self, output: Output) -> str:
-        """Return the sequence that shows an output's picture, without control characters of the kernel; empty for none."""
+        """Return the sequence for an output's picture, without control characters of the kernel; empty for no picture."""
         if not self._terminal.may_have_protocol or not isinstance(output, DisplayData | ExecuteResult):
             return ""
         image = best_image(output)
@@ -343,7 +343,7 @@ class TerminalPictures:
 
 
 def encode_picture(image: Image, protocol: PictureProtocol, area: PictureArea) -> str | None:
-    """Return the sequence that shows a picture at the cursor; None for a damaged one, or of more than ``DECODED_PIXELS``."""
+    """Return the sequence for a picture at the cursor; None if damaged, or of more than ``DECODED_PIXELS``."""
     if (size := image.size) is None or size[0] * size[1] > DECODED_PIXELS:
         return None
     if protocol == "sixel":
@@ -356,12 +356,13 @@ def encode_picture(image: Image, protocol: PictureProtocol, area: PictureArea) -
     columns, rows = area.fit(*size)
     if protocol == "iterm2":
         return _encode_iterm2(content, columns, rows)
+    # Without columns and rows the terminal shows the picture pixel by pixel.
     is_natural = area.is_measured and size[0] <= area.pixels[0] and size[1] <= area.pixels[1]
     return _encode_kitty(content, "" if is_natural else f",c={columns},r={rows}")
 
 
 def _can_be_sent(content: bytes, size: tuple[int, int], protocol: PictureProtocol) -> bool:
-    """Return whether a terminal takes a picture as it is: of a kind that it decodes, complete, and not too large."""
+    """Return whether a terminal takes a picture unchanged: of a supported kind, complete, and not too large."""
     if len(content) > _SENT_BYTES or max(size) > _SENT_SIDE:
         return False
     is_jpeg = content.startswith(_JPEG_ENDS[0]) and content.endswith(_JPEG_ENDS[1])
@@ -369,7 +370,7 @@ def _can_be_sent(content: bytes, size: tuple[int, int], protocol: PictureProtoco
 
 
 def _make_smaller_png(image: Image, area: PictureArea) -> bytes | None:
-    """Return a picture as a PNG of the size in which it is shown; None for a damaged one."""
+    """Return a picture as a PNG in the displayed size; None if damaged."""
     decoded = decode_picture(image, *(min(side, _SMALLER_SIDE) for side in area.pixels))
     if decoded is None:
         return None
@@ -380,6 +381,7 @@ def _make_smaller_png(image: Image, area: PictureArea) -> bytes | None:
 
 def _encode_kitty(png: bytes, placement: str) -> str:
     """Return a PNG in pieces of base64; q=2 asks for no answer, which would be taken for typed text."""
+    # ESC _G a=T,f=100,q=2,c=COLUMNS,r=ROWS,m=1 ; BASE64 ESC \  then further pieces with m=1, and the last with m=0.
     text = base64.b64encode(png).decode("ascii")
     pieces = [text[begin : begin + _PIECE_CHARS] for begin in range(0, len(text), _PIECE_CHARS)]
     last = len(pieces) - 1
@@ -388,7 +390,7 @@ def _encode_kitty(png: bytes, placement: str) -> str:
 
 
 def _encode_iterm2(content: bytes, columns: int, rows: int) -> str:
-    """Return a picture as a file that is shown inside a number of columns and rows, with its proportions."""
+    """Return a picture as a file for display inside columns and rows, with its proportions."""
     keys = f"inline=1;size={len(content)};width={columns};height={rows};preserveAspectRatio=1"
     return f"\x1b]1337;File={keys}:{base64.b64encode(content).decode('ascii')}\x07"
 
@@ -396,7 +398,7 @@ def _encode_iterm2(content: bytes, columns: int, rows: int) -> str:
 def encode_sixels(picture: PIL.Image.Image) -> str:
     """Return a picture in mode RGB or RGBA as a sequence for the terminal, in at most 255 colours.
 
-    Pixels that are more than half transparent are left out. The form is that of DEC STD 070, chapter 9.
+    Pixels of more than half transparency are left out. The form is from DEC STD 070, chapter 9.
     """
     import PIL.Image
 
@@ -409,6 +411,8 @@ def encode_sixels(picture: PIL.Image.Image) -> str:
     registers = b"".join(_define_colour(colour, palette[3 * colour : 3 * colour + 3]) for colour in colours)
     rows = [pixels[begin : begin + width] for begin in range(0, len(pixels), width)]
     bands = (_encode_band(rows[top : top + _BAND]) for top in range(0, len(rows), _BAND))
+    # ESC P 0;1;0 q: pixels without a colour stay as they are. "1;1;WIDTH;HEIGHT: square pixels. #N;2;RED;GREEN;BLUE: a colour.
+    # Then #N SIXELS for each colour, with $ back to the left edge, and - to the next band. ESC \ ends it.
     body = b'\x1bP0;1;0q"1;1;%d;%d' % picture.size + registers + b"-".join(bands) + b"\x1b\\"
     return body.decode("ascii")
 
@@ -419,7 +423,7 @@ def _define_colour(colour: int, channels: Sequence[int]) -> bytes:
 
 
 def _encode_band(rows: Sequence[bytes]) -> bytes:
-    """Return up to six rows of pixels, colour by colour; equal columns that follow each other are encoded once."""
+    """Return up to six rows of pixels, colour by colour; adjacent equal columns are encoded once."""
     lines: dict[int, list[bytes]] = {}
     ends: dict[int, int] = {}
     begin = 0
@@ -437,7 +441,7 @@ def _encode_band(rows: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _split_column(column: tuple[int, ...]) -> tuple[tuple[int, bytes], ...]:
-    """Return the colours of a column, each with the sixel of its pixels: bit N of a sixel is row N, and no bit is ``?``."""
+    """Return the colours of a column, each with a sixel: bit N of a sixel is row N, and no bit is ``?``."""
     bits: dict[int, int] = {}
     for row, colour in enumerate(column):
         bits[colour] = bits.get(colour, 0) | 1 << row

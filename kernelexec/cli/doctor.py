@@ -1,4 +1,4 @@
-"""The check of this machine. Each check performs a real operation, and a failed one names the fix."""
+"""The check of this machine. Each check performs a real operation, and a failed check names the fix."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _check_open_files() -> Check:
 
 
 def _isolation_checks(kind: str, isolation_options: IsolationOptions) -> list[Check]:
-    """Check one isolation and its requirements."""
+    """Check an isolation and its requirements."""
     image = isolation_options.image if kind == "container" else None
     config = replace(isolation_options, isolation=kind, image=image).load_config(**ONE_COMMAND_SETTINGS, quiet=True)
     if kind != "container":
@@ -115,7 +115,7 @@ def _isolation_checks(kind: str, isolation_options: IsolationOptions) -> list[Ch
 
 
 def _check_own_code(kind: str) -> Check:
-    """Check whether cells that work in the current directory can write the files of this program."""
+    """Check whether cells in the current directory can write the files of this program."""
     path = find_own_import([str(current_directory())])
     detail = "cells here cannot write it" if path is None else f"cells here can write {path}"
     remedy = (
@@ -156,7 +156,7 @@ _NO_LANDLOCK = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of this machine or of an image, and the fix if it is not ``ok``."""
+    """The result of a check of this machine or of an image, with the fix unless ``ok``."""
 
     check: str
     ok: bool
@@ -175,7 +175,7 @@ class Check:
         return [mark, self.check, self.detail, "" if self.ok else self.remedy]
 
     def as_optional(self) -> Check:
-        """Return the check as one that kernels do not need."""
+        """Return the check as optional for kernels."""
         return replace(self, check=f"optional: {self.check}", needed=False) if self.needed else self
 
 

@@ -261,7 +261,7 @@ def _run_cell(session: AttachedSession, code: str, console: ConsoleOutput) -> No
 
 
 def _row(name: str, pid: int, epoch: int, workspace: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return a session as a row, with what its process says of it; nothing if that does not answer."""
+    """Return a session as a row, with the answer of the process; the fields stay empty without an answer."""
     return {
         "name": name,
         "pid": pid,
@@ -275,13 +275,13 @@ def _row(name: str, pid: int, epoch: int, workspace: str, answer: dict[str, Any]
 
 
 def _describe_silence(pid: int) -> str:
-    """Return why a process does not answer, as far as it can be seen."""
+    """Return why a process does not answer, if visible."""
     status = read_live_status(pid)
     return "stopped" if status is not None and status.is_stopped else "no answer"
 
 
 async def _look(executors: Sequence[tuple[Path, int]]) -> dict[tuple[Path, int], dict[str, Any] | None]:
-    """Return what all executors say of their sessions, together within a second; None for one that does not answer."""
+    """Return the answers of all executors about their sessions, within a second in all; None for a silent executor."""
     answers = dict[tuple[Path, int], dict[str, Any] | None].fromkeys(executors)
 
     async def look(executor: tuple[Path, int]) -> None:

@@ -1,4 +1,4 @@
-"""The command that shows journals: the cells of open and of closed sessions, as they were or as they come."""
+"""The command for journals: the cells of open and closed sessions, as recorded or as they come."""
 
 from __future__ import annotations
 
@@ -71,10 +71,11 @@ logs_app.command(name="log", hidden=True)(logs)
 
 
 def _find_journal(name: str | None, workspace: str | None) -> Path:
-    """Return the path of a journal: that of a path, of a workspace's session by its name, or of an open session.
+    """Return a journal's path from a file path, a session name in a workspace, or an open session.
 
     Raises:
-        InvalidRequest: there is no such journal, or there are several.
+        InvalidRequest: no journal matches, or several match.
+        CommandFailed: the open session has no journal.
     """
     live = [] if workspace is not None else list_live_sessions(runtime_bases())
     workspace = workspace or _WORKSPACE
@@ -101,7 +102,7 @@ def _find_journal(name: str | None, workspace: str | None) -> Path:
 
 @dataclass(slots=True)
 class _JournalView:
-    """The rows or records of a journal on stdout; ``shown`` of those that stay as they are were printed already."""
+    """The rows or records of a journal on stdout; ``shown`` is the number of final entries printed so far."""
 
     path: Path
     as_json: bool
@@ -118,7 +119,7 @@ class _JournalView:
 
     def follow(self) -> None:
         """Show entries as they come, rows as they end, until no open session writes the journal."""
-        while True:
+        while True:  # the session is looked for before the read: what it writes at its end is shown in a last turn
             is_open = any(session.journal == self.path.absolute() for session in list_live_sessions(runtime_bases()))
             final = list(filter(_is_final, self._read()))
             for entry in final[self.shown :]:
@@ -133,7 +134,7 @@ class _JournalView:
 
 
 def _is_final(entry: Entry) -> bool:
-    """Return whether an entry stays as it is: not the row of a cell that still runs."""
+    """Return whether an entry is final, unlike the row of a running cell."""
     return not isinstance(entry, JournalRow) or entry.event != "started"
 
 
@@ -182,7 +183,7 @@ def _print_line(line: str, style: str) -> None:
 
 
 def _last_line(row: JournalRow) -> str:
-    """Return the last line of a cell's output; of an error, which has its name already, nothing."""
+    """Return the last line of a cell's output; empty for a failed cell, whose row has a reason already."""
     lines = (row.text or "").strip().splitlines()
     return f"-> {lines[-1]}" if lines and row.status == "ok" else ""
 

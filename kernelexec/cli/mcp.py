@@ -116,7 +116,7 @@ def _check_installation(name: str, scope: str, url: str | None, variable: str | 
 
 
 def _add(client: MCPClient, scope: str, name: str, entry: Mapping[str, Any], path: Path, *, exists: bool) -> str:
-    """Add the entry with the client's own command, or to its settings file if it has none; return where."""
+    """Add the entry with the client's own command, or else to the client's settings file; return where."""
     from kernelexec.mcp import clients
 
     commands = clients.make_commands(client, scope, name, entry, exists=exists)
@@ -146,7 +146,7 @@ def _run_client(command: Sequence[str]) -> None:
 
 
 class InstallCommand(TyperCommand):
-    """A command that runs another one if its first argument is ``install``."""
+    """A command with a subcommand: the first argument ``install`` runs ``install_app``."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - see there
         """Make the context of this command or of ``install``; see click's ``Command``."""
@@ -393,7 +393,7 @@ def _print_address(http: HttpOptions, where: str) -> None:
 
 
 def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions:
-    """Make the options of the HTTP server, and reject those that would let cells or strangers run code."""
+    """Make the options of the HTTP server, and reject options by which cells or strangers could run code."""
     import_without_collection("kernelexec.mcp.http_server")
     from kernelexec.mcp.authentication import JwtOptions, OperatorProvider
     from kernelexec.mcp.http_server import HttpOptions
@@ -405,7 +405,7 @@ def _make_http_options(config: Config, values: Mapping[str, Any]) -> HttpOptions
 
 
 def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
-    """Reject authentication files that cells could change, because they are in a session's directory."""
+    """Reject authentication files in a session's directory, where cells could change them."""
     named = {
         "--tokens": str(http_options.get("tokens") or ""),
         "--jwt-keys": http_options.get("jwt", {}).get("keys", ""),
@@ -416,6 +416,7 @@ def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
         path = Path(location).expanduser().resolve()
         if not path.is_file():
             continue  # an address, a module, or a missing file that is reported later
+        # A file directly in the directory of workspaces belongs to no session.
         if (shared and path.is_relative_to(shared)) or workspaces in path.parents[1:]:
             reason = "must not be in a session's directory, whose cells could change it: choose another path"
             raise InvalidRequest(f"{name} {location}: {reason}.")

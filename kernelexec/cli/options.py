@@ -1,4 +1,4 @@
-"""Options that commands share, and the isolation options of all commands that run code."""
+"""Options shared by commands, and the isolation options of all commands with code to run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def not_blank(value: Any) -> Any:  # noqa: ANN401 - of any kind of option
 
 
 def option(names: str, text: str, metavar: str | None = None, *, callback: Callable[[Any], Any] | None = None) -> Any:  # noqa: ANN401 - typer's type
-    """Return an option with the text of its help; its names are separated by a space."""
+    """Return an option with a text for the help, hidden without a text; spaces separate the names."""
     return typer.Option(*names.split(), metavar=metavar, callback=callback, help=text, hidden=not text)
 
 
 def complete_session(incomplete: str) -> list[str]:
-    """Return the names of the user's open sessions that begin so, for completion in a shell."""
+    """Return the names of the user's open sessions with this beginning, for completion in a shell."""
     from kernelexec.provisioning.runtime.discovery import list_live_sessions
     from kernelexec.provisioning.runtime.owned_directory import runtime_bases
 
@@ -71,14 +71,14 @@ WorkDirOption = Annotated[
 
 
 def _option(names: str, text: str = "", metavar: str | None = None, *, default: object = None) -> Any:  # noqa: ANN401 - of any kind
-    """Return the field of an option: with a list as its default a repeatable one, without a text a hidden one."""
+    """Return the field of an option, repeatable with a list as default, hidden without a text."""
     about = option(names, text, metavar, callback=not_blank)
     return field(default_factory=lambda: copy(default), metadata={"option": about})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationOptions:
-    """The options of the command line that decide where and how code runs."""
+    """The options of the command line about where and how code runs."""
 
     isolation: str | None = _option(
         "--isolation",
@@ -152,7 +152,7 @@ class IsolationOptions:
         Raises:
             InvalidConfig: an option is invalid, or options contradict each other.
         """
-        container, base = self.container_options(), _read_config_file(self.settings)
+        container, base = self.container_options(), _read_config_file(self.settings)  # of which set options override the file
         rules = {
             "allowed_commands": self.allowed_commands,
             "blocked_commands": self.blocked_commands,
@@ -187,7 +187,7 @@ class IsolationOptions:
         return load(isolation, workspace=workspace, config=options if base is None else override(base, options))
 
     def container_options(self) -> dict[str, Any]:
-        """Return the container options by the names of its settings."""
+        """Return the container options by the names of the container's settings."""
         values = {
             "image": _resolve_alias(self.image, self.docker_image, "--image and --docker-image"),
             "network": self.network,
@@ -201,7 +201,7 @@ class IsolationOptions:
 
 
 def without_idle_fork_server(config: Config, work_dir: Path) -> Config:
-    """Return settings without a fork server if cells in the directory can write this program: it would start for nothing."""
+    """Return settings without a fork server if cells in the directory can write this program: none would be used there."""
     if not (config.confines_kernels and config.uses_fork_server):
         return config
     from kernelexec.provisioning.host.fork_server_process import discard_early
@@ -248,7 +248,7 @@ def _resolve_alias(value: str | None, alias: str | None, names: str) -> str | No
 
 
 def _read_config_file(option: str | None) -> Config | None:
-    """Return the settings of a file's agent: the one that is named after ``#``, or the only one.
+    """Return the settings of a file's agent, named after ``#``, or by default the only agent.
 
     Raises:
         InvalidConfig: the file is invalid, or the agent is unknown or ambiguous.
@@ -267,7 +267,7 @@ def _read_config_file(option: str | None) -> Config | None:
 
 
 def _parse_variables(options: Sequence[str]) -> dict[str, Any]:
-    """Return the variables with a value, and the names of those that are passed on."""
+    """Return the variables with a value, and the names of inherited variables."""
     parts = [option.partition("=") for option in options]
     chosen = {
         "set": {name: value for name, equals, value in parts if equals},
@@ -297,7 +297,7 @@ def _parse_secret(option: str) -> tuple[str, dict[str, str]]:
 
 
 def _parse_context(option: str) -> dict[str, Any]:
-    """Parse a context path, which is read-only unless it ends in ``:rw``.
+    """Parse a context path, read-only unless followed by ``:rw``.
 
     Raises:
         InvalidConfig: the path does not exist.

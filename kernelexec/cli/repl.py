@@ -1,4 +1,4 @@
-"""The interactive prompt: it reads a cell, runs it and shows its output, in one session that keeps its state."""
+"""The interactive prompt, which reads cells, runs them and shows their output, in a session with a lasting state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LEAVE = frozenset({"exit", "quit", "exit()", "quit()"})
 def run_repl(
     *, config: Config, name: str, timeout: float | None, work_dir: Path | None, pictures: PictureChoice = "never"
 ) -> int:
-    """Run cells from the terminal until Ctrl+D; return exit status 0, or 128 plus the number of the signal that ended it.
+    """Run cells from the terminal until Ctrl+D; return exit status 0, or after a signal 128 plus the signal's number.
 
     Raises:
         InvalidRequest: there is no terminal, or an option is invalid; nothing ran.
@@ -66,7 +66,7 @@ def run_repl(
 
 
 class ReplLoop:
-    """The loop of the prompt over one session."""
+    """The loop of the prompt over a session."""
 
     def __init__(self, timeout: float, pictures: PictureChoice = "never") -> None:
         self.status = 0
@@ -102,7 +102,7 @@ class ReplLoop:
                 count = await self._execute(session, code, count)
 
     async def _execute(self, session: AsyncSession, code: str, count: int) -> int:
-        """Run a cell, print its result, and return the number of the next cell."""
+        """Run a cell, print the result, and return the number of the next cell."""
         try:
             result = await session.execute(code, timeout=self._timeout, on_output=self._show_output, on_input=self._answer)
         except Closed:
@@ -192,7 +192,7 @@ class Prompt:
         while True:
             text = await self._prompt.prompt_async(lead, default=text, handle_sigint=False)
             indent = await self._missing_indent(text)
-            if self._was_cancelled:
+            if self._was_cancelled:  # meanwhile, when there was no prompt to end
                 raise KeyboardInterrupt
             if indent is None:
                 shown = text.replace("\n", "\n" + "...: ".rjust(len(lead)))
@@ -201,7 +201,7 @@ class Prompt:
             text = f"{text}\n{indent}"
 
     def cancel(self) -> None:
-        """Clear the typed lines after an interrupt that came as a signal."""
+        """Clear the typed lines after an interrupt by a signal."""
         app = self._prompt.app
         if app.future is not None and not app.future.done():
             app.exit(exception=KeyboardInterrupt)
@@ -217,7 +217,7 @@ class Prompt:
 
 
 class _PrivateHistory(FileHistory):
-    """Typed cells of all prompts, in a file of this user only; if it cannot be written, they are kept in memory."""
+    """Typed cells of all prompts, in a file of this user only; cells of a failed write are kept in memory."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -225,7 +225,7 @@ class _PrivateHistory(FileHistory):
 
 
 def _open_history() -> History:
-    """Return the history in the user's directory for state, or one in memory where that is not possible."""
+    """Return the history in the user's directory for state, or a history in memory if that fails."""
     base = os.environ.get("XDG_STATE_HOME", "")
     path = (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "kernelexec" / "history"  # noqa: PTH117 - text
     try:
@@ -249,7 +249,7 @@ class _KernelCompleter(Completer):
     async def get_completions_async(
         self, document: Document, _complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        """Yield the kernel's completions at the cursor; nothing if it does not answer."""
+        """Yield the kernel's completions at the cursor; nothing without an answer."""
         try:
             completions = await self._session.complete(document.text, document.cursor_position, wait=_KEY_SECONDS)
         except KernelexecError:
@@ -259,7 +259,10 @@ class _KernelCompleter(Completer):
 
 
 def _key_bindings(session: AsyncSession) -> KeyBindings:
-    """Bind the keys: Enter ends a cell or a line in it, Alt+Enter a line; Tab indents or completes; F1 and Ctrl+O inspect."""
+    """Bind the keys: Enter on the last line ends the cell, and elsewhere begins a line; Alt+Enter always begins a line.
+
+    Tab indents or completes. F1 and Ctrl+O describe the name at the cursor.
+    """
     keys = KeyBindings()
 
     @keys.add("enter")

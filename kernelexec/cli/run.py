@@ -1,4 +1,4 @@
-"""The commands that run single cells: one cell, the prompt, and the guidance about the environment of code."""
+"""The commands for single cells: ``exec``, the prompt, and the guidance about the environment of code."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _read_code(limit_bytes: int) -> str:
     if sys.stdin is not None and sys.stdin.isatty():
         raise InvalidRequest("exec needs CODE, or code in stdin: `kernelexec repl` is a prompt.")
     raw = read_stdin("run", limit_bytes + 1)
-    try:
+    try:  # a cell that is too long is refused as such, not for the character that the limit has cut
         return raw.decode("utf-8-sig", "strict" if len(raw) <= limit_bytes else "ignore")
     except UnicodeDecodeError as exc:
         raise InvalidRequest(f"stdin is not UTF-8 (byte {exc.start}).") from exc
@@ -141,7 +141,7 @@ def _use_session(
     work_dir: Path,
     **options: Any,  # noqa: ANN401 - the executor's
 ) -> tuple[int | None, _T | None]:
-    """Use a new session; return the status of a signal that ended it, and the value of ``use`` if it was not cancelled."""
+    """Use a new session; return the status of a signal, if any, and the value of ``use`` unless cancelled."""
     from kernelexec.executor.executor import AsyncExecutor
 
     signals, value = Signals(), None

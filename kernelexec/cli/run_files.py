@@ -1,4 +1,4 @@
-"""The command that runs notebooks and scripts: their parameters, where their copies go, several at once, a report."""
+"""The command for notebooks and scripts: parameters, the paths of executed copies, several files at once, a report."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _RunCommand(TyperCommand):
 
 
 def join_parameters(words: Sequence[str]) -> list[str]:
-    """Return the words of a command with ``-p NAME VALUE`` as ``-p NAME=VALUE``, which it may be already."""
+    """Return the words of a command with every ``-p NAME VALUE`` in the form ``-p NAME=VALUE``."""
     joined, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -161,7 +161,7 @@ def run(
 
 
 def _run_all(runs: Sequence[FileRun], config: Config, jobs: int, exporter: Callable[[str], str] | None) -> int:
-    """Run the files, some at once; return the status of a signal, or the first one that is not 0."""
+    """Run the files, some at once; return the status of a signal, or the first status other than 0."""
     signals, fatal = Signals(), list[Exception]()
 
     async def use() -> None:
@@ -200,7 +200,7 @@ def _run_all(runs: Sequence[FileRun], config: Config, jobs: int, exporter: Calla
 
 @dataclass(slots=True)
 class FileRun:
-    """A run of one document in a session of its own executor."""
+    """A run of a document in a session of its own executor."""
 
     file: str
     name: str
@@ -219,7 +219,7 @@ class FileRun:
     began: float = field(default_factory=time.monotonic)
 
     def announce(self, values: Mapping[str, Any]) -> None:
-        """Show the notes about the document before it runs."""
+        """Show the notes about the document before the run."""
         for note in self.document.history.notes:
             eprint(f"{self.file}: {note}")
         if values and (names := self.document.unknown_parameters):
@@ -245,7 +245,7 @@ class FileRun:
                 await self._run_in(session, signals, self.timeout or config.budgets.timeout)
 
     async def _run_in(self, session: AsyncSession, signals: Signals, seconds: float) -> None:
-        """Run the cells; a script has its name in `sys.argv`, and its threads are waited for, as by Python itself."""
+        """Run the cells; as by Python itself, a script's name is in `sys.argv`, and the end waits for the script's threads."""
         is_script, status = not self.file.lower().endswith(".ipynb"), 0
         if is_script:  # the first words have no checkpoint made of this
             source = f"{NOTHING_SOURCE} or __import__('sys').argv.__setitem__(slice(None), [{self.file!r}])"
@@ -266,14 +266,14 @@ class FileRun:
             self.console.show_output(output)
 
     async def _call(self, session: AsyncSession, source: str, seconds: float) -> ExecutionResult:
-        """Run code in a script's kernel that is not the script's."""
+        """Run code of ours in a script's kernel."""
         _, result = await session.run_internally(source, seconds, on_output=self.console.show_output)
         if result.outputs and (executions := session.executions()):  # those of threads come after the last cell
             self.document.on_event(LateOutputReported(session.name, executions[-1], result.outputs))
         return result
 
     async def _run_cells(self, session: AsyncSession, signals: Signals) -> int:
-        """Run the cells up to one that fails, exits or was interrupted; return its status."""
+        """Run the cells up to the first failure, exit or interrupt; return the status of the last cell."""
         document, status = self.document, 0
         if (kernelspec := document.history.kernelspec) is not None:
             await session.check_kernelspec(kernelspec)
@@ -319,7 +319,7 @@ class FileRun:
         """Write what came after the last cell, and the report; show what was written. Once."""
         if self.is_finished:
             return
-        self.is_finished = True
+        self.is_finished = True  # now: a failure below must not be met again after the other files
         if self.has_written and self.document.is_changed:  # output came after the last cell
             self.write(" after the last cell")
         written = [self.target] if self.has_written else []
@@ -371,7 +371,7 @@ def _check_choices(files: Sequence[str], *, output: str | None, no_output: bool,
 
 
 def _choose_target(path: Path | None, output: str | None, *, inplace: bool, several: bool) -> Path | None:
-    """Return the path of the executed notebook; None for a script from stdin without one."""
+    """Return the path of the executed notebook; None for a script from stdin without ``--output``."""
     if inplace:
         return path
     if output is None:
@@ -387,17 +387,17 @@ def _choose_report(path: Path | None, html: str, *, several: bool) -> Path:
 
 
 def _is_directory(path: Path) -> bool:
-    """Return whether a path is a directory that does not have the name of a notebook or a page."""
+    """Return whether a path is a directory, without the suffix of a notebook or a page."""
     with suppress(OSError):  # of a path that no file can have
         return path.is_dir() and path.suffix not in (".ipynb", ".html")
     return False
 
 
 def _open_targets(runs: Sequence[FileRun], opened: ExitStack, *, inplace: bool) -> None:
-    """Check that all files can be written, before anything runs, and open their directories.
+    """Check the paths of all files to write, before anything runs, and open their directories.
 
     Raises:
-        InvalidRequest: a path is not writable, not a notebook's, or that of two files.
+        InvalidRequest: a path is not writable, not a notebook's, or the same for two files.
     """
     paths = [_resolve(path) for each in runs for path in (each.target, each.report) if path is not None]
     if double := next((path for path in paths if paths.count(path) > 1), None):
@@ -417,9 +417,9 @@ def _resolve(path: Path) -> Path:
 
 
 def _open_directory(target: Path, source: Path | None, name: str, opened: ExitStack) -> int:
-    """Open the directory of a file to write, and check that it can be written, by creating a temporary file next to it.
+    """Open the directory of a file to write, and check by a temporary file whether the directory is writable.
 
-    The file must be another one than its ``source``, which is None if that is to be replaced.
+    The file must not be its ``source``, which is None for a file to be replaced.
     """
     trial = f".{target.name}.{os.getpid()}.tmp"
     try:
@@ -432,6 +432,7 @@ def _open_directory(target: Path, source: Path | None, name: str, opened: ExitSt
         if target.exists() and not target.is_file():
             message = f"{target} is not a regular file: {name} must be the path of a file."
             raise InvalidRequest(message)
+        # Exclusive and without following a link: another file of this name, or the target of a link, stays as it is.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(trial, flags, 0o600, dir_fd=directory))
     except OSError as exc:

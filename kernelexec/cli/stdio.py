@@ -41,7 +41,7 @@ STATUS_HELP = (
 
 
 class CommandFailed(Exception):
-    """The failure of a command: its exit status and a line with the reason, which may be empty."""
+    """The failure of a command: the exit status and a line with the reason, which may be empty."""
 
     def __init__(self, message: str, status: int = OWN_FAILURE) -> None:
         super().__init__(message)
@@ -49,7 +49,10 @@ class CommandFailed(Exception):
 
 
 def cell_status(result: ExecutionResult) -> int:
-    """Return the exit status for a cell: that of a command, a dead kernel or code that exits; else 0 or 1."""
+    """Return the exit status for a cell: of a command, a dead kernel or an exit in code; else 0 or 1.
+
+    A refused cell is 126, another cell that never ran 130.
+    """
     if result.ok:
         return 0
     if result.status == "aborted":
@@ -61,12 +64,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def unblock_signals() -> None:
-    """Unblock the signals that end a command: a parent may have blocked them. Ignored ones stay ignored, as nohup wants it."""
+    """Unblock the signals that end a command: a parent may have blocked them. Ignored signals stay ignored, as for nohup."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, signal.SIGCHLD))
 
 
 def open_std_streams() -> None:
-    """Open /dev/null for each closed stream, so that no other file gets its number.
+    """Open /dev/null for each closed stream, so no other file gets the stream's number.
 
     Raises:
         CommandFailed: stdout is not open for writing.
@@ -95,14 +98,14 @@ def current_directory() -> Path:
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that end a command. Signals that were ignored at its start, as by nohup, stay ignored."""
+    """Return the signals that end a command. Signals ignored from the start, as by nohup, stay ignored."""
     return tuple(signum for signum in _SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN)
 
 
 def write_text(stream: TextIO, text: str, *, is_filtered: bool = False) -> None:
     """Write and flush a text; characters outside of the stream's encoding are escaped.
 
-    On a terminal only colours of it take effect, unless it ``is_filtered``: see ``terminal``.
+    On a terminal only colours take effect, unless the text ``is_filtered``: see ``terminal``.
 
     Raises:
         CommandFailed: the stream cannot be written.
@@ -135,7 +138,7 @@ def write_guard(stream: TextIO) -> Iterator[None]:
 
 
 def read_stdin(verb: str, limit_bytes: int | None = None) -> bytes:
-    """Return the content of stdin, or its first bytes; ``verb`` says for an error what was to be done with it.
+    """Return the content of stdin, or the first ``limit_bytes`` of it; ``verb`` is the intended use, for an error.
 
     Raises:
         InvalidRequest: stdin is closed, or cannot be read.
@@ -157,7 +160,7 @@ def eprint(line: str) -> None:
 
 
 def flush_std_streams() -> None:
-    """Flush stdout and stderr, and discard output that cannot be written, so that Python does not retry at exit."""
+    """Flush stdout and stderr, and discard unwritable output, which Python would try to write again at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -180,7 +183,7 @@ def handle_signals(handle: Callable[[signal.Signals, anyio.CancelScope], None]) 
 
 
 class Signals:
-    """Signal handling of one command, which ends it through the event loop so that everything is cleaned up."""
+    """Signal handling of a command, which ends through the event loop so that everything is cleaned up."""
 
     def __init__(self) -> None:
         self.status: int | None = None

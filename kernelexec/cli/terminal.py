@@ -1,9 +1,9 @@
-"""The terminal: the one door for text to it, and all questions to it and to the user at it.
+"""The terminal: the filter of all text to the terminal, and all questions to the terminal and to the user.
 
-``protect_terminal`` puts the door before stdout and stderr, so nothing that is printed can miss it: output of kernels, names of
-files and sessions, errors, tracebacks, logs. Colours pass, and no other command of the text. A text that comes in pieces has a
-``TerminalFilter`` of its own before that. The terminal is asked by which protocol it shows pictures, and what the user types
-meanwhile is kept for the next prompt. The user is asked for approvals and inputs of cells.
+``protect_terminal`` puts the filter before stdout and stderr, so nothing printed can bypass the filter: output of kernels,
+names of files and sessions, errors, tracebacks, logs. Colours pass, and no other command of the text. A text in pieces has a
+``TerminalFilter`` of its own before. The terminal is asked for its protocol of pictures, and keys typed meanwhile are kept for
+the next prompt. The user is asked for approvals and inputs of cells.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _TYPED_BYTES_MAX = 4096
 
 
 class TerminalFilter:
-    """A filter of a text that comes in pieces: the result does not depend on how it is cut.
+    """A filter of a text in pieces: the result does not depend on the cuts.
 
     Colours and the erasure of a line pass, tab, newline, carriage return and backspace too. Moves to earlier lines pass with
     ``moves``, up to the first line of this text. Every other sequence is dropped: titles, clipboards, links, questions to the
@@ -92,7 +92,7 @@ class TerminalFilter:
         self._rows = 0
 
     def feed(self, text: str) -> str:
-        """Return what of the next piece may go to the terminal."""
+        """Return the harmless part of the next piece."""
         text, self._begun, pieces, begin = self._begun + text, "", list[str](), 0
         for token in _TOKEN.finditer(text):
             plain, begin = text[begin : token.start()], token.end()
@@ -101,6 +101,8 @@ class TerminalFilter:
             if token["begin"] is None:
                 pieces.append(_show(token[0]))
             elif begin == len(text) and not token["final"]:
+                # Of a string its opener is enough, whatever its length. Other sequences keep a character more than may pass,
+                # so a sequence that is too long stays so.
                 self._begun = (token["string"] or token[0])[: _SEQUENCE_CHARS + 1]
             elif token["csi"] and len(token[0]) <= _SEQUENCE_CHARS:
                 pieces.append(self._pass(token["parameters"], token["final"]))
@@ -113,7 +115,7 @@ class TerminalFilter:
         self.forget_rows()
 
     def forget_rows(self) -> None:
-        """Let no move go to an earlier line than the present one: other text may be there."""
+        """Let no move go above the present line: other text may be there."""
         self._rows = 0
 
     def _pass(self, parameters: str, final: str) -> str:
@@ -136,14 +138,14 @@ class TerminalFilter:
 
 
 def _show(char: str) -> str:
-    """Return a character that is special on a terminal: as it is, as its code, or nothing if it would be a command's end."""
+    """Return a special character of terminals: unchanged, as a code, or as nothing if the character could end a command."""
     if char in "\r\b":
         return char
     return "" if "\x7f" <= char <= "\x9f" or char in "\x07\x18\x1a" else escape_char(char)
 
 
 def _conceals(parameters: str) -> bool:
-    """Return whether a style makes text invisible: its parameters have an 8 that is no part of a colour."""
+    """Return whether a style makes text invisible: the parameters have an 8 outside of a colour."""
     words = parameters.split(";")
     index = 0
     while index < len(words):
@@ -157,12 +159,12 @@ def _conceals(parameters: str) -> bool:
 
 
 def neutralise(text: str) -> str:
-    """Return what of a whole text may go to a terminal."""
+    """Return the harmless part of a whole text."""
     return TerminalFilter().feed(text)
 
 
 class TerminalStream:
-    """A text stream to a terminal: whatever is written is filtered, except by ``write_filtered``."""
+    """A text stream to a terminal: all text is filtered, except by ``write_filtered``."""
 
     others = 0
     """The number of texts of others than a kernel that went to terminals, above which no move of a kernel may go."""
@@ -182,7 +184,7 @@ class TerminalStream:
             self.write(line)
 
     def write_filtered(self, text: str) -> int:
-        """Write a text that a ``TerminalFilter`` or we ourselves have made."""
+        """Write a text from a ``TerminalFilter``, or of our own."""
         return self.stream.write(text)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of the stream
@@ -190,7 +192,7 @@ class TerminalStream:
 
 
 def protect_terminal() -> None:
-    """Put the door before stdout and stderr, where they are terminals."""
+    """Put the filter before stdout and stderr, where they are terminals."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, TerminalStream) and stream.isatty():
@@ -198,14 +200,14 @@ def protect_terminal() -> None:
 
 
 def inner_stream(stream: TextIO) -> TextIO:
-    """Return the stream for text of our own that moves the cursor, such as a progress bar."""
+    """Return the stream for our own text with cursor moves, such as a progress bar."""
     return stream.stream if isinstance(stream, TerminalStream) else stream
 
 
 def format_remark(stream: TextIO, line: str) -> str:
-    """Return a line of ours for ``write_filtered``, with the sign on a terminal that can show it.
+    """Return a line of ours for ``write_filtered``, with our sign if the terminal's encoding has it.
 
-    The lines after the first one are indented, so that no name in a message can begin another remark.
+    Further lines are indented, so no name in a message can begin another remark.
     """
     text = "\n    ".join(line.split("\n"))
     if not isinstance(stream, TerminalStream):
@@ -219,7 +221,7 @@ def format_remark(stream: TextIO, line: str) -> str:
 
 
 class PictureTerminal:
-    """The terminal of stdout as a place for pictures. If its names do not say enough, it is asked for its attributes, once."""
+    """The terminal of stdout as a place for pictures. A terminal with an unknown name is asked for its attributes, once."""
 
     def __init__(self, choice: PictureChoice, environ: Mapping[str, str]) -> None:
         self._protocol: PictureProtocol | None = None
@@ -246,7 +248,7 @@ class PictureTerminal:
 
 
 def read_names(environ: Mapping[str, str]) -> PictureProtocol | None:
-    """Return the protocol of a terminal that is known by its names; inside a multiplexer they are those of another terminal."""
+    """Return the protocol of a terminal known by name; in a multiplexer None, since the names are of another terminal."""
     term, program = environ.get("TERM", ""), environ.get("TERM_PROGRAM", "")
     if any(map(environ.get, ("TMUX", "STY", "ZELLIJ"))) or term.startswith(("tmux", "screen")):
         return None
@@ -260,11 +262,11 @@ def read_names(environ: Mapping[str, str]) -> PictureProtocol | None:
 
 
 def read_device_attributes() -> frozenset[int] | None:
-    """Return the attributes of the terminal of stdout; no attributes if it is not the controlling one, or does not answer.
+    """Return the attributes of the terminal of stdout; no attributes without an answer, or if not the controlling terminal.
 
-    None if it cannot be asked at present: this process is in the background, typed input is there or is awaited.
+    None if no question is possible at present: this process is in the background, or typed input is there or awaited.
     """
-    try:
+    try:  # in the background, a change of the terminal's modes would stop this process (SIGTTOU)
         if os.tcgetpgrp(sys.stdout.fileno()) != os.getpgrp() or TYPED_INPUT.is_awaited:
             return None
         with ExitStack() as closing:
@@ -282,7 +284,7 @@ def _ask(fd: int) -> frozenset[int]:
     os.write(fd, _QUESTION)
     deadline, received = time.monotonic() + _PATIENCE, b""
     while len(received) < _READ_MAX and _is_readable(fd, deadline - time.monotonic()):
-        byte = os.read(fd, 1)
+        byte = os.read(fd, 1)  # keys after the answer stay in the terminal's queue
         if not byte:
             break
         received += byte
@@ -320,12 +322,13 @@ async def answer_at_terminal(request: InputRequest, /) -> str | None:
 
 
 async def _read_line(question: str, *, echo: bool = True) -> str:
-    """Read a line from the terminal, with its newline; empty at end of input.
+    """Read a line from the terminal, with the newline; empty at end of input.
 
     Raises:
         OSError: there is no terminal.
     """
     with ExitStack() as closing:
+        # An open file of our own: stdin is shared with the shell, which must not find it non-blocking.
         fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         closing.callback(os.close, fd)
         if not echo:
@@ -355,6 +358,7 @@ async def _read_line(question: str, *, echo: bool = True) -> str:
 
 def _question(request: ApprovalRequest) -> str:
     noun = "command" if request.proposal.kind == "command" else f"{request.proposal.language} cell"
+    # Nothing in the code may move the cursor: it could show other code than that which runs.
     lines = "\n".join(f"    {escape_line(line)}" for line in request.proposal.source.expandtabs(4).split("\n"))
     reasons = " ".join(map(escape_line, request.reasons))
     return f"\n{reasons}\n{lines}\nRun this {noun}? [y/N] "
@@ -370,7 +374,7 @@ def _write(fd: int, text: str) -> None:
 
 
 class TypedInput:
-    """The text that was read with an answer of the terminal, and whether another reader waits for input now."""
+    """The text read along with an answer of the terminal, and whether another reader waits for input now."""
 
     def __init__(self) -> None:
         self.is_awaited = False
@@ -395,7 +399,7 @@ class TypedInput:
         return "".join(char for char in text if char.isprintable() or char == "\n")
 
     def take_line(self) -> str:
-        """Return the first kept line with its newline; without one all of the text. The rest stays."""
+        """Return the first kept line with the newline, or without a newline all of the text. The rest stays."""
         line, newline, rest = self.take().partition("\n")
         self.keep(rest.encode())
         return line + newline

@@ -1,4 +1,4 @@
-"""Accounts in containers for users that the image does not know: programs such as sudo need one."""
+"""Accounts in containers for users without an entry in the image's ``passwd``: programs such as sudo need an account."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FIELDS = 7
 
 
 def missing_account(engine: Engine, container: str, user: str, home: str, *, own_home: bool = False) -> dict[str, bytes]:
-    """Return ``passwd`` and ``group`` of a container that does not run yet, with the missing lines for ``UID:GID``.
+    """Return ``passwd`` and ``group`` of a container before its start, with the missing lines for ``UID:GID``.
 
-    Empty if nothing is missing, and if the image has no accounts at all. With ``own_home`` an existing account
-    gets that home too.
+    Unchanged files are left out: all if nothing is missing, or if the image has no accounts at all. With ``own_home`` an
+    existing account gets ``home`` too.
     """
     passwd = _read(engine, container, "passwd")
     if passwd is None:
@@ -36,14 +36,15 @@ def missing_account(engine: Engine, container: str, user: str, home: str, *, own
 
 
 def with_user(passwd: bytes, user: str, home: str) -> bytes:
-    """Return the accounts with one for ``UID:GID``. It has no password, and needs none in ``shadow``."""
+    """Return ``passwd`` with an account for ``UID:GID``, which has no password and needs no line in ``shadow``."""
     uid, gid = user.encode().split(b":")
+    # A colon or a newline in the home would begin another field or another account.
     directory = home.encode() if home.isprintable() and ":" not in home else b"/"
     return _with_line(passwd, uid, b"*:" + uid + b":" + gid + b"::" + directory + b":/bin/sh")
 
 
 def with_home(passwd: bytes, user: str, home: str) -> bytes:
-    """Return the accounts, with another home for a user id: some programs, such as ssh, read it there."""
+    """Return ``passwd`` with another home for a user id: some programs, such as ssh, do not read ``HOME``."""
     uid = user.encode().partition(b":")[0]
     lines = [line.split(b":") for line in passwd.splitlines()]
     for line in lines:
@@ -53,32 +54,32 @@ def with_home(passwd: bytes, user: str, home: str) -> bytes:
 
 
 def with_group(group: bytes, user: str) -> bytes:
-    """Return the groups with one for the group of ``UID:GID``."""
+    """Return ``group`` with an entry for the group of ``UID:GID``."""
     gid = user.encode().split(b":")[1]
     return _with_line(group, gid, b"*:" + gid + b":")
 
 
 def give_account(engine: Engine, container: str, files: Mapping[str, bytes]) -> None:
-    """Replace files of the container, which can change its copies."""
+    """Replace files in the container's own file system, where programs of the container can change the copies."""
     with pack_files(files) as packed, map_docker_errors("give the container an account"):
         engine.api.put_archive(container, str(PLACE), packed)
 
 
 def write_account(directory: Path, files: Mapping[str, bytes]) -> list[tuple[str, str, bool]]:
-    """Write files into a directory of this machine; return the mounts that put them over the container's own."""
+    """Write files into a directory of this machine; return the read-only mounts over the container's own files."""
     mounts = []
     for name, content in files.items():
         path, fresh = directory / name, directory / f"{name}.new"
         fresh.write_bytes(content)
         fresh.chmod(0o644)
-        fresh.replace(path)  # an existing container keeps its file
+        fresh.replace(path)  # a bind mount follows the inode: an existing container keeps its file
         mounts.append((str(path), str(PLACE / name), True))
     return mounts
 
 
 def _with_line(content: bytes, number: bytes, rest: bytes) -> bytes:
     lines = [line.split(b":") for line in content.splitlines()]
-    if any(line[2:3] == [number] for line in lines):
+    if any(line[2:3] == [number] for line in lines):  # a slice: lines of an image may have fewer fields
         return content
     names = {line[0] for line in lines}
     name = _NAME if _NAME not in names else _NAME + b"-" + number
@@ -87,8 +88,8 @@ def _with_line(content: bytes, number: bytes, rest: bytes) -> bytes:
 
 
 def _read(engine: Engine, container: str, name: str) -> bytes | None:
-    """Return a file of the container; None if it is missing or not a regular file."""
-    packed = io.BytesIO()
+    """Return a file of ``/etc`` in the container; None if missing, not a regular file, or an archive of more than 1 MiB."""
+    packed = io.BytesIO()  # in memory, so bounded: the image decides about its size
     with suppress(ContainerGone), map_docker_errors("give a file of the container"):
         chunks, _ = engine.api.get_archive(container, str(PLACE / name))
         for chunk in chunks:

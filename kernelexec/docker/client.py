@@ -1,7 +1,7 @@
-"""Calls to the container engine by one shared connection, each with a time bound. They block: for threads.
+"""Calls to the container engine by a shared connection, each with a time bound. Calls block, so they belong in threads.
 
-The address of the engine and connections to its unix socket are here too. Unlike docker's own, a failed one leaves no socket
-open.
+The address of the engine and connections to the unix socket are here too. Unlike in the library, a failed connection leaves
+no socket open.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONNECT_SECONDS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """The state of a container. ``pid`` is its first process as this machine counts, 0 if it has ended."""
+    """The state of a container. ``pid`` is the first process as this machine counts, 0 after the end."""
 
     id: str
     image: str
@@ -63,16 +63,17 @@ class ListedContainer:
 
 
 class Engine:
-    """A connection to the engine that ``DOCKER_HOST`` names, or to this machine's own; see the package for what it raises."""
+    """A connection to the engine of ``DOCKER_HOST``, or else of this machine; see the package for the errors."""
 
     _shared: Engine | None = None
     _guard = threading.Lock()
 
     def __init__(self, *, timeout: float = CALL_SECONDS) -> None:
         self.holders = 1
-        self.whose = (os.getpid(), host())
+        self.whose = (os.getpid(), host())  # a forked child must not use its parent's connection
         with map_docker_errors("answer"):
             settings = kwargs_from_env()
+            # The library's version="auto" would ask in the constructor, before ``connect_client`` has replaced the adapter.
             with closing(connect_client(APIClient(version=DEFAULT_DOCKER_API_VERSION, timeout=timeout, **settings))) as asking:
                 newest = asking.version(api_version=False)["ApiVersion"]
             spoken = min(newest, DEFAULT_DOCKER_API_VERSION, key=lambda text: [int(part) for part in text.split(".")])
@@ -90,7 +91,7 @@ class Engine:
             return shared
 
     def release(self) -> None:
-        """Release the connection; the last release closes it."""
+        """End this caller's use; the last release closes the connection."""
         with self._guard:
             self.holders -= 1
             if self.holders:
@@ -106,7 +107,7 @@ class Engine:
         self.release()
 
     def create(self, name: str | None, settings: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-        """Create a container from the engine's own settings; return its id. It does not run yet."""
+        """Create a container from the engine's own settings; return the id. ``start`` runs the container."""
         with map_docker_errors("make a container", image=str(settings["image"])):
             created = self.api.create_container(name=name, host_config=self.api.create_host_config(**host), **settings)
         return str(created["Id"])
@@ -129,7 +130,7 @@ class Engine:
             out_of_memory=bool(state["OOMKilled"]),
             pid=int(state["Pid"]),
             labels=answer["Config"]["Labels"] or {},
-            changed=max(str(answer["Created"]), str(state["FinishedAt"])),
+            changed=max(str(answer["Created"]), str(state["FinishedAt"])),  # the year is 0001 before the first end
         )
 
     def inspect_image(self, image: str) -> dict[str, Any]:
@@ -139,7 +140,7 @@ class Engine:
         return description
 
     def signal(self, container: str, signum: int) -> None:
-        """Send a signal to a container's first process, which forwards it; nothing if it has ended."""
+        """Send a signal to a container's first process, which forwards signals; an ended container is no error."""
         with suppress(ContainerGone, EngineRefused), map_docker_errors("signal the container"):
             self.api.kill(container, signal=signum)
 
@@ -149,7 +150,7 @@ class Engine:
             self.api.rename(container, name)
 
     def remove(self, container: str) -> None:
-        """Kill and remove a container; nothing if it is gone."""
+        """Kill and remove a container; a missing container is no error."""
         with suppress(ContainerGone), map_docker_errors("remove the container"):
             try:
                 self.api.remove_container(container, force=True, v=True)
@@ -160,7 +161,7 @@ class Engine:
                 self.api.wait(container, timeout=CALL_SECONDS, condition="removed")
 
     def pull(self, image: str) -> None:
-        """Pull an image from its registry; this may take minutes."""
+        """Pull an image from the registry; this may take minutes."""
         repository, tag = parse_repository_tag(image)
         with map_docker_errors(f"get the image {image}", image=image):
             for step in self.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
@@ -168,11 +169,11 @@ class Engine:
                     raise EngineRefused(f"The container engine did not get the image {image}: {step['error']}")
 
     def wait(self, container: str, seconds: float) -> int | None:
-        """Wait for the end of a container; return its exit code, or None if it runs on after that time."""
+        """Wait for the end of a container; return the exit code, or None if the container runs on after ``seconds``."""
         try:
             with map_docker_errors("wait for the container"):
                 return int(self.api.wait(container, timeout=seconds)["StatusCode"])
-        except EngineUnavailable:
+        except EngineUnavailable:  # a read timeout looks like a lost engine: only the state tells them apart
             if self.inspect_container(container).running:
                 return None
             raise
@@ -182,12 +183,12 @@ class Engine:
         output = bytearray()
         with map_docker_errors("give the container's output"):
             for chunk in self.api.logs(container, stream=True, follow=False, tail=2000):
-                output += chunk
+                output += chunk  # ``tail`` bounds the number of lines, not their length
                 del output[:-_OUTPUT_BYTES]
         return bytes(output)
 
     def logs(self, container: str) -> str:
-        """Return its last lines for a message; empty if they are not available."""
+        """Return the end of a container's output for a message; empty if not available."""
         with suppress(EngineFailed):
             return self.output(container)[-_LOG_BYTES:].decode("utf-8", "replace")
         return ""
@@ -200,7 +201,7 @@ class Engine:
 
 
 def probe() -> str | None:
-    """Return why no engine can be used, in a sentence; None if it answers, or did a moment ago."""
+    """Return why no engine can be used, in a sentence; None if the engine answers, or answered in the last 10 s."""
     address, now = host(), time.monotonic()
     if now - _answered.get(address, -math.inf) < _FRESH_SECONDS:
         return None
@@ -217,6 +218,7 @@ def map_docker_errors(label: str, *, image: str = "") -> Iterator[None]:
     """Translate errors of the library ``docker`` into ours."""
     try:
         yield
+    # The narrowest class first: ImageNotFound derives from NotFound, NotFound from APIError, APIError from OSError (requests).
     except ImageNotFound as exc:
         raise ImageMissing(f"The image {image} is not here.") from exc
     except NotFound as exc:
@@ -248,7 +250,7 @@ def _cause(exc: BaseException) -> str:
 
 
 def host() -> str:
-    """Return the engine's address from ``DOCKER_HOST``, or its default."""
+    """Return the engine's address from ``DOCKER_HOST``, or the default address."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
@@ -258,7 +260,7 @@ def socket_at(address: str) -> str | None:
 
 
 def connect_client(client: APIClient) -> APIClient:
-    """Make a client open such connections; return the same client."""
+    """Make a client connect to a unix socket by our adapter; return the same client."""
     if (path := socket_at(host())) is not None:
         client.mount("http+docker://", _Adapter(path, client.timeout))  # type: ignore[no-untyped-call]
     return client
@@ -281,7 +283,7 @@ class _Pool(unixconn.UnixHTTPConnectionPool):
 
 
 class _Adapter(unixconn.UnixHTTPAdapter):
-    """Requests of all addresses share connections: docker's own adapter keeps one open for each of the last 25."""
+    """The connections of a unix socket, shared by all URLs: the library's adapter has a pool for each of the last 25 URLs."""
 
     def get_connection(self, _url: str, _proxies: object = None) -> _Pool:
         with self.pools.lock:

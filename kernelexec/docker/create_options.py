@@ -1,4 +1,4 @@
-"""The options of the engine for a kernel's container. Pure: all restrictions, and the settings that relax them."""
+"""The options of the engine for a kernel's container. Pure: all restrictions, and the settings to relax them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from docker.types.services import Mount
 
 from kernelexec.config import HOME_INSIDE, Container, Limits
 
+#: However much a container prints, the engine's log of it stays small.
 _DEAF = {"max-size": "1m", "max-file": "1"}
 _TMPFS = "rw,noexec,nosuid,nodev,size={},{}"
 _BILLION = 1_000_000_000
@@ -42,17 +43,18 @@ class Order:
         return {
             "image": self.image,
             "command": list(self.command),
-            "entrypoint": [],
+            "entrypoint": [],  # None would keep the image's, which would get the command as its arguments
             "environment": dict(self.environment),
             "user": self.user,
             "working_dir": self.cwd,
             "labels": dict(self.labels),
             "hostname": self._hostname,
+            # Else the library adds the proxies of ~/.docker/config.json to the environment, passwords included.
             "use_config_proxy": False,
         }
 
     def host(self) -> dict[str, Any]:
-        """Return the settings of its host: limits, mounts and network."""
+        """Return the host settings of the container: limits, mounts and network."""
         options, limits = self.options, self.limits
         memory, in_memory = options.memory_bytes, options.memory_directories
         ulimits = {"core": 0, "as": limits.as_bytes, "nofile": limits.nofile}
@@ -63,11 +65,11 @@ class Order:
             "cap_add": list(options.cap_add) or None,
             "security_opt": None if options.sudo else ["no-new-privileges:true"],
             "extra_hosts": {self._hostname: "127.0.0.1"} if self._hostname and self._is_alone else None,
-            "init": not self.has_init,
-            "ipc_mode": "private",
+            "init": not self.has_init,  # orphans that process 1 does not reap would count against the limit of processes
+            "ipc_mode": "private",  # the engine's default may be shareable
             "shm_size": in_memory.pop("/dev/shm"),  # noqa: S108 - the container's
             "mem_limit": memory,
-            "memswap_limit": memory,
+            "memswap_limit": memory,  # of memory and swap together, so nothing is swapped
             "nano_cpus": None if options.cpus is None else round(options.cpus * _BILLION),
             "device_requests": _request_gpus(options.gpus),
             "pids_limit": options.pids,
@@ -94,7 +96,7 @@ class Order:
 
     @property
     def _hostname(self) -> str | None:
-        """Return our host name for sudo, which looks it up and has no network; else it is the engine's choice."""
+        """Return our own host name for sudo without a network, because sudo looks up the name; None is the engine's choice."""
         return "kernel" if self._is_alone else None
 
 
@@ -110,4 +112,5 @@ def _request_gpus(gpus: str | int | tuple[str, ...] | None) -> list[DeviceReques
 def _mount(source: str, target: str, read_only: bool) -> Mount:  # noqa: FBT001 - as it is written down
     if source.startswith("/"):
         return Mount(target, source, type="bind", read_only=read_only)
+    # With a copy the engine would fill an empty volume with the image's files at that path.
     return Mount(target, source, type="volume", read_only=read_only, no_copy=True)

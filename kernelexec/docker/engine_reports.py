@@ -1,4 +1,4 @@
-"""The engine's reports: its version, its images and where it runs; and events of containers."""
+"""The engine's reports: version, images and location; and the events of containers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("kernelexec")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """An engine: its version, the machine that it runs on, the kind of its control groups, and its images by name."""
+    """The description of an engine: version, operating system, version of control groups, and names of images."""
 
     version: str
     system: str
@@ -38,7 +38,7 @@ class About:
     images: tuple[str, ...]
 
     def first_of(self, names: Iterable[str]) -> str | None:
-        """Return the first of these images that the engine has."""
+        """Return the first of the named images in the engine; None if all are missing."""
         here = {name.removesuffix(":latest") for name in self.images}
         return next((name for name in names if name.removesuffix(":latest") in here), None)
 
@@ -58,7 +58,7 @@ def about(engine: Engine) -> About:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """An engine's description of its machine, and its address."""
+    """The address of an engine, and the engine's description of the machine."""
 
     address: str
     """The address of the engine."""
@@ -72,7 +72,7 @@ class Whereabouts:
 
     @property
     def remote(self) -> bool:
-        """Return whether it may be another machine: a loopback address may lead there too."""
+        """Return whether the engine may be on another machine: even a loopback address may lead there, by a tunnel."""
         return urlsplit(self.address).scheme in {"ssh", "tcp", "http", "https"}
 
     @classmethod
@@ -91,6 +91,7 @@ def _listener(address: str) -> int:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(path)
+            # The process that called listen(2): systemd if it has activated the socket.
             pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     except (OSError, AttributeError):  # only Linux has SO_PEERCRED
         return 0
@@ -98,9 +99,9 @@ def _listener(address: str) -> int:
 
 
 class EventStream:
-    """A stream that says when to inspect a container: it may have ended, or the engine went away or came back.
+    """The engine's events, which say when to inspect a container: it may have ended, or the engine went away or came back.
 
-    An event is a reason to inspect and never a proof: the state of a container is the engine's answer.
+    An event is never a proof: the state of a container is the engine's answer.
     """
 
     _current: EventStream | None = None
@@ -118,7 +119,7 @@ class EventStream:
 
     @classmethod
     def acquire(cls) -> Self:
-        """Return the stream of this process; each caller must release it. It blocks: for a thread."""
+        """Return the stream of this process; each caller must call ``release``. Blocks, so call from a thread."""
         engine = Engine.acquire()
         with cls._guard:
             current = cls._current
@@ -126,12 +127,13 @@ class EventStream:
                 current = cls._current = cls(engine)
                 current._thread.start()
             current._holders += 1
+        # An end between the caller's first look and the opening of the stream would be missed. The engine may be away.
         current._listens.wait(_AGAIN_SECONDS)
         assert isinstance(current, cls)
         return current
 
     def release(self) -> None:
-        """Release the stream; the last release ends it. It blocks: for a thread."""
+        """End this caller's use; the last release ends the stream. Blocks, so call from a thread."""
         with self._guard:
             self._holders -= 1
             last = not self._holders
@@ -139,20 +141,20 @@ class EventStream:
                 EventStream._current = None
         if last:
             self._over.set()
-            self._hang_up()
+            self._hang_up()  # ends the thread's read, which has no timeout
             self._thread.join()
         self.engine.release()
 
     @contextmanager
     def of(self, container: str) -> Iterator[asyncio.Event]:
-        """Yield an event of the running loop that is set whenever the container should be inspected."""
+        """Yield an event of the running loop, set whenever the container should be inspected."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(changed.set)
 
-        with self._guard:
+        with self._guard:  # tuples are replaced and never changed, so the thread of the stream reads them without the lock
             self._watchers[container] = (*self._watchers.get(container, ()), wake)
         try:
             yield changed
@@ -164,7 +166,7 @@ class EventStream:
                     self._out_of_memory.pop(container, None)
 
     def memory_kills(self, container: str) -> int:
-        """Return how often a process in the container was killed for lack of memory, while it was watched."""
+        """Return how often a process of the watched container was killed for lack of memory."""
         return self._out_of_memory[container]
 
     def _listen(self) -> None:
@@ -175,7 +177,7 @@ class EventStream:
                 with map_docker_errors("tell what happens"):
                     self._stream = self.engine.api.events(decode=True, filters=filters)
                     self._listens.set()
-                    self._wake_all()
+                    self._wake_all()  # what happened without a stream has no event
                     for event in self._stream:
                         self._on_event(str(event.get("Action", "")), str(event.get("Actor", {}).get("ID", "")))
             except (EngineUnavailable, EngineRefused):

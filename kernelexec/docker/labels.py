@@ -1,4 +1,4 @@
-"""Names and labels of our containers, and the directories in them that hold our files."""
+"""Names and labels of our containers, and the directories of our files in them."""
 
 from __future__ import annotations
 

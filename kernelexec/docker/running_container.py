@@ -1,4 +1,4 @@
-"""A running container: commands in it as any user, its resource usage, and limits that can be changed."""
+"""A running container: commands as any user, resource usage, and changes of limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BAD, _GONE = 400, 404
 
 
 class ContainerCommand:
-    """A started command. ``end_argv`` is run as the same user to end all of its processes."""
+    """A started command. ``end_argv`` is run as the same user to end all processes of the command."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ContainerCommand:
         self._process = _Exec(engine, container, argv, user=user, environment=dict(environment), workdir=cwd)
 
     def transfer(self, stdin: bytes, take: Callable[[str, bytes], bool]) -> int:
-        """Feed the standard input, and pass on the output until it ends; return the exit code.
+        """Feed the standard input, pass on the output to the end, and return the exit code.
 
         Once ``take`` returns False for the standard output, the command is ended.
 
@@ -77,7 +77,7 @@ class ContainerCommand:
 
 
 class ContainerStream:
-    """A program in a container, and its standard streams: one thread carries them, any other writes."""
+    """A program in a container with its standard streams: ``transfer`` occupies a thread, any other thread may write."""
 
     def __init__(self, engine: Engine, container: str, argv: Sequence[str], *, user: str) -> None:
         self._process = _Exec(engine, container, argv, user=user)
@@ -87,12 +87,13 @@ class ContainerStream:
         """The number of pieces that the thread has not written; under the lock."""
 
     def transfer(self, take: Callable[[str, bytes], bool]) -> None:
-        """Pass on the output until it ends; raise ``EngineFailed`` if the connection was lost."""
+        """Pass on the output to the end; raise ``EngineFailed`` after a lost connection."""
         self._process.carry(self._feed, take, lambda: self._outgoing.put(None))
 
     def write(self, data: bytes) -> None:
-        """Write bytes to the standard input: at once as far as that takes them, so that most wait for no thread."""
+        """Write bytes to the standard input: at once while the connection has room, the rest in the thread of ``transfer``."""
         with self._lock:
+            # Bytes of earlier calls that the thread has not written come first.
             data = data[self._process.write_now(data) :] if not self._waiting else data
             if data:
                 self._waiting += 1
@@ -111,7 +112,7 @@ class ContainerStream:
 
 
 class _Exec:
-    """One process that the engine starts in a container."""
+    """A process started by the engine in a container."""
 
     def __init__(self, engine: Engine, container: str, argv: Sequence[str], **options: Any) -> None:  # noqa: ANN401 - the library's
         self._api: Any = engine.api
@@ -139,7 +140,7 @@ class _Exec:
         take: Callable[[str, bytes], bool],
         on_end: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Have ``feed`` write, in a thread, and ``take`` read until the end; return whether it was started."""
+        """Let ``feed`` write in a thread and ``take`` get the output to the end; return whether the process was started."""
         if self._socket is None:
             take("stderr", self._reason.encode())
             return False
@@ -155,6 +156,7 @@ class _Exec:
             with map_docker_errors(_LABEL):
                 _read_frames(reader, take)
         finally:
+            # In this order: the first ends a ``sendall`` of the feeder, the second its wait for more, so that it can be joined.
             self.disconnect()
             on_end()
             feeder.join()
@@ -163,7 +165,7 @@ class _Exec:
         return True
 
     def write_now(self, data: bytes) -> int:
-        """Write without waiting; return the number of bytes that were taken."""
+        """Write without waiting; return the number of accepted bytes."""
         if self._socket is not None and isinstance(self._connection, socket.socket):
             with suppress(OSError, ValueError, AttributeError):  # full, or closed; an encrypted one takes no such flag
                 return self._connection.send(data, socket.MSG_DONTWAIT)
@@ -186,6 +188,7 @@ class _Exec:
 
 
 def _read_frames(reader: Any, take: Callable[[str, bytes], bool]) -> None:  # noqa: ANN401 - the library's
+    # A frame of the engine: the stream (1 byte), three zero bytes, the length (4 bytes, big-endian), the content.
     read = getattr(reader, "read1", reader.read)  # that of a connection by ssh has no other
     wanted = dict.fromkeys(_STREAMS.values(), True)
     while any(wanted.values()) and len(header := reader.read(_HEADER_BYTES)) == _HEADER_BYTES:
@@ -199,7 +202,7 @@ def _read_frames(reader: Any, take: Callable[[str, bytes], bool]) -> None:  # no
 def _feed(connection: socket.socket, feed: Callable[[socket.socket], None]) -> None:
     with suppress(OSError):
         feed(connection)
-    with suppress(OSError):
+    with suppress(OSError):  # a half-close: the process gets the end of its input, and its output still comes
         if isinstance(connection, ssl.SSLSocket):  # its own method would end the reading, too
             socket.socket.shutdown(connection, socket.SHUT_WR)
         else:
@@ -207,7 +210,7 @@ def _feed(connection: socket.socket, feed: Callable[[socket.socket], None]) -> N
 
 
 def _notice_loss(connection: socket.socket) -> None:
-    """Have the system notice that the engine's machine is out of reach, though nothing is sent; as far as it can."""
+    """Let the system notice an unreachable engine on another machine during silence, where keep-alive is supported."""
     if getattr(connection, "family", None) not in (socket.AF_INET, socket.AF_INET6):
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -249,7 +252,7 @@ def usage_figures(used: Mapping[str, Any], inspected: Mapping[str, Any]) -> Stat
 def change_limits(engine: Engine, container: str, *, memory_bytes: int | None, cpus: float | None) -> None:
     """Set limits of a running container; None changes nothing. Nothing is swapped.
 
-    The library's own call does not know `NanoCpus`, and only `NanoCpus` can change limits that were set by it.
+    A limit set by `NanoCpus` can be changed by `NanoCpus` only, which the library's own call does not know.
     """
     wanted: dict[str, Any] = {} if memory_bytes is None else {"Memory": memory_bytes, "MemorySwap": memory_bytes}
     if cpus is not None:
@@ -263,7 +266,7 @@ def change_limits(engine: Engine, container: str, *, memory_bytes: int | None, c
 
 
 def _in_use(memory: Mapping[str, Any]) -> int | None:
-    """Return the memory that cannot be reclaimed at once: usage less inactive file cache."""
+    """Return the usage less the inactive file cache, which the system can reclaim at once."""
     if "usage" not in memory:
         return None
     counters = memory.get("stats") or {}

@@ -1,1 +1,1 @@
-"""The executor: the owner of named sessions, its pool and its door for other processes, and the facade for blocking callers."""
+"""The executor: the owner of named sessions, a pool, a door for other processes, and the facade for blocking callers."""

@@ -1,4 +1,4 @@
-"""The private directories of one executor: its own, and those that it adopts from dead owners."""
+"""The private directories of an executor: its own, and the directories adopted from dead owners."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("kernelexec")
 
 
 class ExecutorDirectories:
-    """The directories that ``claim`` creates and ``adopt_orphans`` takes over; ``remove`` removes them."""
+    """The directories created by ``claim`` and taken over by ``adopt_orphans``; ``remove`` removes them all."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -45,7 +45,7 @@ class ExecutorDirectories:
     async def adopt_orphans(self) -> list[tuple[Path, OrphanedSessionFile]]:
         """Take over the directories of dead owners in this workspace; return their sessions whose kernels are alive.
 
-        Of sessions with the same name, the owner of that name's journal comes first: the journal knows the request ids.
+        Among sessions of the same name, the owner of the name's journal comes first: the journal knows the request ids.
         """
         if self._config.isolation != "container" or not self._config.container.orphan_seconds:
             return []
@@ -72,7 +72,7 @@ class ExecutorDirectories:
         )
 
     async def discard_session(self, orphaned_session: OrphanedSessionFile) -> None:
-        """Discard a session that could not be adopted; its directory is removed with this executor's."""
+        """Discard a session after a failed adoption; the directory is removed with this executor's."""
         from kernelexec.provisioning.container.containers import discard  # noqa: PLC0415 - as above
 
         await anyio.to_thread.run_sync(discard, orphaned_session)
@@ -93,7 +93,7 @@ class ExecutorDirectories:
             awaiting_owner = self._sweep_containers()
 
         def is_awaiting_owner(path: Path) -> bool:
-            """Return whether a kernel in it may wait for a new owner, or the engine did not answer."""
+            """Return whether a kernel in a directory may wait for a new owner; without the engine's answer, any orphan may."""
             nonlocal awaiting_owner
             if awaiting_owner is not None and str(path) not in awaiting_owner:
                 if not list_orphaned_sessions(path):

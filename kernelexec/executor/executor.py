@@ -95,10 +95,10 @@ class ExecutorKeywords(ExecutorOptions, ShortOptions, total=False):
 
 
 class AsyncExecutor:
-    """Named sessions, each with a persistent kernel. Use it as ``async with``; leaving the block ends everything.
+    """Named sessions, each with a persistent kernel. Use as ``async with``; leaving the block ends everything.
 
     Args:
-        isolation: the environment that runs code. The default is containers; ``"local"`` is this machine.
+        isolation: the environment of code. The default is containers; ``"local"`` is this machine.
         options: see ``ExecutorOptions``. ``image``, ``memory``, ``cpus``, ``network``, ``timeout``, ``env`` and ``packages``
             are short for options of ``Config``: ``memory="2g"`` for ``container.memory_bytes``.
 
@@ -124,6 +124,7 @@ class AsyncExecutor:
             short=short_options.pick(options),
         )
         _check_surroundings(self.config)
+        # One lock for each name, for as long as a caller holds it or waits for it.
         self._opening_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._adoption_lock = anyio.Lock()
         self._scope: TaskScope | None = None
@@ -198,24 +199,24 @@ class AsyncExecutor:
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         scope = self._scope
-        if scope is None or scope.in_forked_child:
+        if scope is None or scope.in_forked_child:  # kernels, directories and the task belong to the parent process
             return
         if not scope.stopped.is_set():
             scope.check_caller()
         try:
             await scope.stop_with_shield()
         finally:
-            if self._scope is scope:
+            if self._scope is scope:  # another task may have opened the executor again
                 self._scope = None
         if scope.failure is not None and exc is None:
             raise scope.failure
 
     async def open(self) -> Self:
-        """Open the executor without a block, as a notebook does; ``close`` ends it. Errors are those of ``async with``."""
+        """Open the executor without a block, as in a notebook, until ``close``. Errors are those of ``async with``."""
         return await self.__aenter__()
 
     async def close(self) -> None:
-        """End all sessions and the executor; a closed one can be opened again."""
+        """End all sessions and the executor, which can be opened again."""
         await self.__aexit__(None, None, None)
 
     @explain_keywords(SESSION_KEYWORDS)
@@ -227,15 +228,15 @@ class AsyncExecutor:
         notebook: str | os.PathLike[str] | None = None,
         repeat_unsafe: bool = False,
     ) -> package.AsyncSession:
-        """Return the session of that name; a new one is created and its kernel started. Concurrent calls create one session.
+        """Return the session of this name, or create a session and start its kernel. Concurrent calls create a single session.
 
         Args:
             name: 1 to 64 letters, digits, dots, dashes and underscores.
-            work_dir: an existing directory to work in, instead of the configured one or the session's own in the workspace.
-            notebook: a notebook, a script or a journal of an earlier session; its cells are replayed in the new session first,
-                in order; ``session.replay`` is the report. The timeout of a cell is the configured one, or twice its recorded
-                duration and 10 s if that is more.
-            repeat_unsafe: replay also cells that send, delete, add or start something, as far as their text shows.
+            work_dir: an existing working directory, instead of the configured or the session's own directory in the workspace.
+            notebook: a notebook, a script or a journal of an earlier session, whose cells are first replayed in the new
+                session, in order; ``session.replay`` is the report. The timeout of a cell is the configured timeout, or twice
+                the recorded duration and 10 s if longer.
+            repeat_unsafe: replay also cells whose text shows a side effect: to send, delete, add or start something.
 
         Raises:
             InvalidRequest, InvalidWorkDir, CapacityReached, Disabled, Closed: nothing was started.
@@ -251,7 +252,7 @@ class AsyncExecutor:
             scope = self._check_open()
             existing = self._registry.sessions.get(name)
             if existing is not None and existing.scope.is_stopping:
-                await existing.close()
+                await existing.close()  # the name is free after its end, and the executor may have ended meanwhile
                 scope, existing = self._check_open(), None
             if existing is None:
                 return await self._open_session(name, work_dir, notebook, scope, repeat_unsafe=repeat_unsafe)
@@ -272,15 +273,15 @@ class AsyncExecutor:
     ) -> list[package.ExecutionResult]:
         """Run a function or code once for each input, in several new sessions at the same time; return results in order.
 
-        The result of a failed call is in its place, and the others go on; ``result.value`` is a call's value. If the call is
-        cancelled, or fails, its sessions are closed and their running cells end.
+        The result of a failed call is in its place, and the others go on; ``result.value`` is a call's value. If ``map``
+        is cancelled or fails, all sessions are closed and running cells end.
 
         Args:
-            function: a function that is defined by ``def``, whose source is sent: it sees its argument, and what it imports
-                itself. Or the text of a cell.
-            inputs: the arguments, of types that ``session.put`` carries; for a text, a mapping of names to values each. Those
-                of a list, or another collection, are checked before anything runs. Of other iterators the next one is read
-                when a session is free, and for one that cannot be sent the result is ``aborted``, with the error.
+            function: a function defined by ``def``, whose source is sent, so only the argument and the function's own imports
+                are visible; or the text of a cell.
+            inputs: the arguments, of types supported by ``session.put``; for a text, a mapping of names to values each. A
+                list or another collection is checked before anything runs. Other iterators are read whenever a session is
+                free; the result of an invalid input is ``aborted``, with the error.
             sessions: how many sessions are open at most; they are closed at the end.
             timeout: seconds of each call; the configuration's by default.
 
@@ -304,7 +305,7 @@ class AsyncExecutor:
 
     @property
     def summary(self) -> str:
-        """The isolation, the open sessions and the workspace, in one line."""
+        """A line with the isolation, the open sessions and the workspace."""
         if self._scope is None or self._scope.is_stopping:
             return f"{self.config.isolation} · not open"
         names = self.sessions()
@@ -320,23 +321,23 @@ class AsyncExecutor:
 
     @property
     def directory(self) -> Path:
-        """The executor's private directory, readable by this user only, with those of its sessions; ``Closed`` if not open."""
+        """The executor's private directory, for this user only, with the sessions' directories; ``Closed`` if not open."""
         self._check_open()
         return self._directories.root
 
     def open_session(self, name: str) -> package.AsyncSession | None:
-        """Return the open session of that name, adopted ones included; None if there is none. Creates nothing."""
+        """Return the open session of this name, also if adopted; None if not open. Creates nothing."""
         session = self._registry.sessions.get(name)
         return None if session is None or session.scope.is_stopping else session
 
     def mask(self, text: str) -> str:
-        """Return a text in which the names of secrets replace all values that kernels were started with."""
+        """Return a text with the names of secrets in place of all secret values passed to kernels so far."""
         return self._registry.mask(text) if self.config.secrets else text
 
     async def adopt_sessions(self) -> tuple[str, ...]:
-        """Adopt the sessions of executors in this workspace that have ended since this one was opened; return their names.
+        """Adopt sessions of this workspace whose executor has ended since the opening of this executor; return the names.
 
-        Only containers outlive their executor, so this returns nothing at once for any other ``isolation``.
+        Only containers outlive their executor, so for any other ``isolation`` the result is empty, without a wait.
         """
         async with self._adoption_lock:
             scope, before = self._check_open(), set(self.sessions())
@@ -344,7 +345,7 @@ class AsyncExecutor:
         return tuple(name for name in self.sessions() if name not in before)
 
     async def close_session(self, name: str) -> None:
-        """Close a session, its processes and private files; its workspace stays. Raise ``UnknownSession`` if none is open."""
+        """Close a session with all processes and private files; the workspace stays. Raise ``UnknownSession`` if not open."""
         session = self._registry.sessions.get(name) if isinstance(name, str) else None
         if session is None:
             raise UnknownSession(f"No session {name!r} is open{did_you_mean(str(name), self._registry.sessions)}.")
@@ -399,7 +400,7 @@ class AsyncExecutor:
     async def _replay_branch(
         self, parent: SessionBranches, name: str, options: BranchOptions, scope: TaskScope
     ) -> package.AsyncSession:
-        """Open a session in which the cells of another one run again."""
+        """Open a branch without a copied kernel: the parent's cells run again in a new session."""
         self._registry.check_name_is_free(name)
         start = await parent.prepare_replay(name, options)
         return await self._open_session(
@@ -407,9 +408,9 @@ class AsyncExecutor:
         )
 
     def start_control(self, commands: ServerCommands | None = None) -> None:
-        """Let other processes of this user see and use the sessions, if they do not yet: see ``kernelexec.attach``.
+        """Let other processes of this user see and use the sessions, unless they can already: see ``kernelexec.attach``.
 
-        The first session starts it; a server does at its start, with the ``commands`` of its operator.
+        Called with the first session; by a server at the start, with the ``commands`` of the operator.
         """
         scope = self._check_open()
         self._commands = commands or self._commands
@@ -441,7 +442,7 @@ class AsyncExecutor:
             ends.start_soon(self._registry.stop_watching)
             if self._forks is not None:
                 ends.start_soon(self._forks.stop)
-        self._directories.remove()
+        self._directories.remove()  # after the fork servers, whose sockets are there
         if self._temporary_workspace is not None:
             await anyio.to_thread.run_sync(remove_tree, self._temporary_workspace)
 
@@ -460,7 +461,7 @@ def _check_hooks(hooks: object) -> tuple[package.Hook, ...]:
 
 
 def _check_surroundings(config: Config) -> None:
-    """Check what the settings name outside of this process; the modules of a check are imported if it is made.
+    """Check the settings against the machine: engine, interpreters, files, limits. Only needed checks import their modules.
 
     Raises:
         IsolationUnavailable, InvalidConfig, Refused: see ``AsyncExecutor``.
@@ -495,7 +496,7 @@ def check_descriptor_limit() -> None:
     """Check that this process and its kernels may open enough files.
 
     Raises:
-        Refused: the limit, or what is left of it, is too low.
+        Refused: the limit, or the number of free descriptors, is too low.
     """
     limit = platform.open_files_limit()
     if limit is None:

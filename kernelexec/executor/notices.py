@@ -1,4 +1,4 @@
-"""Notices on stderr: where code runs that gets no container of its own."""
+"""Notices on stderr about code that runs without a container of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("kernelexec")
 
 
 def warn_about_isolation(isolation: str, *, quiet: bool) -> None:
-    """Print where code runs that gets no container of its own, once per process; the log has it in any case."""
+    """Print where code runs if not in a container of its own, once per process; the log always has the event."""
     if isolation in _RISKS:
         logger.debug("kernelexec.isolation", extra={"isolation": isolation})
         if not quiet:
@@ -26,7 +26,7 @@ def warn_about_isolation(isolation: str, *, quiet: bool) -> None:
 
 
 def warn_about_environment(*, everything: bool, quiet: bool) -> None:
-    """Warn that kernels get every environment variable of this process, once per process; the log has it in any case."""
+    """Warn that kernels get every environment variable of this process, once per process; the log always has the event."""
     if everything:
         logger.warning("kernelexec.environment_passed")
         if not quiet:
@@ -41,7 +41,7 @@ def print_once(topic: str, line: str) -> None:
 
 
 def print_notice(line: str) -> None:
-    """Print a line to stderr, if that can be written."""
+    """Print a line to stderr, if possible."""
     with suppress(AttributeError, OSError, ValueError):  # cells run also if stderr is closed or full
         sys.stderr.write(f"kernelexec: {line}\n")
         sys.stderr.flush()

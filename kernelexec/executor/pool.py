@@ -45,7 +45,7 @@ _MAX_AGE = 3600.0
 
 @dataclass(eq=False)
 class WarmSlot:
-    """An idle kernel, the private directory for its future session, and the environment that it was started with."""
+    """An idle kernel, the private directory of the future session, and the environment at the kernel's start."""
 
     directory: Path
     backend: Backend
@@ -85,7 +85,7 @@ class KernelPool:
 
     @staticmethod
     def is_on(config: Config) -> bool:
-        """Return whether the settings ask for a pool. Ephemeral containers have none: each is used for one cell."""
+        """Return whether the settings ask for a pool. Ephemeral containers are used for a single cell, and get no pool."""
         return config.enabled and config.pool.size > 0 and config.container.mode == "persistent"
 
     def request_stop(self) -> None:
@@ -95,7 +95,7 @@ class KernelPool:
             self._fill_scope.cancel()
 
     async def take(self, name: str, work_dir: object) -> tuple[WarmSlot | None, str | None]:
-        """Return a warm kernel for a session; None if the session must start one, with the reason unless the policy says so.
+        """Return a warm kernel for a session, or None for a cold start, with a reason unless the reason is the policy.
 
         Raises:
             CapacityReached: none is ready and the policy is ``fail_fast``, or none was ready in time.
@@ -126,7 +126,7 @@ class KernelPool:
         try:
             with anyio.fail_after(timeout):
                 while (slot := await self._oldest_alive()) is None and self._options.policy == "wait" and not self._ending:
-                    self._filled.clear()
+                    self._filled.clear()  # in the turn in which the pool was empty, so no kernel is missed
                     self._waiting += 1
                     try:
                         await self._filled.wait()
@@ -149,7 +149,7 @@ class KernelPool:
         return None
 
     async def discard(self, slot: WarmSlot) -> None:
-        """Stop a warm kernel and remove its directories."""
+        """Stop a warm kernel and remove the slot's directories."""
         await await_to_end(_discard(slot.kernel, slot.directory, slot.workspace.path if slot.workspace else None))
 
     async def _run(self) -> None:
@@ -166,7 +166,7 @@ class KernelPool:
             await self._discard_old()
             if self._changed.is_set() and not self._waiting:
                 await anyio.sleep(_SETTLING if self._ready else _SETTLING_LAST)
-            self._changed.clear()
+            self._changed.clear()  # before the look: a change during the start of a kernel is seen in the next turn
             if len(self._ready) < self._options.size and self._has_room():
                 try:
                     await self._start_kernel()
@@ -176,11 +176,12 @@ class KernelPool:
                     pause = min(max(_PAUSE, pause * 2), _PAUSE_MAX)
                     logger.exception("kernelexec.warm_kernel_failed", extra={"rest": pause})
             seconds_until_old = max(0.01, min(map(self._seconds_left, self._ready))) if self._ready else None
+            # After a failure only the pause ends the wait: a caller that takes a kernel must not cause the next attempt.
             with anyio.move_on_after(pause or seconds_until_old):
                 await (asyncio.Event() if pause else self._changed).wait()
 
     async def _start_kernel(self) -> None:
-        """Start one kernel and add it to the pool."""
+        """Start a kernel and add a slot to the pool."""
         directory, workspace = await anyio.to_thread.run_sync(self._make_directories, next(self._numbers))
         kernel = None
         try:
@@ -214,7 +215,7 @@ class KernelPool:
         return directory, workspace.resolve()
 
     async def _discard_old(self) -> None:
-        for slot in list(self._ready):
+        for slot in list(self._ready):  # a caller may take a slot while an earlier one is discarded
             if (not slot.kernel.alive or self._seconds_left(slot) <= 0) and slot in self._ready:
                 self._ready.remove(slot)
                 await self.discard(slot)
@@ -224,7 +225,7 @@ class KernelPool:
 
     def _has_room(self) -> bool:
         limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE
-        sizes = [slot.memory_bytes for slot in self._ready]
+        sizes = [slot.memory_bytes for slot in self._ready]  # the next kernel may be as large as the largest of these
         return sum(sizes) + max(sizes, default=0) <= limit
 
 
@@ -240,7 +241,7 @@ def remove_orphaned_workspaces(workspaces: Path, dead_executors: Collection[str]
 
 
 def warm_kernel(slot: WarmSlot | None, reason: str | None) -> WarmKernel:
-    """Return a session's warm kernel with the changes of its environment, or a note on the reason for a cold start."""
+    """Return a session's warm kernel with the changes of the environment, or a note on the reason for a cold start."""
     if slot is None:
         return WarmKernel(notes=() if reason is None else (reason,))
     now, then = slot.backend.environment(), slot.environment

@@ -1,4 +1,4 @@
-"""The open sessions of one executor: new ones, and those adopted from dead owners; with notices of their containers."""
+"""The open sessions of an executor, new or adopted from dead owners, and notices of their containers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FormerSessions:
         self._ended: OrderedDict[str, tuple[FormerSession, Path]] = OrderedDict()
 
     def add(self, session: AsyncSession) -> None:
-        """Remember a session that has ended, if it ran a cell."""
+        """Remember an ended session, unless no cell ran."""
         if (former := session.describe_end()) is not None:
             self._ended[session.name] = former, session.workspace
             self._ended.move_to_end(session.name)
@@ -68,7 +68,7 @@ class FormerSessions:
                 self._ended.popitem(last=False)
 
     def find(self, name: str, resources: SessionResources, sessions: Iterable[AsyncSession]) -> FormerSession | None:
-        """Return the session, ended or open, that a caller may take for the new one; the surest reason first."""
+        """Return the ended or open session that a caller may confuse with the new session; the surest reason first."""
         if (ended := self._ended.get(name)) is not None:
             return ended[0]
         if resources.journal is not None and resources.journal.owner_was_closed:
@@ -85,7 +85,7 @@ class FormerSessions:
 
 
 def _is_similar(name: str, other: str) -> bool:
-    """Return whether a name may be another one with a mistake; numbered names are none."""
+    """Return whether a name may be a misspelling of ``other``; differences in numbers are no mistakes."""
     if any(has_owner(each) or _DIGEST.search(each) for each in (name, other)):
         return False
     plain, other_plain = _NUMBER.sub("", name.casefold()), _NUMBER.sub("", other.casefold())
@@ -112,7 +112,7 @@ class SessionRegistry:
         self._directories = directories
         self._hooks = tuple(hooks)
         self._validators, self._approver = validators, approver
-        self._pending = 0
+        self._pending = 0  # sessions on their way, which count against the limit as open ones do
         self._forks = forks
         self._secrets = _open_secrets(config)
         self._open_branch = open_branch
@@ -121,10 +121,10 @@ class SessionRegistry:
         self._deleted_files: DeletedFileSpace | None = None
 
     def start(self, scope: TaskScope) -> None:
-        """Start the parts that sessions share; called when the executor has started."""
+        """Start the shared parts of sessions; called after the start of the executor."""
         with suppress(OSError):  # without it the files of workspaces are compared
             self._watcher = FileWatcher()
-            track_fd(self._watcher.inotify.fd)
+            track_fd(self._watcher.inotify.fd)  # forked children must not keep it open
             self._watcher.start(asyncio.get_running_loop())
         if self._config.confines_kernels and "landlock" in platform.PLATFORM.confinement:
             self._deleted_files = DeletedFileSpace.open(asyncio.get_running_loop())
@@ -144,25 +144,25 @@ class SessionRegistry:
         within: Path | None = None,
         is_replay: bool = False,
     ) -> AsyncSession:
-        """Create a session and start its task in the executor's scope: a cancelled caller leaves nothing behind.
+        """Create a session, with a task in the executor's scope; a cancelled caller leaves nothing behind.
 
         Arguments are those of ``SessionStart``.
         """
         new = SessionStart(name, work_dir, within, is_replay)
         await self._make_room()
         created: asyncio.Future[AsyncSession] = asyncio.get_running_loop().create_future()
-        self._pending += 1
+        self._pending += 1  # in the turn in which there was room
         scope.tasks.start_soon(partial(self._create, new, scope, created))
         try:
             return await created
-        except BaseException:
+        except BaseException:  # the session may have been created in the turn in which this caller was cancelled
             if created.done() and not created.cancelled() and created.exception() is None:
                 await await_to_end(created.result().close())
             raise
 
     async def create_branch(self, parent: SessionBranches, name: str, options: BranchOptions, scope: TaskScope) -> AsyncSession:
-        """Create a session that begins with a copy of another one's kernel; a cancelled caller leaves nothing behind."""
-        self.check_name_is_free(name)
+        """Create a session with a copy of the parent's kernel; a cancelled caller leaves nothing behind."""
+        self.check_name_is_free(name)  # before the parent copies anything; ``_start_session`` checks again
         await self._make_room()
         self._pending += 1
         origin, created = None, list[SessionResources]()  # for a caller that is cancelled while a thread creates them
@@ -222,7 +222,7 @@ class SessionRegistry:
                 created.set_exception(failure)
         finally:
             self._pending -= 1
-            created.cancel()
+            created.cancel()  # nothing if it is done; else this task was cancelled, and the caller must not wait for ever
             if slot is not None and self._pool is not None:
                 await self._pool.discard(slot)
             if resources is not None:
@@ -238,7 +238,7 @@ class SessionRegistry:
         return FormerSession(f"process {other.pid} has a session of this name and workspace open, with its own state; {reach}")
 
     async def adopt_orphans(self, scope: TaskScope) -> None:
-        """Adopt the sessions of dead owners here whose kernels are alive; those that cannot be adopted are discarded."""
+        """Adopt the sessions of dead owners with live kernels in this workspace; discard a session after a failure."""
         for root, orphan in await self._directories.adopt_orphans():
             session = resources = None
             try:
@@ -257,7 +257,7 @@ class SessionRegistry:
     async def _discard_orphan(
         self, orphan: OrphanedSessionFile, session: AsyncSession | None, resources: SessionResources | None
     ) -> None:
-        """Discard a session that could not be adopted; a failure is only logged."""
+        """Discard a session after a failed adoption; a further failure is only logged."""
         try:
             if session is not None:
                 await session.close()
@@ -288,7 +288,7 @@ class SessionRegistry:
                 deleted_files.look_after(paths)
 
     async def stop_watching(self) -> None:
-        """End all watches of files, in a thread: the system takes 20 ms for it."""
+        """End all watches of files; the descriptor is closed in a thread, since the system takes 20 ms."""
         deleted_files, self._deleted_files = self._deleted_files, None
         if deleted_files is not None:
             deleted_files.close()
@@ -298,7 +298,7 @@ class SessionRegistry:
             await run_in_thread(close_fd, watcher.inotify.fd)
 
     def check_name_is_free(self, name: str) -> None:
-        """Raise ``Refused`` if a session of that name is open."""
+        """Raise ``Refused`` if a session of this name is open."""
         if name in self.sessions:
             raise Refused(f"A session {name!r} is open already: close it first, or take another name.")
 
@@ -340,7 +340,7 @@ class SessionRegistry:
         return session
 
     def _remove(self, session: AsyncSession) -> None:
-        if self.sessions.get(session.name) is session:
+        if self.sessions.get(session.name) is session:  # the name may belong to a later session already
             del self.sessions[session.name]
             self._former.add(session)
 
@@ -354,11 +354,11 @@ def _open_secrets(config: Config) -> SecretStore | None:
 
 
 class ContainerNotices:
-    """A hook for one session: it prints the first container of a process, and logs every start and removal of a container.
+    """A hook of a session, which prints the first container of a process and logs every start and removal of a container.
 
-    A kernel is killed at the end of its session if its threads or exit handlers do not end in time: that is printed too.
+    A kernel killed at the session's end, because threads or exit handlers did not end in time, is printed too.
 
-    With ``quiet`` it prints nothing; the logger ``kernelexec`` has the same events.
+    With ``quiet`` nothing is printed; the logger ``kernelexec`` has the same events.
     """
 
     def __init__(self, *, quiet: bool) -> None:

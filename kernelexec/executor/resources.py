@@ -1,4 +1,4 @@
-"""The resources that a session gets before it starts: its workspace, private directory, notebook, journal and log."""
+"""The resources of a session before the start: workspace, private directory, notebook, journal and log."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _JOURNAL_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """What a session begins with that is no copy of another one."""
+    """The start options of a session without a copied kernel."""
 
     name: str
     work_dir: str | os.PathLike[str] | None = None
-    """Its workspace; None stands for the configured one, or one of its own."""
+    """The workspace; None stands for the configured directory, or a directory of the session's own."""
     within: Path | None = None
-    """The workspace that contains it, if it is a branch in which the cells of another session run again."""
+    """The surrounding workspace of a branch in which the cells of another session run again."""
     is_replay: bool = False
-    """Whether recorded cells run again in it: it gets a notebook of its own."""
+    """Whether recorded cells run again, which requires a notebook of the session's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionResources:
-    """The resources of one session. A creator that finds no session for them calls ``discard``.
+    """The resources of a session. The creator must call ``discard`` if no session takes them.
 
-    If creation fails, nothing stays open.
+    A failed creation leaves nothing open.
     """
 
     workspace: Workspace
@@ -75,9 +75,9 @@ class SessionResources:
         secrets: SecretStore | None = None,
         watcher: FileWatcher | None = None,
     ) -> SessionResources:
-        """Create the resources of a new session. For a thread: the journal's former owner may still be closing it.
+        """Create the resources of a new session. For a thread: the former owner may still be closing the journal.
 
-        The ``slot`` of a warm kernel brings its own private directory, and in a container its workspace.
+        The ``slot`` of a warm kernel brings the private directory, and the workspace if the kernel cannot change it.
 
         Raises:
             InvalidWorkDir: the workspace is not within the allowed paths, is missing, cannot be created, must not be mounted
@@ -135,9 +135,9 @@ class SessionResources:
         secrets: SecretStore | None = None,
         watcher: FileWatcher | None = None,
     ) -> SessionResources:
-        """Adopt the resources of a dead owner's session, in a root that this process now owns. For a thread.
+        """Adopt the resources of a dead owner's session, in a root now owned by this process. For a thread.
 
-        The recorder continues the session's notebook if it can; otherwise it starts a new one next to it.
+        The recorder continues the session's notebook if possible, or else starts a new notebook in the same directory.
 
         Raises:
             InvalidWorkDir: the workspace is missing, not allowed to this executor, or not writable for kernels.
@@ -177,7 +177,7 @@ class SessionResources:
             backend = make_backend(within=within, is_own_workspace=is_private, fork_servers=forks, secrets=secrets)
             workspace = Workspace(workspace.path, tuple(context.path for context in contexts(config) if not context.single))
             directory = make_directory()
-            cleanup.callback(_remove_empty, directory)
+            cleanup.callback(_remove_empty, directory)  # the directory of a pool's slot or of a dead owner is not empty
             if config.notebook:
                 from kernelexec.records.notebook.recorder import open_recorder  # noqa: PLC0415 - for a notebook only
 
@@ -191,7 +191,7 @@ class SessionResources:
                 from kernelexec.records.journal import Journal, journal_path  # noqa: PLC0415 - for a journal only
 
                 journal = Journal(journal_path(config.workspace, name), limit_bytes=_JOURNAL_BYTES)
-            ignored = frozenset({recorder.path.name} if recorder else ())
+            ignored = frozenset({recorder.path.name} if recorder else ())  # we write it during cells
             changes = FileChanges(workspace.path, ignore=ignored, watcher=watcher)
             cleanup.pop_all()
         return cls(workspace, directory, recorder, journal, backend, changes, log, notes)
@@ -206,7 +206,7 @@ class SessionResources:
 
 
 def _clear_owner_files(orphan: OrphanedSessionFile) -> Path:
-    """Return a session's private directory after removing the files that only its dead owner used."""
+    """Remove the files that only a session's dead owner used, and return the session's private directory."""
     kernel = orphan.directory / str(orphan.handover.epoch)
     keep = {kernel.name, RuntimeDirectory(kernel).path.name, *SESSION_FILES}
     for path in orphan.directory.iterdir():
@@ -216,7 +216,7 @@ def _clear_owner_files(orphan: OrphanedSessionFile) -> Path:
 
 
 def _close_recorder(recorder: Recorder | None) -> None:
-    """Finish the notebook; one without any cell is removed."""
+    """Finish the notebook, or remove a notebook without cells."""
     with suppress(OSError):
         if recorder is not None:
             recorder.finish()
@@ -228,7 +228,7 @@ def _remove_empty(directory: Path) -> None:
 
 
 def _open_workspace(name: str, work_dir: str | os.PathLike[str] | None, config: Config) -> Workspace:
-    """Return the session's workspace: ``work_dir``, else the configured directory for all, else one of its own."""
+    """Return the session's workspace: ``work_dir``, else the configured directory for all, else the session's own."""
     if work_dir is not None:
         check_allowed_path(work_dir, config.allowed_paths)
         workspace = Workspace.at(work_dir)
@@ -246,12 +246,13 @@ def _open_workspace(name: str, work_dir: str | os.PathLike[str] | None, config: 
 
 
 def _directory_for(root: Path, name: str) -> Callable[[], Path]:
-    """Return the function that creates the private directory of a session of that name."""
+    """Return a function to create the private directory of the session."""
+    # Few characters of the name: the paths of the unix sockets below have at most 107 bytes.
     return partial(_new_directory, root / name[:8].replace(".", "-"))
 
 
 def _new_directory(path: Path) -> Path:
-    """Create a directory of that name, with a number if the name is taken: shortened names may be equal."""
+    """Create a directory, with a number if the name is taken: shortened names may be equal."""
     for candidate in numbered_paths(path):
         with suppress(FileExistsError):
             candidate.mkdir(mode=0o700)
@@ -260,7 +261,7 @@ def _new_directory(path: Path) -> Path:
 
 
 def config_of_orphan(orphan: OrphanedSessionFile, config: Config) -> Config:
-    """Return the settings for an adopted session: paths stay as its container and its state know them."""
+    """Return the settings for an adopted session: paths stay as known to the container and the state."""
     created = orphan.handover.provisioner.get("made")
     if created is None:
         return config
@@ -275,7 +276,7 @@ def adopted_resources(
     secrets: SecretStore | None = None,
     watcher: FileWatcher | None = None,
 ) -> tuple[SessionResources, OrphanedSession]:
-    """Return the resources of a dead owner's session, and its running cell; raise ``InvalidWorkDir`` without workspace."""
+    """Return the resources of a dead owner's session, and the running cell; raise ``InvalidWorkDir`` without workspace."""
     from kernelexec.records.journal import journal_path, running_cell  # noqa: PLC0415 - few sessions are adopted
     from kernelexec.session.cells.takeover import OrphanedSession, read_results  # noqa: PLC0415 - as above
 

@@ -102,7 +102,7 @@ class BuildOrder:
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """An image of ours that the engine has."""
+    """An image of ours in the engine."""
 
     id: str
     names: tuple[str, ...]
@@ -128,19 +128,19 @@ class BuiltImage:
 
 
 def build_image(engine: Engine, order: BuildOrder, tell: Callable[[str], None] = lambda _text: None) -> BuiltImage:
-    """Build an image; ``tell`` gets the output as it comes.
+    """Build an image, which may take minutes; ``tell`` gets the output as it comes.
 
-    Intermediate images are removed, however the build ends; so is the image that had the name before, unless it is
-    used. This may take minutes. An exception in ``tell`` or Ctrl+C ends the build in the engine too.
+    Intermediate images are removed after any outcome, and so is the former image of the name, unless in use. An exception
+    in ``tell`` or Ctrl+C ends the build in the engine too.
 
     Raises:
-        ImageBuildFailed: a step failed; its output has been told.
+        ImageBuildFailed: a step failed; ``tell`` has the output.
         EngineRefused, EngineUnavailable: the build did not begin.
     """
     output, error, previous, intermediate = "", "", "", set[str]()
     with suppress(ImageMissing):
-        previous = str(engine.inspect_image(order.image)["Id"])[7:19]
-    with map_docker_errors("list images"):
+        previous = str(engine.inspect_image(order.image)["Id"])[7:19]  # the short id, after ``sha256:``
+    with map_docker_errors("list images"):  # an image that the build reuses belongs to the cache, and stays
         known = {image[7:19] for image in engine.api.images(quiet=True, all=True)}
     try:
         with pack_files(order.files) as context, map_docker_errors(f"build {order.image}"):
@@ -165,7 +165,7 @@ def build_image(engine: Engine, order: BuildOrder, tell: Callable[[str], None] =
 
 
 def built_images(engine: Engine) -> list[BuiltImage]:
-    """Return all images of ours that the engine has, sorted by name."""
+    """Return all images of ours in the engine, sorted by name."""
     with map_docker_errors("list images"):
         images = [engine.api.inspect_image(image["Id"]) for image in engine.api.images(filters={"label": IMAGE})]
     return sorted(map(BuiltImage.read, images), key=lambda image: (image.names, image.id))
@@ -174,7 +174,7 @@ def built_images(engine: Engine) -> list[BuiltImage]:
 def _remove_nameless(engine: Engine, images: Collection[str]) -> bool:
     """Remove images by their short ids if they have no name and are unused; return whether none stays.
 
-    The engine keeps images that others are built upon. An interrupted build releases its last one when its container has ended.
+    The engine keeps the bases of other images. An interrupted build uses its last image until its container has ended.
     """
     remaining: list[str] = []
     with suppress(EngineFailed), map_docker_errors("list images"):

@@ -1,7 +1,7 @@
-"""Copy this image's Python with all that it needs into a directory from which any Linux image can run it. Sent as text.
+"""Copy this image's Python, with loader and libraries, into a directory for use in any Linux image. Sent as text.
 
-Its loader and its libraries are copied too, and find each other by new paths that overwrite the old ones. So programs of the
-image that it runs in are not affected, as they would be by a variable, and that image needs no C library at all.
+In the copies new paths overwrite the old ones, so loader and libraries find each other, and the other image needs no C
+library at all. An environment variable with the paths would affect the other image's own programs too.
 """
 
 import fcntl
@@ -32,6 +32,8 @@ TRIAL = "import ssl, sqlite3, ctypes, zmq, ipykernel, sys; assert sys.executable
 
 def loader_of(program: bytes) -> bytes:
     """Return the loader of a 64-bit program."""
+    # Elf64_Ehdr has e_phoff at 32, e_phentsize and e_phnum at 54. Elf64_Phdr: p_type, p_flags, p_offset, p_vaddr, p_paddr,
+    # p_filesz.
     (table,) = struct.unpack_from("<Q", program, 32)
     size, count = struct.unpack_from("<HH", program, 54)
     for number in range(count):
@@ -42,14 +44,14 @@ def loader_of(program: bytes) -> bytes:
 
 
 def written_over(program: bytes, old: bytes, new: bytes, fill: bytes) -> bytes:
-    """Return the program with a new path over an old one of the same length."""
+    """Return the program with a new path over an old one, filled up to the old length."""
     if len(new) > len(old) or old not in program:
         sys.exit(f"{new!r} cannot be written over {old!r}")
     return program.replace(old, new + fill * (len(old) - len(new)))
 
 
 def libraries(loader: str, files: list[Path]) -> dict[str, Path]:
-    """Return the libraries that these files need, by name; those of a package are next to it, and are copied with it."""
+    """Return the libraries needed by ``files``, by name, without libraries in packages, which are copied with them."""
     paths = {}
     for file in files:
         output = subprocess.run([loader, "--list", file], capture_output=True, text=True, check=False).stdout
@@ -62,7 +64,7 @@ def libraries(loader: str, files: list[Path]) -> dict[str, Path]:
 
 
 def copy_tree(source: Path, target: Path, left_out: tuple[str, ...]) -> None:
-    """Copy a directory with its compiled files."""
+    """Copy a directory, compiled files included."""
     ignored = shutil.ignore_patterns(*left_out)
     shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True, dirs_exist_ok=True)
 
@@ -88,8 +90,10 @@ def fill() -> None:
         copy_tree(package, HOME / "lib" / VERSION / "site-packages", PACKAGES)
     for name, path in needed.items():
         write(HOME / name, path.read_bytes())
+    # The loader's own directory for libraries. Further slashes fill the length, and change no path.
     searched = str(needed["libc.so.6"].parent).removeprefix("/usr").encode() + b"/"
     linker = written_over(Path(os.fsdecode(loader)).read_bytes(), searched, bytes(HOME) + b"/", b"/")
+    # No directory has this name: the cache and the preloads of the other image name libraries of another C library.
     write(LOADER, written_over(linker, b"/etc/ld.so.", b"/-/./ld.so.", b""))
     write(HOME / "base/bin" / VERSION, written_over(program, loader + b"\0", bytes(LOADER) + b"\0", b"\0"))
     for name in ("python3", "python", VERSION):
@@ -109,9 +113,9 @@ def clear() -> None:
 
 if __name__ == "__main__":
     with (HOME / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other containers may fill the same volume; a killed one leaves no lock
         if not WHOLE.exists():
             clear()
             fill()
-            WHOLE.touch()
+            WHOLE.touch()  # last: without it the next container begins again
     sys.stdout.write("\nkernelexec=" + json.dumps({"python": platform.python_version()}) + "\n")

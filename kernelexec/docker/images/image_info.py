@@ -1,4 +1,4 @@
-"""The contents of an image, from a program in it, whose output is checked; and the versions that kernels need."""
+"""The contents of an image, read from the checked output of a program in it; and the versions required by kernels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ImageFacts:
 
     @property
     def lacking(self) -> str:
-        """Return what kernels need and the image lacks; empty if that is nothing."""
+        """Return the first missing requirement of kernels; empty if the image has all."""
         if self.python is None:
             return "no Python"
         if not at_least(self.python, PYTHON_MIN):
@@ -99,7 +99,7 @@ def _spec(name: str, answer: object) -> dict[str, Any] | None:
 def _object(line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # an image may print anything, also deeply nested lists
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -109,6 +109,7 @@ def _items(answer: object) -> list[tuple[str, Any]]:
 
 
 def _text(value: object) -> str | None:
+    # Short and printable: the texts of an image are shown to the user.
     return value[:_LONGEST] if isinstance(value, str) and value.isprintable() and value else None
 
 
@@ -119,13 +120,13 @@ def _version(text: str | None) -> str | None:
 
 
 def ipykernel_min() -> str:
-    """Return the oldest ipykernel that the launcher supports: the one that this package requires."""
+    """Return the oldest supported ipykernel, from the requirements of this package."""
     required = importlib.metadata.requires("kernelexec") or []
     versions = [match["version"] for line in required if (match := _IPYKERNEL.match(line.replace(" ", "")))]
     return versions[0] if versions else "7.3"
 
 
 def at_least(version: str | None, wanted: str) -> bool:
-    """Return whether a version, if any, is at least as new as the wanted one."""
+    """Return whether a version, if any, is at least as new as ``wanted``; an empty ``wanted`` is any version."""
     numbers, least = ([int(number) for number in re.findall(r"\d+", text or "")[:3]] for text in (version, wanted))
     return version is not None and numbers >= least

@@ -1,4 +1,4 @@
-"""Print facts about an image's own Python as a line of JSON. It is sent there as text, and runs on old versions too."""
+"""Print facts about an image's own Python as a line of JSON. Sent as text; runs on old versions too."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ def version(package: str) -> "str | None":
 
 
 def kernelspecs() -> "dict[str, dict[str, object]]":
-    """Return the kernelspecs that every user of the image sees."""
+    """Return the kernelspecs for every user of the image."""
     data = os.path.join(sysconfig.get_path("data"), "share")  # noqa: PTH118 - pathlib costs half of the start
     specs = {}  # type: dict[str, dict[str, object]]
     for share in (data, "/usr/local/share", "/usr/share"):
@@ -51,4 +51,5 @@ if __name__ == "__main__":
     }
     if "thorough" in sys.argv and facts["ipykernel"]:
         facts["failure"] = failure()
+    # A line of its own, also after output of the image that has no newline at its end.
     sys.stdout.write("\nkernelexec=" + json.dumps(facts) + "\n")

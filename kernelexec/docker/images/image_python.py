@@ -1,7 +1,7 @@
-"""The Python of an image: probed by a small program in a container, or copied from an image of ours for one without.
+"""The Python of an image: probed by a small program in a container, or copied from an image of ours.
 
-The copy is in a volume that is mounted there. All executors share it, and it stays. Its name is a digest of its content, so
-it never has to be renewed.
+The copy is in a volume, mounted into containers of images without a Python for kernels. All executors share the volume, and
+none removes it. The name is a digest of the copied image and of the copying program, so the content is never out of date.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ done
 exec "$0" "$@"
 """
 _known: dict[tuple[str, str], ImageFacts] = {}
-#: Held during a probe.
+#: Held during a probe: sessions that start at the same time wait for one probe instead of running several.
 asking = threading.Lock()
 #: The label of such volumes.
 LABEL = "kernelexec.runtime"
@@ -53,8 +53,8 @@ _COMPLAINT_CHARS = 500
 def probe_image(engine: Engine, image: str, *, python: str = "python3", thorough: bool = False) -> ImageFacts:
     """Return the contents of an image; ``thorough`` also tries to import ipykernel, which takes a moment longer.
 
-    The program runs as kernels do: without network, as a user that the image does not know, with a read-only root. If it
-    does not run like that, it is tried as the image's own user, to find the reason.
+    The program runs as kernels do: without network, as a user unknown to the image, with a read-only root. After a failure
+    the image's own user is tried, to find the reason.
     """
     inspected = engine.inspect_image(image)
     read = partial(ImageFacts.read, id=str(inspected["Id"]), architecture=str(inspected["Architecture"]))
@@ -67,7 +67,7 @@ def probe_image(engine: Engine, image: str, *, python: str = "python3", thorough
 
 
 def _output_of(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: str) -> str:
-    """Return the output of the probe, started by the image's shell or, if it has none, directly; empty if nothing runs."""
+    """Return the output of the probe, started by the image's shell, or directly if it has none; empty if nothing runs."""
     with_shell = _run(engine, image, ("sh", "-c", _SHELL, *inquiry), user=user)
     return with_shell if with_shell is not None else _run(engine, image, inquiry, user=user) or ""
 
@@ -75,7 +75,7 @@ def _output_of(engine: Engine, image: str, inquiry: tuple[str, ...], *, user: st
 def _run(
     engine: Engine, image: str, command: tuple[str, ...], *, user: str, seconds: float = _PROBE_SECONDS, **host: object
 ) -> str | None:
-    """Return the output of a command, empty if it does not end; None if the image has no such command."""
+    """Return the output of a command, empty after a timeout; None if the image has no such command."""
     container = engine.create(None, settings_of(image, command, user), restricted_host_config() | host)
     try:
         try:
@@ -105,7 +105,7 @@ def settings_of(image: str, command: tuple[str, ...], user: str) -> dict[str, An
 
 
 def restricted_host_config() -> dict[str, Any]:
-    """Return the settings of its host, as restricted as possible."""
+    """Return the host settings of a probe's container, as restricted as possible."""
     return {
         "network_mode": "none",
         "read_only": True,
@@ -120,7 +120,11 @@ def restricted_host_config() -> dict[str, Any]:
 
 
 def known_facts(images: Sequence[str], python: str) -> ImageFacts:
-    """Return the contents of the first of these images that exists, with that interpreter. It blocks: for a thread."""
+    """Return the contents of the first existing image, probed with ``python``. Blocks, so call from a thread.
+
+    Raises:
+        ImageMissing: none of the images exists.
+    """
     with Engine.acquire() as engine:
         identity = ""
         for image in images:
@@ -136,7 +140,7 @@ def known_facts(images: Sequence[str], python: str) -> ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class PythonVolume:
-    """A volume with a Python in it."""
+    """A volume with a Python."""
 
     volume: str
     version: str
@@ -147,17 +151,17 @@ class PythonVolume:
 def provide_python(options: Container, provider: str) -> PythonVolume | None:
     """Return the Python of the image ``provider`` for kernels with these options; None if their image's own serves.
 
-    It blocks: for a thread. The first call for an image runs a container that fills the volume, if it is empty.
+    Blocks, so call from a thread. The first call for an image runs a container to fill an empty volume.
 
     Raises:
-        KernelStartFailed: the image does not have the interpreter that the options name.
+        KernelStartFailed: the image lacks the interpreter of the options.
         EngineFailed, ImageMissing: a Python is needed and cannot be provided.
     """
     python = options.python
     may_be_mounted = "/" in python  # from a directory of this machine
     try:
         facts = known_facts(options.image, python)
-    except (EngineFailed, ImageMissing):
+    except (EngineFailed, ImageMissing):  # the start of the kernel's container fails too, and reports it
         return None
     if facts.python is None and python != DEFAULT_PYTHON and not may_be_mounted:
         usual = known_facts(options.image, DEFAULT_PYTHON)
@@ -182,7 +186,7 @@ def provide_python(options: Container, provider: str) -> PythonVolume | None:
 
 
 def _fill(engine: Engine, image: str, missing: str = "") -> PythonVolume:
-    """Fill the volume of an image; a concurrent second caller waits for the first, and finds it filled."""
+    """Fill the volume of an image; a concurrent caller waits for the first, and finds a filled volume."""
     program = _FILLING.read_text(encoding="utf-8")
     volume = f"kernelexec-runtime-{hashlib.sha256(f'{image} {RUNTIME_INSIDE} {program}'.encode()).hexdigest()[:16]}"
     with map_docker_errors("make a volume"):

@@ -1,4 +1,4 @@
-"""The images that can be built, and the files that each is built from; wheels and certificates of the caller's."""
+"""The recipes of images with their files, and further wheels and certificates of the caller."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", r
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The files of one image by their names in the build's context, and the image's name."""
+    """The files of an image by their names in the build's context, and the image's name."""
 
     tag: str
     """The image's default name."""
@@ -55,7 +55,7 @@ class Recipe:
 
     @property
     def purpose(self) -> str:
-        """Return the purpose of one of our images: the first line of its Dockerfile has it, after the name."""
+        """Return the purpose of an image of ours, from the first line of the Dockerfile after the name."""
         return _bytes(self.files["Dockerfile"]).decode().partition("\n")[0].partition(": ")[2]
 
     @property
@@ -66,10 +66,10 @@ class Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of that name, or of a directory that ``write_template`` wrote: a path with a slash in it.
+    """Return the recipe of a name, or of a directory of ``write_template``: a path with a slash.
 
     Raises:
-        InvalidRequest: there is no such recipe.
+        InvalidRequest: the recipe does not exist.
     """
     if name in NAMES:
         home = _home()
@@ -92,7 +92,7 @@ def recipe(name: str) -> Recipe:
 
 
 def how_to_get(image: str) -> str:
-    """Return a sentence that says how to get a missing image."""
+    """Return a sentence on how to get a missing image."""
     reference = REFERENCE.fullmatch(image)
     if reference is None:
         return f"`docker pull {image}` gets it, if a registry has it; `kernelexec image build agent` makes one of ours."
@@ -108,7 +108,7 @@ def pack_files(files: Files) -> IO[bytes]:
     context = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=context, mode="w") as tar:
         for name, content in sorted(files.items()):
-            entry = tarfile.TarInfo(name)
+            entry = tarfile.TarInfo(name)  # without a time or an owner: equal files are equal for the engine's cache
             with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
                 entry.size = source.seek(0, io.SEEK_END)
                 source.seek(0)
@@ -121,7 +121,7 @@ def write_template(name: str, directory: Path) -> list[Path]:
     """Write the files of a recipe for the user to change; return their paths.
 
     Raises:
-        InvalidRequest: there is no such recipe, or one of the files exists.
+        InvalidRequest: the recipe does not exist, or a file exists already.
     """
     files = {directory / name: content for name, content in sorted(recipe(name).files.items())}
     if existing := [path for path in files if path.exists()]:
@@ -150,7 +150,7 @@ def wheels_in(directory: Path) -> dict[str, Path]:
 def authorities(paths: Iterable[Path]) -> dict[str, bytes]:
     """Return the certificates in files, and in the ``*.crt`` files of directories, as files of the context.
 
-    Each gets a file of its own, as ``update-ca-certificates`` needs it. Other content of the files, such as keys, is left out.
+    Each certificate gets its own file, as ``update-ca-certificates`` requires. Other content, such as keys, is left out.
 
     Raises:
         InvalidRequest: a file or directory is missing, or contains no certificate.
@@ -168,7 +168,7 @@ def authorities(paths: Iterable[Path]) -> dict[str, bytes]:
 
 
 def _dockerfile(home: Path, name: str) -> bytes:
-    """Return the Dockerfile of an image for kernels, with its arguments filled in: `docker build` alone can build it too."""
+    """Return the Dockerfile of an image for kernels, with its arguments filled in for `docker build` alone."""
     purpose, packages = _KERNEL_IMAGES[name]
     _, _, text = (home / "Dockerfile").read_text(encoding="utf-8").partition("\n")
     text = text.replace("ARG IMAGE=NAME", f"ARG IMAGE={name}")
@@ -181,13 +181,13 @@ def _bytes(content: bytes | Path) -> bytes:
 
 
 def _home() -> Path:
-    """Return the directory of the Dockerfiles: in the installed package, or next to it in a checkout."""
+    """Return the directory of the Dockerfiles: in the installed package, or in a checkout next to the package."""
     inside = PACKAGE_DIRECTORY / "images"
     return inside if inside.is_dir() else PACKAGE_DIRECTORY.parent / "images"
 
 
 def own_wheel(images: Path) -> dict[str, bytes]:
-    """Return the wheel by its file name: the same bytes for the same files.
+    """Return this package as a wheel by its file name: the same bytes for the same files.
 
     Args:
         images: the directory of the recipes of images, which belong to the package.
@@ -205,7 +205,7 @@ def own_wheel(images: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(target, "w") as wheel:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, _TIME)
-            entry.external_attr = 0o644 << 16
+            entry.external_attr = 0o644 << 16  # the mode of a file is in the upper half
             wheel.writestr(entry, content)
     return {f"{_PACKAGE}-{installed.version}-py3-none-any.whl": target.getvalue()}
 

@@ -1,4 +1,4 @@
-"""The blocking API for callers without an event loop: every call goes through one portal."""
+"""The blocking API for callers without an event loop: every call goes through a portal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking facade of a session that another process has open."""
+"""The blocking facade of an open session of another process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kernelexec.results import ExecutionResult, Output, Restored
 
 
 def attach(name: str | None = None, *, process: int | None = None) -> AttachedSession:
-    """Attach to an open session of this user on this machine, whichever process has it; its cells run in turn with the owner's.
+    """Attach to an open session of this user on this machine, in any process; cells run in turn with the owner's cells.
 
-    Use it as ``with kernelexec.attach("a") as session``, or call ``detach``; the end of this program detaches too.
+    Use as ``with kernelexec.attach("a") as session``, or call ``detach``; the end of this program detaches too.
 
     Args:
-        name: the session, as NAME or NAME@PROCESS; by default the only one that is open.
-        process: the id of the owner's process, if several have a session of that name.
+        name: the session, as NAME or NAME@PROCESS; by default the only open session.
+        process: the id of the owner's process, if several have a session of this name.
 
     Raises:
-        UnknownSession, InvalidRequest: no session or several of that name are open; the message lists them.
+        UnknownSession, InvalidRequest: no session or several of this name are open; the message lists them.
         OwnerEnded: the owner has ended, or does not answer.
     """
     session = AttachedSession(AsyncAttachedSession(find_session(name, process=process)))
@@ -34,7 +34,7 @@ def attach(name: str | None = None, *, process: int | None = None) -> AttachedSe
 
 @documented_as(AsyncAttachedSession)
 class AttachedSession:
-    """``AsyncAttachedSession`` for blocking callers, from ``attach``; ``on_output`` is called in a thread of its own."""
+    """``AsyncAttachedSession`` for blocking callers, from ``attach``; ``on_output`` is called in the session's own thread."""
 
     def __init__(self, session: AsyncAttachedSession) -> None:
         self._target = session
@@ -64,7 +64,7 @@ class AttachedSession:
             raise
 
     def detach(self) -> None:
-        """Leave the session, which goes on; a cell of this client that still runs is interrupted."""
+        """Leave the session, which goes on; a running cell of this client is interrupted."""
         cancel_at_end(id(self))
         if not self._portal.in_forked_child:
             self._portal.close(failed=False)

@@ -20,7 +20,7 @@ from kernelexec.results import ExecutionResult
 
 @documented_as(AsyncExecutor)
 class Executor:
-    """``AsyncExecutor``, with its arguments and errors, for blocking callers. Leaving its ``with`` block ends everything."""
+    """``AsyncExecutor`` for blocking callers, with the same arguments and errors. Leaving the block ends everything."""
 
     if not TYPE_CHECKING:  # type checkers would accept any name
         __getattr__ = explain_attribute(EXECUTOR)
@@ -67,7 +67,7 @@ class Executor:
                     self._portal = None
 
     def open(self) -> Self:
-        """Open the executor without a block, as a notebook does; ``close``, or the end of the process, ends it.
+        """Open the executor without a block, as in a notebook, until ``close`` or the end of the process.
 
         Errors are those of ``with``.
         """
@@ -80,7 +80,7 @@ class Executor:
         return self
 
     def close(self) -> None:
-        """End all sessions and the executor; a closed one can be opened again."""
+        """End all sessions and the executor, which can be opened again."""
         cancel_at_end(id(self))
         self.__exit__(None, None, None)
 

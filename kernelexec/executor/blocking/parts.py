@@ -1,4 +1,4 @@
-"""The blocking facades of a session's files and of its checkpoints."""
+"""The blocking facades of a session's files and checkpoints."""
 
 from __future__ import annotations
 

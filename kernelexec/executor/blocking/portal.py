@@ -1,7 +1,7 @@
-"""The portal: the thread that runs an executor or an attached session for blocking callers, and blocking methods through it.
+"""The portal: the thread of an executor or an attached session for blocking callers, and the blocking methods of facades.
 
-``anyio.from_thread.BlockingPortal`` is not used: this one can be interrupted by signals at any time, refuses calls in a
-forked child, and wakes the thread once for each call.
+Unlike ``anyio.from_thread.BlockingPortal``, the portal can be interrupted by signals at any time, refuses calls in a forked
+child, and wakes the thread once for each call.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _T = TypeVar("_T")
 #: How long the event loop may stand still while the portal closes, and the interval of the checks, in seconds.
 _STALL_SECONDS, _BEAT_SECONDS = 20.0, 1.0
 _END = object()
-#: What runs first at the interpreter's end, as ``concurrent.futures`` uses it; else what runs later.
+#: ``threading._register_atexit`` where available, as in ``concurrent.futures``: it runs before threads are joined, else
+#: ``atexit``, which runs later.
 _register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
 _calls_at_end: dict[object, Callable[[], None]] = {}
 
 
 class Portal:
-    """The thread that runs an executor, or another object with a lifetime; ``name`` is its word in messages.
+    """The thread of an executor, or of another object with a lifetime, named ``name`` in messages.
 
-    Any number of threads may call at once; a call wakes thread and caller once. Calls that run when the portal closes are
-    waited for, or cancelled if it ``cancels`` them.
+    Any number of threads may call at once; a call wakes thread and caller once. The end of the portal waits for running calls,
+    or with ``cancels`` cancels them.
     """
 
     def __init__(self, target: AbstractAsyncContextManager[object], name: str = "executor", *, cancels: bool = False) -> None:
@@ -63,11 +64,11 @@ class Portal:
 
     @property
     def in_forked_child(self) -> bool:
-        """Whether this process is a forked child of the one with the thread."""
+        """Whether this process is a forked child, in which the thread does not exist."""
         return os.getpid() != self._pid
 
     def open(self) -> None:
-        """Start the thread and enter the executor; its exceptions are raised here."""
+        """Start the thread and enter the executor; raise the executor's exceptions."""
         try:
             self._thread.start()
             wait_interruptibly(lambda seconds: bool(wait([self._loop], timeout=seconds).done))
@@ -77,15 +78,15 @@ class Portal:
             raise
 
     def call(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Make a call in the executor's thread and wait for its outcome; raise ``Closed`` if the executor is not open."""
+        """Make a call in the executor's thread and wait for the outcome; raise ``Closed`` if the executor is not open."""
         pending = _PendingCall(call)
         self._start(pending)
         return pending.wait()
 
     def call_or_cancel(self, call: Callable[[], Awaitable[_T]], caller: CallerThread | None = None) -> _T:
-        """Make a call as ``call`` does. If this thread gets an exception meanwhile, as of Ctrl+C, the call is cancelled first.
+        """Make a call as ``call`` does. An exception in this thread meanwhile, as of Ctrl+C, cancels the call.
 
-        The exception is raised when the call has ended; another one meanwhile at once. ``caller`` makes calls in this thread.
+        The exception is raised after the call's end, a second exception at once. ``caller`` makes calls in this thread.
         """
         pending = _PendingCall(call, on_end=None if caller is None else caller.end)
         try:
@@ -102,7 +103,7 @@ class Portal:
     async def call_and_await(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Make a call as ``call`` does, for a caller in another event loop. If the caller is cancelled, so is the call.
 
-        The caller waits for the end of the cancelled call, unless it is cancelled again.
+        The caller waits for the end of the cancelled call, unless cancelled again.
         """
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         pending = _PendingCall(call, on_end=partial(settle_from_thread, ended, None))
@@ -121,7 +122,7 @@ class Portal:
         with self._calling:
             if self._stopped:
                 raise self._closed()
-            self._pending.add(pending)
+            self._pending.add(pending)  # before the loop gets the call, whose end removes it
             try:
                 loop.call_soon_threadsafe(self._start_call, pending, context=self._caller_context())
             except RuntimeError as exc:  # the event loop is closed
@@ -129,10 +130,11 @@ class Portal:
                 raise self._closed() from exc
 
     def _cancel(self, pending: _PendingCall[Any]) -> bool:
-        """Request the cancellation of a call; return whether it has begun and has not ended, as far as this thread knows."""
+        """Request the cancellation of a call; return whether the call is still pending, as far as this thread knows."""
         with self._calling:
             if pending not in self._pending:
                 return False
+            # The loop takes posts in order: the call has its task before the cancellation comes.
             with suppress(RuntimeError):  # the event loop is closed, so the call has ended
                 self._loop.result().call_soon_threadsafe(pending.cancel)
             return True
@@ -145,10 +147,10 @@ class Portal:
             raise InvalidRequest(f"Hooks and on_output run in the {self._name}'s thread: make blocking calls from another one.")
 
     def close(self, *, failed: bool) -> None:
-        """Leave the executor and wait for the thread's end; its exception is raised here unless the block ``failed``.
+        """Leave the executor and wait for the thread's end; raise the executor's exception unless the block ``failed``.
 
         Raises:
-            KernelexecError: a hook or callback keeps the thread for more than 20 s; its kernels end with this process.
+            KernelexecError: a hook or callback keeps the thread for more than 20 s; the kernels end with this process.
         """
         self._is_abandoned = True
         if self._thread.ident is None:  # it was not started, or an interrupt came while it was, and then it does nothing
@@ -164,7 +166,8 @@ class Portal:
             raise self._failure
 
     def _join(self) -> None:
-        """Wait for the thread's end, as long as its event loop runs."""
+        """Wait for the thread's end, as long as the event loop takes turns; raise ``KernelexecError`` after 20 s without."""
+        # The end of sessions may take any time, so not the time but a loop that stands still is the failure.
         beat, posted = self._post_beat(), time.monotonic()
         while self._thread.is_alive():
             self._thread.join(_BEAT_SECONDS)
@@ -174,7 +177,7 @@ class Portal:
                 raise KernelexecError(self._describe_stall())
 
     def _post_beat(self) -> threading.Lock:
-        """Return a lock that the event loop releases as soon as it runs."""
+        """Return a locked lock, which the event loop releases in its next turn."""
         beat = threading.Lock()
         if self._loop.exception() is None:
             beat.acquire()
@@ -200,14 +203,14 @@ class Portal:
             self._loop.set_exception(self._failure or self._closed())
         with self._calling:
             self._stopped = True
-        for pending in list(self._pending):
+        for pending in list(self._pending):  # accepted, but the loop ended before it began them
             pending.set_outcome(failure=self._closed())
 
     async def _serve(self) -> None:
         try:
             async with self._target:
                 self._thread_context = copy_context()
-                self._loop.set_result(asyncio.get_running_loop())
+                self._loop.set_result(asyncio.get_running_loop())  # from now on ``open`` returns, and calls may come
                 if not self._is_abandoned:
                     await self._stop_requested.wait()
         except Exception as exc:  # noqa: BLE001 - raised by ``open`` or ``close``, not in a group
@@ -259,11 +262,13 @@ class _PendingCall(Generic[_T]):
         self._value: _T | None = None
         self._failure: BaseException | None = None
         self._has_ended = False
+        # Held until there is an outcome. Its ``acquire`` is a single step, which the exception of a signal handler cannot
+        # divide, as it can the Python code of ``threading.Condition``.
         self._settled = threading.Lock()
         self._settled.acquire()
 
     def set_outcome(self, value: _T | None = None, *, failure: BaseException | None = None) -> None:
-        """Set the outcome and wake the waiting thread; a later outcome, of a call that was given up, is dropped."""
+        """Set the outcome and wake the waiting thread; a later outcome, of an abandoned call, is dropped."""
         if self._has_ended:
             return
         self._value, self._failure, self._has_ended = value, failure, True
@@ -282,11 +287,11 @@ class _PendingCall(Generic[_T]):
         return self.get_value()
 
     def wait_for_end(self) -> None:
-        """Wait for the outcome; several waits are possible, one after the other."""
+        """Wait for the outcome; the wait may be repeated."""
         wait_interruptibly(self._wait)
 
     def _wait(self, seconds: float) -> bool:
-        """Return whether the call ends within that time. An interrupt may leave the lock taken, but then the call has ended."""
+        """Return whether the call ends in ``seconds``. An interrupt may leave the lock taken, but only after the call's end."""
         if not self._has_ended and self._settled.acquire(timeout=seconds):
             self._settled.release()
         return self._has_ended
@@ -299,13 +304,13 @@ class _PendingCall(Generic[_T]):
 
 
 class CallerThread:
-    """The calls that wait for one caller's thread."""
+    """The calls to be made in the thread of a blocking caller."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Return the value of a call in the caller's thread; its exceptions are raised in that thread, and end its own call."""
+        """Return the value of a call in the caller's thread. An exception is raised there, and ends the caller's own call."""
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
         def perform() -> None:
@@ -315,7 +320,7 @@ class CallerThread:
         return await future
 
     async def iterate(self, items: Iterable[Any]) -> AsyncIterator[Any]:
-        """Yield the items of an iterable of the caller, each when it is asked for."""
+        """Yield the items of the caller's iterable, each on demand."""
         iterator = iter(items)
         while (item := await self.run(lambda: next(iterator, _END))) is not _END:
             yield item
@@ -342,7 +347,7 @@ class CallerThread:
 
 
 class Facade(Protocol):
-    """An object whose blocking methods call those of its target through a portal."""
+    """An object with blocking methods, which call the methods of the target through a portal."""
 
     _portal: Portal
     _target: Any
@@ -351,9 +356,9 @@ class Facade(Protocol):
 def make_blocking(
     method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]], *, cancels: bool = False
 ) -> Callable[Concatenate[Any, _P], _R]:
-    """Return a blocking method, with the signature and docstring of an asynchronous one, that calls it through the portal.
+    """Return a blocking method that calls an asynchronous method through the portal, with the same signature and docstring.
 
-    An interrupted caller leaves the call as it is, or cancels it if it ``cancels``.
+    An interrupted caller leaves the call running, or with ``cancels`` cancels the call.
     """
     name = method.__qualname__.removeprefix("Async")
 
@@ -375,7 +380,7 @@ def make_blocking(
 
 
 def call_target(facade: Facade, call: Callable[[Any], Awaitable[_R]]) -> _R:
-    """Make a call with the asynchronous object of a facade, in its thread. An interrupt of the caller cancels the call."""
+    """Make a call with a facade's asynchronous object, in the portal's thread. An interrupt of the caller cancels the call."""
     return facade._portal.call_or_cancel(partial(call, facade._target))  # noqa: SLF001 - of the facade
 
 
@@ -385,7 +390,7 @@ async def await_target(facade: Facade, call: Callable[[Any], Awaitable[_R]]) -> 
 
 
 def iterate(portal: Portal, items: AsyncGenerator[_R, None]) -> Iterator[_R]:
-    """Yield the items of an asynchronous iterator, each through the portal; it is closed if the caller stops early."""
+    """Yield the items of an asynchronous iterator, each through the portal; close the iterator if the caller stops early."""
     try:
         with suppress(StopAsyncIteration):
             while True:
@@ -396,7 +401,7 @@ def iterate(portal: Portal, items: AsyncGenerator[_R, None]) -> Iterator[_R]:
 
 
 def documented_as(asynchronous: type) -> Callable[[type[_C]], type[_C]]:
-    """Return a decorator that replaces references to the asynchronous class by its docstrings, where ``help`` shows them."""
+    """Return a class decorator to replace references to the asynchronous class by the docstrings, which ``help`` shows."""
 
     def copy(facade: type[_C]) -> type[_C]:
         for name, member in vars(facade).items():
@@ -410,7 +415,7 @@ def documented_as(asynchronous: type) -> Callable[[type[_C]], type[_C]]:
 def call_at_end(key: object, call: Callable[[], None]) -> None:
     """Make a call at the end of the main thread, unless ``cancel_at_end`` is called with the same key before.
 
-    Threads can still be started then: ``atexit`` comes after that.
+    Threads can still be started at this time, unlike in ``atexit``.
     """
     if not _calls_at_end:
         import concurrent.futures.thread  # noqa: F401, PLC0415 - what was registered first is called last
@@ -420,7 +425,7 @@ def call_at_end(key: object, call: Callable[[], None]) -> None:
 
 
 def cancel_at_end(key: object) -> None:
-    """Do not make the call of that key."""
+    """Drop the call of a key."""
     _calls_at_end.pop(key, None)
 
 

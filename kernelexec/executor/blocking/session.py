@@ -173,7 +173,7 @@ class Session:
 
     @property
     def replay(self) -> Replay | None:
-        """The report of the replay that the session began with; None without one."""
+        """The report of the replay at the session's start; None without a replay."""
         return self._target.replay
 
     @property

@@ -1,1 +1,1 @@
-"""Open executors as other processes of their user reach them: the socket of an executor, and its clients."""
+"""Open executors for other processes of the same user: the socket of an executor, and the clients."""

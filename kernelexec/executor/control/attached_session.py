@@ -1,4 +1,4 @@
-"""A session of another process of this user as an object: its cells run in turn with those of its owner."""
+"""A session of another process of this user as an object; cells run in turn with the owner's cells."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from kernelexec.text import escape_line
 
 
 class AsyncAttachedSession:
-    """A session that another process has open, from ``kernelexec.attach`` or ``find_session``; use it as ``async with``.
+    """An open session of another process, from ``kernelexec.attach`` or ``find_session``. Use as ``async with``.
 
-    Its state, its notebook and its limits are the owner's. Leaving the block detaches; the session goes on.
+    State, notebook and limits are the owner's. Leaving the block detaches; the session goes on.
     """
 
     def __init__(self, session: LiveSession) -> None:
@@ -46,21 +46,21 @@ class AsyncAttachedSession:
             await stream.aclose()
             raise
         self.isolation = str(answer["attached"].get("isolation", ""))
-        self._held = stream
+        self._held = stream  # its end shows each side that the other one is gone
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.detach()
 
     async def detach(self) -> None:
-        """Leave the session, which goes on; its owner sees that this client is gone."""
+        """Leave the session, which goes on; the owner sees the end of this client."""
         if self._held is not None:
             held, self._held = self._held, None
             await held.aclose()
 
     @property
     def summary(self) -> str:
-        """Name, isolation, the owner's process and the workspace, in one line."""
+        """A line with the name, the isolation, the owner's process and the workspace."""
         state = f"process {self.process}" if self._held is not None else "detached"
         return join_parts(f"{self.name} {self.isolation}".strip(), state, escape_line(str(self.workspace)))
 
@@ -76,7 +76,7 @@ class AsyncAttachedSession:
         timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
-        """Run a cell in the owner's session, after the cells that wait there; see ``AsyncSession.execute``.
+        """Run a cell in the owner's session, after the waiting cells; see ``AsyncSession.execute``.
 
         If the call is cancelled, the cell is interrupted.
 
@@ -104,14 +104,14 @@ class AsyncAttachedSession:
     async def stream(
         self, code: str, *, language: str = "python", stdin: str | None = None, timeout: float | None = None
     ) -> AsyncGenerator[Output | ExecutionResult, None]:
-        """Run a cell; yield its outputs as they arrive, then its result. If the caller stops iterating, it is interrupted."""
+        """Run a cell; yield outputs as they arrive, then the result. If the caller stops iterating, the cell is interrupted."""
         arguments: dict[str, Any] = {"code": code, "language": language, "stdin": stdin, "timeout": timeout}
         async with aclosing(self._stream("execute", **arguments)) as items:
             async for item in items:
                 yield item
 
     async def interrupt(self) -> str | None:
-        """Interrupt the running cell, the owner's too; return its execution id, None if nothing runs."""
+        """Interrupt the running cell, also a cell of the owner; return the execution id, None if nothing runs."""
         execution_id: str | None = (await self._ask("interrupt"))["interrupted"]
         return execution_id
 
@@ -128,7 +128,7 @@ class AsyncAttachedSession:
         return self._read_checkpoint(answer["checkpoint"])
 
     async def checkpoints(self) -> tuple[AsyncCheckpoint, ...]:
-        """Return the checkpoints that are there: see ``AsyncSession.checkpoints``."""
+        """Return the existing checkpoints: see ``AsyncSession.checkpoints``."""
         return tuple(map(self._read_checkpoint, (await self._ask("checkpoints"))["checkpoints"]))
 
     async def restore(
@@ -143,15 +143,15 @@ class AsyncAttachedSession:
         return Restored.from_dict((await self._ask("undo", cells=cells, files=files, timeout=timeout))["restored"])
 
     async def branch(self, name: str | None = None, **options: Unpack[BranchKeywords]) -> str:
-        """Open a branch in the owner's process; return its name, for ``attach``: see ``AsyncSession.branch``."""
+        """Open a branch in the owner's process; return the branch's name for ``attach``: see ``AsyncSession.branch``."""
         return str((await self._ask("branch", name=name, **options))["branch"]["name"])
 
     async def promote(self, *, timeout: float | None = None) -> Restored:
-        """Make the session's state that of the one that it is a branch of: see ``AsyncSession.promote``."""
+        """Give this branch's state to the parent session, and close the branch: see ``AsyncSession.promote``."""
         return Restored.from_dict((await self._ask("promote", timeout=timeout))["restored"])
 
     async def end_session(self) -> None:
-        """End the session itself, for its owner too, with its kernels."""
+        """End the session itself with all kernels, for the owner too."""
         await self._ask("close")
 
     def _read_checkpoint(self, fields: Mapping[str, Any]) -> AsyncCheckpoint:

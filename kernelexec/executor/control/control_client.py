@@ -1,8 +1,7 @@
-"""Requests to the control socket of an executor in another process, which a session's name leads to.
+"""Requests to the control socket of an executor in another process, found by the name of a session.
 
-There is one request a connection, in lines. The first line of a client is the key, the second its request. The first answer
-is ``READY`` or an error, for the key; the next ones are for the request. A connection that is closed before ``READY`` has asked
-for nothing: the client may try again.
+A connection carries a single request, in lines. The client sends the key, then the request. The owner answers the key by
+``READY`` or an error, then the request. A connection closed before ``READY`` has asked for nothing: the client may try again.
 """
 
 from __future__ import annotations
@@ -27,6 +26,13 @@ from kernelexec.results.json_values import read_list
 from kernelexec.workspace.directory import find_names
 from kernelexec.workspace.safe_files import read_regular
 
+# The lines of a connection:
+#     client  KEY
+#             {"do": "execute", "client": "process 12 (agent.py)", "session": "a", "code": "1", ...}
+#     owner   {"ready": true}
+#             {"progress": {...}}, any number of times
+#             {"result": {...}}, or another answer, or {"error": "...", "kind": "UnknownSession"}
+
 #: The longest request, and the longest answer, in bytes.
 REQUEST_BYTES, _ANSWER_BYTES = 16 * 2**20, 512 * 2**20
 #: How long a client may take to send its request, and a server to answer one that no cell holds up, in seconds.
@@ -42,11 +48,11 @@ _LISTED = 10
 
 
 def find_session(name: str | None, *, process: int | None = None) -> LiveSession:
-    """Return the open session of this user with a NAME, NAME@PROCESS or NAME@PROCESS.EXECUTOR; without a name the only one.
+    """Return the open session of this user with a NAME, NAME@PROCESS or NAME@PROCESS.EXECUTOR; by default the only session.
 
     Raises:
-        UnknownSession: there is none; the message lists the open ones.
-        InvalidRequest: there are several.
+        UnknownSession: no session matches; the message lists the open sessions.
+        InvalidRequest: several sessions match.
     """
     return select_session(name, list_live_sessions(runtime_bases()), process=process)
 
@@ -76,25 +82,25 @@ def select_session(name: str | None, sessions: Sequence[LiveSession], *, process
 
 
 def _short_address(session: LiveSession, sessions: Sequence[LiveSession]) -> str:
-    """Return NAME@PROCESS, with the executor where that process has several sessions of the name."""
+    """Return NAME@PROCESS, with the executor if the process has several sessions of the name."""
     twins = sum((other.name, other.pid) == (session.name, session.pid) for other in sessions)
     return f"{session.name}@{session.pid}" if twins == 1 else session.address
 
 
 class ControlClient:
-    """The way to one executor, by its private directory and its process."""
+    """A client of an executor, by the executor's private directory and process."""
 
     def __init__(self, root: Path, pid: int) -> None:
         self._root = root
         self._pid = pid
 
     async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON types
-        """Return the one answer to a request; raise as ``request``."""
+        """Return the answer to a request with a single answer; raise as ``request``."""
         async with await self.connect(do, **arguments) as stream:
             return await self.receive(stream, do)
 
     async def request(self, do: str, **arguments: Any) -> AsyncGenerator[dict[str, Any], None]:  # noqa: ANN401 - JSON types
-        """Yield the answers to a request as they arrive; close the generator to end it.
+        """Yield the answers to a request as they arrive; closing the generator ends the request.
 
         Raises:
             OwnerEnded: the process has ended, or accepts no requests.
@@ -120,7 +126,7 @@ class ControlClient:
             raise OwnerEnded(f"Process {self._pid} has ended, or accepts no requests: {reason}.") from exc
 
     async def _connect_with_key(self, line: bytes) -> BufferedByteReceiveStream:
-        """Connect until the owner has read the key; it closes connections early while others open many."""
+        """Connect until the owner has read the key; in a flood of connections the owner closes some before."""
         for _ in range(_ATTEMPTS_MAX):
             key = read_regular(self._root / CONTROL_KEY, KEY_BYTES)
             connection = await anyio.connect_unix(self._root / CONTROL)
@@ -136,7 +142,7 @@ class ControlClient:
         raise OwnerEnded(f"Process {self._pid} accepts no requests: it has closed {_ATTEMPTS_MAX} connections.")
 
     async def _send(self, connection: ByteStream, stream: BufferedByteReceiveStream, content: bytes) -> bool:
-        """Return whether the owner has read the key; raise the error that it answers instead."""
+        """Send the key and the request; return whether the owner has read the key, or raise the owner's error."""
         try:
             await connection.send(content)
             answer = _decode(await stream.receive_until(b"\n", _ANSWER_BYTES))
@@ -147,7 +153,7 @@ class ControlClient:
         return True
 
     async def receive(self, received: BufferedByteReceiveStream, do: str) -> dict[str, Any]:
-        """Return the next answer to a request; the end of the connection is one to ``close``, after which an owner may end."""
+        """Return the next answer to a request. The end of the connection answers ``close``: the owner may have ended."""
         try:
             with anyio.fail_after(None if do in _SLOW else ANSWER_SECONDS):
                 line = await received.receive_until(b"\n", _ANSWER_BYTES)
@@ -167,7 +173,7 @@ class ControlClient:
 
 
 def _decode(line: bytes) -> dict[str, Any]:
-    """Return an answer; raise ``ValueError`` if it is none."""
+    """Decode an answer; raise ``ValueError`` if invalid."""
     answer = json.loads(line)
     if not isinstance(answer, dict):
         raise ValueError("no object")  # noqa: TRY004 - as of other invalid lines
@@ -182,7 +188,7 @@ def _encode(request: dict[str, Any]) -> bytes:
 
 
 def _read_error(answer: Mapping[str, Any]) -> KernelexecError:
-    """Return the error of an answer, of its own class where that is one of ``errors``."""
+    """Return the error of an answer, of the same class if ``errors`` has this class."""
     kind = getattr(errors, str(answer.get("kind")), None)
     known = kind if isinstance(kind, type) and issubclass(kind, KernelexecError) else KernelexecError
     error = known(str(answer["error"]))

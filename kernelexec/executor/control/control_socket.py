@@ -1,7 +1,7 @@
-"""The socket of an open executor, by which other processes of its user see its sessions and run cells in them.
+"""The socket of an open executor, for other processes of the user to see the sessions and run cells in them.
 
-A unix socket in the executor's private directory takes one request per connection: see ``control_client``. A confined kernel of
-the same user can reach the socket but cannot read files there, so a file next to it holds the key.
+A unix socket in the executor's private directory takes a single request per connection: see ``control_client``. A confined
+kernel of the same user can reach the socket but cannot read files there, so a file next to the socket holds the key.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class Sessions(Protocol):
     """The sessions of an executor."""
 
     def sessions(self) -> tuple[str, ...]:
-        """Return the names of the open ones."""
+        """Return the names of the open sessions."""
 
     def open_session(self, name: str) -> AsyncSession | None:
-        """Return an open one."""
+        """Return an open session."""
 
     def close_session(self, name: str) -> Coroutine[Any, Any, None]:
-        """Close one."""
+        """Close a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCommands:
-    """Commands of the operator for a server: ``restart`` stops it without ending its kernels; None if they cannot be kept."""
+    """The operator's commands for a server: ``restart`` stops the server without the kernels; None if they cannot be kept."""
 
     stop: Callable[[], None]
     restart: Callable[[], None] | None = None
@@ -80,7 +80,7 @@ class ServerCommands:
 
 
 class ControlSocket:
-    """The socket of one executor, in its private ``directory``; ``get_commands`` returns those of a server, None elsewhere."""
+    """The socket of an executor, in the private ``directory``; ``get_commands`` returns a server's commands, None elsewhere."""
 
     def __init__(self, sessions: Sessions, directory: Path, get_commands: Callable[[], ServerCommands | None]) -> None:
         self._sessions = sessions
@@ -90,14 +90,15 @@ class ControlSocket:
         self._connections = ControlConnections(self._key)
 
     async def serve(self) -> None:
-        """Answer requests until cancelled; the executor runs without the socket if it cannot be created."""
+        """Answer requests until cancelled; if the socket cannot be created, the executor runs without it."""
         with suppress(OSError):
+            # The key comes first: a client that finds the socket reads it.
             replace_file(self._directory / CONTROL_KEY, self._key.encode(), mode=0o600)
             listener = await SocketListener.from_socket(_bind(self._directory / CONTROL))
             await self._connections.serve(listener, self._handle_connection)
 
     async def _handle_connection(self, stream: ByteStream) -> None:
-        """Answer one client; whatever happens to it, the executor goes on."""
+        """Answer a client; no failure here ends the executor."""
         try:
             async with stream:
                 received = BufferedByteReceiveStream(stream)
@@ -120,6 +121,7 @@ class ControlSocket:
             client = escape_line(str(request.pop("client", "another process"))[:_CLIENT_CHARS])
             calling_client.set(client)  # this task has a context of its own
             async with anyio.create_task_group() as tasks:
+                # A client sends nothing after its request: anything more ends the request, too.
                 tasks.start_soon(_wait_for_end, received, tasks.cancel_scope)
                 async with aclosing(self._answer(client, **request)) as answers:
                     async for answer in answers:
@@ -165,7 +167,7 @@ class ControlSocket:
         call = commands.restart if keeps_kernels else commands.stop
         if call is None:
             raise InvalidRequest("the kernels of this server end with it, since no next server could adopt them.")
-        yield {"stopping": True}
+        yield {"stopping": True}  # the answer comes first: the call ends this connection, too
         call()
 
     async def _call(self, do: str, name: str, arguments: Mapping[str, Any]) -> _Answers:
@@ -187,12 +189,12 @@ class ControlSocket:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Return a new socket that listens. A thread would go on after the executor's end, and bind in a directory that goes."""
+    """Return a new listening socket. A thread could outlive the executor, and bind in a directory under removal."""
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.setblocking(False)  # noqa: FBT003 - the socket module's own signature
         listening.bind(str(path))
-        path.chmod(0o600)
+        path.chmod(0o600)  # before anybody can connect
         listening.listen(BACKLOG)
     except BaseException:
         listening.close()
@@ -201,14 +203,14 @@ def _bind(path: Path) -> socket.socket:
 
 
 async def _attach(session: AsyncSession, client: str) -> _Answers:
-    """Answer that the client is attached, which it is until it disconnects; the owner's next result says so."""
+    """Attach a client until the connection ends; the owner's next result reports the attachment."""
     with session.attachments.hold(client):
         yield {"attached": await _describe_session(session)}
         await session.scope.stopped.wait()
 
 
 async def _use_checkpoints(session: AsyncSession, client: str, do: str, arguments: Mapping[str, Any]) -> _Answers:
-    """Make, list or drop checkpoints or branches, or go back or on to the state of one."""
+    """Make, list or drop checkpoints, go back to an earlier state, or open or promote a branch."""
     match do:
         case "checkpoint":
             yield {"checkpoint": (await session.checkpoint(**arguments)).to_dict()}
@@ -236,7 +238,7 @@ async def _use_checkpoints(session: AsyncSession, client: str, do: str, argument
 
 
 async def _run_cell(session: AsyncSession, execute: Callable[..., Any]) -> _Answers:
-    """Run a cell; yield its outputs as they arrive, then its result. If the client disconnects, the cell is interrupted."""
+    """Run a cell; yield outputs as they arrive, then the result. If the client disconnects, the cell is interrupted."""
     begun: list[ExecutionResult] = []
     has_ended = False
     try:
@@ -249,12 +251,12 @@ async def _run_cell(session: AsyncSession, execute: Callable[..., Any]) -> _Answ
                     yield {"progress": Progress("", "running", (output,), 0)}
     finally:
         if begun and not has_ended:
-            with anyio.move_on_after(ANSWER_SECONDS, shield=True):
+            with anyio.move_on_after(ANSWER_SECONDS, shield=True):  # this request is cancelled, the interrupt must not be
                 await session.interrupt(begun[0].execution_id)
 
 
 async def _describe_session(session: AsyncSession) -> dict[str, Any]:
-    """Describe a session, with the cells that run or wait, newest last."""
+    """Describe a session, with the running and waiting cells, newest last."""
     names = session.executions()[-_NEWEST:]
     cursors = [_END_CURSOR] * (len(names) - 1) + [0]  # of the newest one the output too
     progresses = [
@@ -280,14 +282,14 @@ def _last_line(text: str) -> str:
 
 
 async def _wait_for_end(received: BufferedByteReceiveStream, scope: anyio.CancelScope) -> None:
-    """Cancel the request's scope when its client disconnects."""
+    """Cancel the request's scope when the client disconnects."""
     with suppress(*PEER_ERRORS):
         await received.receive()
     scope.cancel()
 
 
 async def _send(stream: ByteStream, answer: Mapping[str, Any]) -> None:
-    """Send an answer. It is encoded in a thread: outputs may be large, and other sessions go on meanwhile."""
+    """Send an answer, encoded in a thread: outputs may be large, and other sessions go on meanwhile."""
     await stream.send(await anyio.to_thread.run_sync(_encode, answer))
 
 
@@ -298,10 +300,10 @@ def _encode(answer: Mapping[str, Any]) -> bytes:
 
 
 class ControlConnections:
-    """The open connections of one socket; ``key`` is what its clients send first.
+    """The open connections of a socket; ``key`` is the first line of every client.
 
-    Any process of this user may open one, a confined kernel included. Few may be without the key, for a short time, so that
-    clients with the key get through while others hold all that they can.
+    Any process of this user may connect, a confined kernel included. Only few connections may be without the key, for a short
+    time, so clients with the key get through while others hold as many connections as possible.
     """
 
     def __init__(self, key: str) -> None:
@@ -310,7 +312,7 @@ class ControlConnections:
         self._clients = 0
 
     async def serve(self, listener: SocketListener, handle: Callable[[ByteStream], Coroutine[None, None, None]]) -> None:
-        """Accept connections until cancelled; ``handle`` has the failures of its own connection."""
+        """Accept connections until cancelled; ``handle`` must handle all failures of a connection."""
         async with listener, anyio.create_task_group() as tasks:
             while True:
                 try:
@@ -324,15 +326,15 @@ class ControlConnections:
                     await anyio.sleep(_FLOOD_PAUSE_SECONDS)
 
     async def receive_key(self, received: BufferedByteReceiveStream) -> bool:
-        """Return whether a new connection sends the key in time, before it is the oldest of too many without."""
-        line = b""
+        """Return whether a new connection sends the key within 5 s, and before 16 newer connections wait without it."""
+        line = b""  # no key, also after a cancellation by a newer connection
         with anyio.move_on_after(KEY_SECONDS) as scope, self._hold_keyless(scope):
             line = await received.receive_until(b"\n", KEY_BYTES)
         return hmac.compare_digest(line, self._key)
 
     @contextmanager
     def hold_client(self) -> Iterator[bool]:
-        """Count a client with the key for the duration of the block; the value is whether there is room for it."""
+        """Count a client with the key for the duration of the block; yield whether there is room."""
         self._clients += 1
         try:
             yield self._clients <= CLIENTS_MAX

@@ -1,9 +1,9 @@
 """The replay of a recorded history in a new session, in order, with a report; the history is checked before anything starts.
 
-A cell is run again if it is safe to repeat. A cell before a snapshot is not run if the snapshot has all its variables and the
-cell was slow, is not safe to repeat, or uses a variable that was already loaded from the snapshot: then its imports,
-functions and classes are run, and its variables loaded. After the last cell before the snapshot all variables of the snapshot
-are loaded, so that changes in place are applied once.
+A cell runs again if safe to repeat. A cell before a snapshot does not run again if the snapshot has all variables of the cell,
+and the cell was slow, is unsafe to repeat, or uses a variable already loaded from the snapshot. Of such a cell the imports,
+functions and classes run, and the variables are loaded. After the last cell before the snapshot all variables of the snapshot
+are loaded, so changes in place are applied once.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ async def replay(
         session: a new session.
         history: the recorded cells.
         source: the name of their source in the report.
-        timeout: the timeout of each cell in seconds, or twice its recorded duration and 10 s if that is more.
-        repeat_unsafe: whether to run cells that are not safe to repeat.
+        timeout: the timeout of each cell in seconds, or twice the recorded duration and 10 s if longer.
+        repeat_unsafe: whether to run cells that are unsafe to repeat.
 
     Raises:
         InvalidRequest: the kernelspec of the recorded cells is not installed; nothing ran.
-        Closed, KernelStartFailed: the session ended meanwhile, or its kernel could not be started again.
+        Closed, KernelStartFailed: the session ended meanwhile, or a new kernel did not start.
     """
     if history.kernelspec is not None:
         await session.check_kernelspec(history.kernelspec)
@@ -71,7 +71,7 @@ async def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The analysis of a cell's text: the reason not to repeat it, its changes of names, and its definitions."""
+    """The analysis of a cell's text: the reason against a repetition, the changes of names, and the definitions."""
 
     unsafe: str | None
     changes: dict[str, bool]
@@ -81,7 +81,7 @@ class _Plan:
 
     @property
     def variables(self) -> frozenset[str]:
-        """The variables that the cell binds, without its definitions."""
+        """The variables bound by the cell, without definitions."""
         return frozenset(name for name, bound in self.changes.items() if bound) - self.defined_names
 
 
@@ -91,7 +91,7 @@ def _make_plans(recorded: tuple[RecordedCell, ...]) -> list[_Plan]:
         unsafe = _CONTAINED_MASK if _MASKED.search(cell.source) else checker.reason(cell)
         source = cell.source if cell.kind == "code" and cell.language == "python" else ""
         code, defined_names = definitions(source)
-        code = "" if code and reason_against(RecordedCell(code)) else code
+        code = "" if code and reason_against(RecordedCell(code)) else code  # default values and decorators run, too
         plans.append(_Plan(unsafe, name_changes(source), used_names(source), code, defined_names))
     return plans
 
@@ -102,11 +102,12 @@ class _Player:
     def __init__(self, session: AsyncSession, history: History, *, timeout: float, repeat_unsafe: bool) -> None:
         self._session = session
         self._snapshot = history.snapshot
-        self._cells = history.cells
+        self._cells = history.cells  # as they run; those of ``play`` have masked texts, for the report
         self._covered = min(history.covered, len(history.cells)) if history.snapshot else 0
         self._timeout = timeout
         self._repeat_unsafe = repeat_unsafe
         self._reports: list[ReplayedCell] = []
+        # Of each name the cell that bound it last in the recording; and the part of them that is not there again.
         self._makers: dict[str, int] = {}
         self._missing: dict[str, int] = {}
         self._loaded_names: set[str] = set()
@@ -114,12 +115,12 @@ class _Player:
         self._ended_at: int | None = None
 
     async def play(self, number: int, cell: RecordedCell, plan: _Plan) -> None:
-        """Replay one cell; after the last cell before the snapshot, load all variables of the snapshot."""
+        """Replay a cell; after the last cell before the snapshot, load all variables of the snapshot."""
         report = await self._play_cell(number, cell, plan)
         self._reports.append(report)
         if report.outcome != "skipped":
             self._track_names(number, plan, came_back=report.outcome in ("repeated", "restored"))
-        if self._ended_at == number:
+        if self._ended_at == number:  # with the kernel went all that earlier cells had made
             self._missing = dict(self._makers)
         if number == self._covered and self._ended_at is None:
             await self._load_all()
@@ -167,7 +168,7 @@ class _Player:
         return await self._repeat(number, cell, note)
 
     def _can_restore(self, cell: RecordedCell, plan: _Plan, *, unsafe: bool) -> bool:
-        """Return whether the snapshot has all variables that a cell binds and uses, and there is a reason to load them."""
+        """Return whether the snapshot has all variables bound or used by a cell, with a reason to load them."""
         assert self._snapshot is not None
         saved = {variable.name: variable for variable in self._snapshot.variables}
         unsaved = {left.name for left in self._snapshot.left_out if not left.defined}
@@ -175,13 +176,14 @@ class _Player:
         if cell.status == "error" or not needed or not plan.variables <= saved.keys() or plan.used & unsaved:
             return False
         slow = (cell.seconds or 0.0) > max(QUICK_SECONDS, sum(saved[name].seconds for name in needed))
+        # A loaded variable has the changes of later cells already: to run the cell would apply them twice.
         return slow or unsafe or bool(plan.used & self._loaded_names)
 
     def _names_to_load(self, plan: _Plan) -> frozenset[str]:
         return (plan.variables | plan.used) & self._snapshot.names if self._snapshot is not None else frozenset()
 
     async def _restore_cell(self, number: int, plan: _Plan) -> str | None:
-        """Run a cell's definitions and load its variables; return None, or the reason of a failure."""
+        """Run a cell's definitions and load the variables; return None, or the reason of a failure."""
         if plan.definitions:
             result = await self._session.execute(plan.definitions, timeout=self._timeout)
             if result.state == "lost":
@@ -208,7 +210,7 @@ class _Player:
             self._missing.pop(name, None)
 
     async def _load(self, names: frozenset[str]) -> Restored | str:
-        """Load variables of the snapshot; return the reason if the kernel ended before it answered."""
+        """Load variables of the snapshot; return the reason if the kernel ended before the answer."""
         assert self._snapshot is not None
         seconds = sum(variable.seconds for variable in self._snapshot.variables if variable.name in names)
         try:
@@ -263,7 +265,7 @@ class _Player:
 
 
 def _early_end(cell: RecordedCell) -> tuple[Outcome, str] | None:
-    """Return the outcome and reason of a cell that had not ended by itself, or is not recorded as a whole; None for others."""
+    """Return the outcome and reason of a cell that did not end by itself, or lacks a complete record; None for other cells."""
     if cell.omissions:
         return "failed", f"not recorded: its {cell.omissions}"
     if cell.status == "aborted":
@@ -288,7 +290,7 @@ def _report_cell(
 
 
 def _failure(result: ExecutionResult) -> str:
-    """Return a failure in one line."""
+    """Return a short line about a failure."""
     error = result.error
     text = f"{error.ename}: {error.evalue}" if error else f"exit code {result.exit_code}"
     return text.partition("\n")[0][:_REASON_CHARS]
@@ -297,10 +299,10 @@ def _failure(result: ExecutionResult) -> str:
 def read_history(path: str | os.PathLike[str], config: Config) -> History:
     """Read and check the cells of a notebook, script or journal. For a thread: a large file takes long.
 
-    In a session's workspace, links that lead out of it are refused.
+    In a session's workspace, links to the outside are refused.
 
     Raises:
-        InvalidRequest: the path is missing, not a file, too large, not a valid notebook, or has a cell that no kernel can run.
+        InvalidRequest: the path is missing, not a file, too large, not a valid notebook, or has an invalid cell.
     """
     if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
         message = f"notebook={path!r:.200}: must be the path of a notebook, a script or a journal."
