@@ -314,11 +314,14 @@ def add_token(path: Path, name: str, scopes: tuple[str, ...]) -> str:
     line = f"{name} {','.join(scopes)} "
     token = secrets.token_urlsafe(32)
     _parse(path, f"{line}{hash_token(token)}\n".encode())  # checks the new line, before anything is written
+    is_whole = True
     if path.exists():
         TokenFile(path)
+        is_whole = path.read_bytes()[-1:] in (b"", b"\n")
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(f"{line}{hash_token(token)}\n")
+        # a line of its own, also behind the last one of an editor that ends files without a newline
+        file.write(f"{'' if is_whole else chr(10)}{line}{hash_token(token)}\n")
     return token
 
 

@@ -110,8 +110,10 @@ class Elicitation:
             state = f"{_INPUT}:{request.execution_id}:{pending.name}"
             self._require_input(_INPUT, question, _INPUT_SCHEMA, state)
             return
-        answer = await self._context.elicit(question, str, response_title="Answer")
-        pending.answer(answer.data if isinstance(answer, AcceptedElicitation) else None, answer.action)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_after, pending.answered, tasks.cancel_scope)
+            answer = await self._context.elicit(question, str, response_title="Answer")
+            pending.answer(answer.data if isinstance(answer, AcceptedElicitation) else None, answer.action)
 
     @property
     def input_answer(self) -> InputAnswer | None:
@@ -203,6 +205,7 @@ class PendingInputs:
             await pending.answered.wait()
         finally:
             self._pending.remove(pending)
+            pending.answered.set()  # also if the cell has ended: its client is not waited for
         if pending.text is None:
             raise EOFError(pending.reason)
         return pending.text
@@ -219,6 +222,11 @@ class PendingInputs:
             if (pending.request.execution_id, pending.name) == (answer.execution_id, answer.input_name):
                 text = (answer.form.content or {}).get(_TEXT) if answer.form.action == "accept" else None
                 pending.answer(text if isinstance(text, str) else None, answer.form.action)
+
+
+async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: The longest line: the largest cell fits, with every character escaped.
 LINE_BYTES = 64 * 1024 * 1024
+#: What is read of a longer line: no message begins with it.
+OVERLONG = b"\0"
 _CHUNK_BYTES = 256 * 1024
 _STREAMS = 3
 _PARSE_ERROR = -32700
@@ -89,8 +91,7 @@ class StdioTransport:
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         # Copies are not inheritable (PEP 446), so no kernel or command keeps the client's streams open or writes to them.
-        self._in = _take_over(0, os.open(os.devnull, os.O_RDONLY))
-        self._out = _take_over(1, os.dup(2))
+        self._in, self._out = _take_standard_streams()
         self._on_end = on_end
         # A thread for each direction: the reader nearly always blocks, and a slow client must not stop the reader.
         self._reader, self._writer = BlockingWorker("kernelexec reads"), BlockingWorker("kernelexec writes")
@@ -142,7 +143,7 @@ class StdioTransport:
 
 
 class LineReader:
-    """Reader of lines from a descriptor. Of a line over the limit only the beginning and the last piece are kept."""
+    """Reader of lines from a descriptor. A line over the limit is read to its end, and is empty but for ``OVERLONG``."""
 
     def __init__(self, fd: int, limit: int = LINE_BYTES) -> None:
         self._fd = fd
@@ -159,12 +160,12 @@ class LineReader:
                 return None
             if not piece:
                 return None
-            # Memory stays bounded, but the line must be read to its end: the next message follows.
-            if size <= self._limit or b"\n" in piece:
-                pieces.append(piece)
             size += len(piece)
+            # Memory stays bounded, but the line must be read to its end: the next message follows.
+            pieces = [*pieces, piece] if size <= self._limit else [piece]
         head, _, self._buffer = pieces.pop().partition(b"\n")
-        return b"".join((*pieces, head))
+        # Its beginning and end alone may make another message, with a part of a cell's code left out.
+        return OVERLONG if size - len(self._buffer) > self._limit + 1 else b"".join((*pieces, head))
 
 
 class BlockingWorker:
@@ -195,22 +196,25 @@ def make_parse_error(line: bytes) -> str:
     """Return the JSON-RPC error for an invalid line, with the request's id if known."""
     message: object = None
     with suppress(ValueError, RecursionError):
-        message = json.loads(line) if len(line) < LINE_BYTES else None
+        message = json.loads(line)
     number = message.get("id") if isinstance(message, dict) else None
     reason = "a JSON-RPC message must be UTF-8 without lone surrogates, one object per line, nested at most a hundred deep"
     error = {"code": _PARSE_ERROR, "message": f"Invalid line: {reason}, and have at most {LINE_BYTES} bytes."}
     return json.dumps({"jsonrpc": "2.0", "id": number if isinstance(number, int | str) else None, "error": error})
 
 
-def _take_over(fd: int, replacement: int) -> int:
-    """Move a standard descriptor to a number above 2 and return the number; ``replacement`` takes the old place."""
-    low = []
-    while (copy := os.dup(fd)) < _STREAMS:  # a closed standard descriptor: skip its number
-        low.append(copy)
-    os.dup2(replacement, fd)
-    for each in (replacement, *low):
-        os.close(each)
-    return copy
+def _take_standard_streams() -> tuple[int, int]:
+    """Return copies of stdin and stdout above 2; stdin is empty from now on, and stdout is stderr.
+
+    A closed standard descriptor becomes ``/dev/null``, since the next opened file would get its number.
+    """
+    while (null := os.open(os.devnull, os.O_RDWR)) < _STREAMS:
+        pass
+    taken = os.dup(0), os.dup(1)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return taken
 
 
 def _write_all(fd: int, content: bytes) -> None:

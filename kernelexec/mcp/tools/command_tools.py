@@ -17,7 +17,7 @@ from fastmcp.tools import InputRequiredToolResult, ToolResult
 from mcp.types import TextContent
 from pydantic import TypeAdapter
 
-from kernelexec.errors import InvalidRequest, KernelexecError
+from kernelexec.errors import Closed, InvalidRequest, KernelexecError
 from kernelexec.mcp.answers import (
     PREVIEW_CHARS,
     TIMEOUT_ADVICE,
@@ -343,8 +343,9 @@ class PackageTools(SessionMethods):
         except Exception as exc:  # noqa: BLE001 - raised by the call that collects it
             running.failure = exc
         finally:
-            if running.installation is None and running.failure is None:  # the session ends, so no call will collect it
+            if running.installation is None and running.failure is None:  # the session ends, so no later call collects it
                 self._running.pop(key, None)
+                running.failure = Closed(f"Session {opened.name!r} is closed.")
             running.done.set()
 
 

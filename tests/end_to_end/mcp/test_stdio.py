@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kernelexec.mcp.stdio import LineReader, make_parse_error
+from kernelexec.mcp.stdio import OVERLONG, LineReader, make_parse_error
 from tests.conftest import Command
 from tests.support.command_line import (
     AWAY,
@@ -230,9 +230,22 @@ def lines_of(content: bytes, limit: int) -> list[bytes]:
 
 def test_lines_are_taken_apart_and_bounded() -> None:
     assert lines_of(b"a\n\nbc\nunfinished", 100) == [b"a", b"", b"bc"]
-    [line, after] = lines_of(b"x" * 60_000 + b"\nafter\n", 100)
-    assert after == b"after"
-    assert len(line) <= 60_000
+    assert lines_of(b"x" * 60_000 + b"\nafter\n", 100) == [OVERLONG, b"after"]
+    assert lines_of(b"x" * 100 + b"\n" + b"x" * 101 + b"\nafter\n", 100) == [b"x" * 100, OVERLONG, b"after"]
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_descriptor_is_not_taken_by_another_file(closed: int) -> None:
+    code = (
+        "import os, sys\nfrom kernelexec.mcp.stdio import StdioTransport\n"
+        f"report, stdout = os.dup(1), os.fstat(1)\nos.close({closed})\n"
+        "transport = StdioTransport(print)\n"
+        "numbers = [transport._in, transport._out]\n"
+        "links = [os.readlink(f'/proc/self/fd/{fd}') for fd in range(3)]\n"
+        "os.write(report, repr((min(numbers) > 2, links[0], links[1] == links[2])).encode())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("(True, '/dev/null', True)", "")
 
 
 def test_a_refusal_names_the_id_only_where_it_is_one() -> None:

@@ -124,6 +124,15 @@ def test_health_is_public() -> None:
     assert reported == [200, 200, 200, 503]
 
 
+def test_a_token_gets_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    tokens = [add_token(path, "alice", ("read",))]
+    path.write_text(path.read_text().rstrip("\n"))  # as some editors leave it
+    tokens += [add_token(path, "bob", ("execute",))]
+    known = [asyncio.run(TokenFile(path).verify_token(token)) for token in tokens]
+    assert [each and each.client_id for each in known] == ["alice", "bob"]
+
+
 def test_a_token_is_known_by_its_hash_alone(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     token = add_token(path, "alice", ("read",))
